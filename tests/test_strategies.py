@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4 import strategies
 from pytest_nvfp4.layout.algebra import depth, rank, size
-from pytest_nvfp4.layout.grammar import ComposedLayout, Dynamic, Layout, ScaledBasis, Swizzle
+from pytest_nvfp4.layout.notation import ComposedLayout, Layout, Swizzle
 from pytest_nvfp4.layout.offsets import values
-from pytest_nvfp4.layout.tree import leaves
+from pytest_nvfp4.layout.tree import Dynamic, ScaledBasis, leaves
 from pytest_nvfp4.problem import Group, Problem, parse_shape
 from pytest_nvfp4.strategies.profiles import PROFILES
 from pytest_nvfp4.tmem.columns import MmaTile, columns

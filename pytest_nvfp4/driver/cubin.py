@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["CubinError", "CubinKernel", "image_at", "parse"]
-
 _ELF_MAGIC: Final = b"\x7fELF"
 _EM_CUDA: Final = 190
 _EIATTR_KPARAM_INFO: Final = 0x17

@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-__all__ = ["B200", "H200", "DeviceModel", "for_arch"]
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceModel:

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-__all__ = ["Dim3", "HostSideError", "Launch", "LaunchAttribute", "LaunchRejectedError", "ModuleImage"]
-
 Dim3 = tuple[int, int, int]
 
 

@@ -10,8 +10,6 @@ from typing import Final, Protocol
 
 from pytest_nvfp4.driver.launches import HostSideError
 
-__all__ = ["ALIGN", "POISON", "DeviceMemory", "HostBlocks"]
-
 ALIGN: Final = 512
 """Alignment of a block: that of torch's CUDA allocator (``cuMemAlloc`` guarantees 256)."""
 POISON: Final = 0xFF

@@ -26,8 +26,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from pytest_nvfp4.driver.user_line import UserLine, user_line
 
-__all__ = ["LEGACY", "PER_THREAD", "Extent", "Streams", "Watcher", "Work"]
-
 LEGACY: Final = 0
 """The default stream; ``CU_STREAM_LEGACY`` (1) is the same."""
 PER_THREAD: Final = 2

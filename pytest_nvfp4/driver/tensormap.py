@@ -14,11 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-__all__ = [
-    "ElementType", "Interleave", "L2Promotion", "OobFill", "Swizzle", "SwizzleAtomicity", "TensorMap",
-    "TensorMapError", "decode", "looks_like_tensormap",
-]  # fmt: skip
-
 TENSOR_MAP_BYTES = 128
 MAX_RANK = 5
 _FORMAT_TAGS = (0, 2)
@@ -310,6 +305,4 @@ def _padded(tm: TensorMap) -> Iterator[str]:
         yield f"out-of-bounds NaN fill or the tf32 flag with {tm.element_type.name}"
 
 
-_FLOATS = frozenset(
-    {ElementType.F16, ElementType.F32, ElementType.F32_FTZ, ElementType.F64, ElementType.BF16},
-)
+_FLOATS = frozenset({ElementType.F16, ElementType.F32, ElementType.F32_FTZ, ElementType.F64, ElementType.BF16})

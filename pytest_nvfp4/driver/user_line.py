@@ -10,8 +10,6 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-__all__ = ["UserLine", "user_line"]
-
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _LIBRARY = sysconfig.get_path("stdlib") + os.sep
 _LIBRARY_PACKAGES = ("torch", "cutlass", "cuda", "numpy", "nvidia_cutlass_dsl", "triton")

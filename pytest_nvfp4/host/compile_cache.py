@@ -26,8 +26,6 @@ from typing import Any
 
 from pytest_nvfp4.host.tvm_ffi import in_place_of
 
-__all__ = ["CompileCache", "cache_folder"]
-
 _MODULE = "module.mlirbc"
 _MANIFEST = "manifest.json"
 _WRITTEN = (".ptx", ".cubin")

@@ -19,19 +19,10 @@ from typing import Any, Final
 
 from pytest_nvfp4.driver import cubin
 from pytest_nvfp4.driver.device_model import DeviceModel
-from pytest_nvfp4.driver.launches import (
-    Dim3,
-    HostSideError,
-    Launch,
-    LaunchAttribute,
-    LaunchRejectedError,
-    ModuleImage,
-)
+from pytest_nvfp4.driver.launches import Dim3, HostSideError, Launch, LaunchAttribute, LaunchRejectedError, ModuleImage
 from pytest_nvfp4.driver.memory import DeviceMemory
 from pytest_nvfp4.driver.streams import Streams
 from pytest_nvfp4.host.stream_calls import StreamCalls
-
-__all__ = ["HostCalls"]
 
 _CUDA_SUCCESS: Final = 0
 _CUDA_ERROR_UNKNOWN: Final = 999  # the result of a call that stashed an exception

@@ -20,8 +20,6 @@ from pytest_nvfp4.driver.memory import DeviceMemory
 from pytest_nvfp4.driver.streams import Streams
 from pytest_nvfp4.host.stream_calls import StreamCalls, address_of, then
 
-__all__ = ["DriverCalls"]
-
 _FIRST_HANDLE: Final = 0x5A0000000001  # not a mapped address: a handle used as a pointer faults at once
 
 # Implemented in the toolkit's own libraries, so that the real functions work without a driver.

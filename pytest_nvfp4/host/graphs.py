@@ -13,8 +13,6 @@ from typing import Any, TypeAlias
 from pytest_nvfp4.driver.launches import HostSideError, Launch
 from pytest_nvfp4.driver.streams import Streams
 
-__all__ = ["Captured", "Graph", "LaunchQueue"]
-
 Captured: TypeAlias = tuple[Callable[[], None], ...]
 """The actions of each replay of a graph."""
 
@@ -39,21 +37,13 @@ class LaunchQueue:
             self.streams.captured.append(partial(self, launch))
 
     def begin(self) -> None:
-        """Open a capture.
-
-        Raises:
-            HostSideError: one is open already.
-        """
+        """Open a capture. Raises HostSideError if one is open already."""
         if self.streams.captured is not None:
             raise HostSideError("a CUDA graph is being captured already: end that capture first")
         self.streams.captured = []
 
     def end(self) -> Captured:
-        """Close the capture and return what it recorded.
-
-        Raises:
-            HostSideError: none is open.
-        """
+        """Close the capture and return what it recorded. Raises HostSideError if none is open."""
         if self.streams.captured is None:
             raise HostSideError("no CUDA graph is being captured")
         captured, self.streams.captured = tuple(self.streams.captured), None

@@ -13,8 +13,6 @@ from typing import Final
 
 import torch
 
-__all__ = ["LARGEST", "half_product", "is_half_product"]
-
 LARGEST: Final = 1 << 31
 """Largest product, in multiplications; torch computes larger ones, because this order is much slower."""
 _STEP: Final = 16

@@ -37,8 +37,6 @@ from pytest_nvfp4.host.driver_calls import DriverCalls
 from pytest_nvfp4.host.graphs import LaunchQueue
 from pytest_nvfp4.host.tvm_ffi import PlainCalls, in_place_of
 
-__all__ = ["DSL_PREFIXES", "HostSide", "environment", "install"]
-
 DSL_PREFIXES: Final = ("CUTE_DSL", "CUTE_EXPERIMENTAL_DSL")
 """Prefixes of the environment variables of the DSL's front ends, ``cute.jit`` and ``cute.experimental.jit``."""
 

@@ -17,8 +17,6 @@ import torch
 
 from pytest_nvfp4.driver.launches import HostSideError
 
-__all__ = ["is_block_scaled", "scaled_mm", "scaled_mm_v2"]
-
 _E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _FP4: Final = getattr(torch, "float4_e2m1fn_x2", None)
 _FP8: Final = (torch.float8_e4m3fn, torch.float8_e5m2)

@@ -9,8 +9,6 @@ import torch
 from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.driver.streams import Extent, Streams
 
-__all__ = ["DeviceStorage"]
-
 
 class DeviceStorage:
     """The storage of a device tensor: its address, its size, and copies from and to the host's storages.

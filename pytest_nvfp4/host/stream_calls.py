@@ -15,8 +15,6 @@ from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.driver.memory import DeviceMemory
 from pytest_nvfp4.driver.streams import LEGACY, Extent, Streams
 
-__all__ = ["StreamCalls", "address_of", "then"]
-
 _NON_BLOCKING: Final = 1
 """``CU_STREAM_NON_BLOCKING``, ``cudaStreamNonBlocking``."""
 

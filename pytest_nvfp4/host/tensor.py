@@ -24,8 +24,6 @@ from pytest_nvfp4.host.scaled_mm import is_block_scaled, scaled_mm, scaled_mm_v2
 from pytest_nvfp4.host.storage import DeviceStorage
 from pytest_nvfp4.host.torch_effects import extent, report
 
-__all__ = ["HostCudaTensor", "check_index", "dispatch"]
-
 _CPU: Final = torch.device("cpu")
 _DL_CUDA: Final = 2
 

@@ -37,8 +37,6 @@ from pytest_nvfp4.host import graphs, torch_driver, torch_streams
 from pytest_nvfp4.host.graphs import LaunchQueue
 from pytest_nvfp4.host.tensor import HostCudaTensor, check_index, dispatch
 
-__all__ = ["HostCudaTensor", "TorchCuda", "install"]
-
 _CPU: Final = torch.device("cpu")
 
 
@@ -120,10 +118,7 @@ class _Generator(torch.Generator, metaclass=_AnyGenerator):
 
 
 def install(
-    *,
-    device: DeviceModel = B200,
-    launches: LaunchQueue | None = None,
-    memory: DeviceMemory | None = None,
+    *, device: DeviceModel = B200, launches: LaunchQueue | None = None, memory: DeviceMemory | None = None
 ) -> TorchCuda:
     """Redirect ``device="cuda"``; the result is a context manager that ends it.
 

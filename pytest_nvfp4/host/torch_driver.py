@@ -19,8 +19,6 @@ from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.host.tensor import HostCudaTensor
 from pytest_nvfp4.host.torch_streams import TorchStreams
 
-__all__ = ["ENVIRONMENT", "overrides"]
-
 ENVIRONMENT: Final = {"TRITON_INTERPRET": "1"}
 """Variables that libraries read when they are imported, or when they define a kernel."""
 

@@ -10,8 +10,6 @@ from torch.utils._pytree import tree_leaves
 
 from pytest_nvfp4.driver.streams import Extent, Streams
 
-__all__ = ["extent", "report"]
-
 _COPY: Final = "aten::copy_"
 _MOVE: Final = "aten::_to_copy"
 _INDEXED: Final = frozenset({"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"})

@@ -12,8 +12,6 @@ import torch
 from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.driver.streams import Streams
 
-__all__ = ["TorchStreams"]
-
 _FIRST_STREAM: Final = 0x5C0000000001
 
 

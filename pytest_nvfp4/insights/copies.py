@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from pytest_nvfp4.layout.coordinates import idx2crd, tree_size
 from pytest_nvfp4.layout.errors import LayoutError
-from pytest_nvfp4.layout.grammar import ArgumentGroup, IrType, Quoted, TypeInfo, parse_type
+from pytest_nvfp4.layout.grammar import parse_type
+from pytest_nvfp4.layout.irtypes import ArgumentGroup, IrType, Quoted, TypeInfo
 from pytest_nvfp4.layout.listing import Record
 from pytest_nvfp4.layout.notation import ComposedLayout, Layout, Tiler
 from pytest_nvfp4.layout.offsets import domain_size

@@ -10,7 +10,7 @@ from pytest_nvfp4.insights.accesses import Access
 from pytest_nvfp4.insights.model import Insight, Level
 from pytest_nvfp4.layout import signals, warp
 from pytest_nvfp4.layout.errors import LayoutError
-from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits
+from pytest_nvfp4.layout.irtypes import TypeInfo, dtype_bits
 from pytest_nvfp4.layout.measures import smem_bytes, tmem_columns
 from pytest_nvfp4.layout.notation import Layout
 from pytest_nvfp4.layout.properties import swizzle_period

@@ -14,7 +14,7 @@ from pytest_nvfp4.insights.model import Insight, Level
 from pytest_nvfp4.layout import signals, warp
 from pytest_nvfp4.layout.coordinates import tree_size
 from pytest_nvfp4.layout.errors import LayoutError
-from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits
+from pytest_nvfp4.layout.irtypes import TypeInfo, dtype_bits
 from pytest_nvfp4.text import plural
 
 WIDEST_BYTES = 16

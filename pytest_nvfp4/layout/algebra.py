@@ -10,26 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pytest_nvfp4.layout.canonical import canonical
-from pytest_nvfp4.layout.coordinates import compact_stride, crd2idx, idx2crd, integer
+from pytest_nvfp4.layout.coordinates import compact_stride, integer
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout
 from pytest_nvfp4.layout.offsets import domain_size, is_integer_valued, offset_array
 from pytest_nvfp4.layout.tree import Dynamic, Leaf, ScaledBasis, Tree, leaves, map_leaves, render_tree
-
-__all__ = [
-    "bind",
-    "coalesce",
-    "concat",
-    "cosize",
-    "crd2idx",
-    "depth",
-    "flatten",
-    "idx2crd",
-    "make_layout",
-    "modes",
-    "rank",
-    "size",
-]
 
 
 def make_layout(shape: Tree, stride: Tree | None = None) -> Layout:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import lru_cache
 
-from pytest_nvfp4.layout.grammar import ArgumentGroup, IrType, Keyword, Quoted, TypeInfo, parse_type
+from pytest_nvfp4.layout.grammar import parse_type
+from pytest_nvfp4.layout.irtypes import ArgumentGroup, IrType, Keyword, Quoted, TypeInfo
 from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle, Tiler
 from pytest_nvfp4.layout.tree import Dynamic, Leaf, ScaledBasis, Wildcard, leaves
 

@@ -35,36 +35,18 @@ from typing import TypeAlias
 
 from pytest_nvfp4.layout.change import (
     Change,
-    Delta,
-    FirstDifference,
     HeaderChange,
     ListingDiff,
     ModeChange,
     Severity,
-    gates,
     worst_first,
 )
 from pytest_nvfp4.layout.errors import PoisonedLayout
 from pytest_nvfp4.layout.grade import Grade, unreadable
-from pytest_nvfp4.layout.launch_facts import FactChange, diff_facts
 from pytest_nvfp4.layout.listing import Listing, Record
 from pytest_nvfp4.layout.mode_changes import changed_modes
 from pytest_nvfp4.layout.pairing import Pairs, match_renames, pair
 from pytest_nvfp4.layout.roles import roles_of
-
-__all__ = [
-    "Change",
-    "Delta",
-    "FactChange",
-    "FirstDifference",
-    "HeaderChange",
-    "ListingDiff",
-    "ModeChange",
-    "Severity",
-    "diff_facts",
-    "diff_listings",
-    "gates",
-]
 
 _POISON = re.compile(r"\bx\b")
 Shield: TypeAlias = Callable[[str], bool]

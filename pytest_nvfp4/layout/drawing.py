@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from pytest_nvfp4.layout.grammar import TypeInfo
 from pytest_nvfp4.layout.grid import (
     CellGrid,
     UndrawableLayout,
@@ -20,14 +19,12 @@ from pytest_nvfp4.layout.grid import (
     grid_of,
     text_of,
     weight_of,
-    why_not,
     window_of,
 )
+from pytest_nvfp4.layout.irtypes import TypeInfo
 from pytest_nvfp4.layout.notation import AnyLayout
 from pytest_nvfp4.layout.svg import SHADES, Panel, document
 from pytest_nvfp4.layout.tree import Tree
-
-__all__ = ["UndrawableLayout", "draw_pair_svg", "draw_pair_text", "draw_svg", "draw_text", "draw_tv_svg", "why_not"]
 
 Colour = Literal["stride", "bank"]
 Target = TypeInfo | AnyLayout

@@ -12,15 +12,13 @@ from pytest_nvfp4.layout.change import Delta, FirstDifference, Method, Severity
 from pytest_nvfp4.layout.coordinates import add_vectors, as_tree, tree_vector
 from pytest_nvfp4.layout.difference import known_size
 from pytest_nvfp4.layout.errors import LayoutError, PoisonedLayout
-from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits
+from pytest_nvfp4.layout.irtypes import TypeInfo, dtype_bits
 from pytest_nvfp4.layout.listing import Record
 from pytest_nvfp4.layout.measures import measure_deltas
 from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle
 from pytest_nvfp4.layout.properties import property_deltas
 from pytest_nvfp4.layout.sameness import SamenessLevel, compare, first_difference
 from pytest_nvfp4.layout.tree import Tree, render_tree
-
-__all__ = ["Grade", "unreadable"]
 
 
 class Grade:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TypeVar
 
-from pytest_nvfp4.layout.errors import DynamicLayoutError, LayoutError, LayoutSyntaxError, PoisonedLayout
+from pytest_nvfp4.layout.errors import LayoutError, LayoutSyntaxError, PoisonedLayout
 from pytest_nvfp4.layout.irtypes import (
     Argument,
     ArgumentGroup,
@@ -21,41 +21,10 @@ from pytest_nvfp4.layout.irtypes import (
     Keyword,
     Quoted,
     TypeInfo,
-    dtype_bits,
     type_info,
 )
-from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle, Term, Tiler, render
-from pytest_nvfp4.layout.tree import Dynamic, Leaf, ScaledBasis, Tree, Wildcard, render_tree
-
-__all__ = [
-    "AnyLayout",
-    "Argument",
-    "ArgumentGroup",
-    "ComposedLayout",
-    "Dynamic",
-    "DynamicLayoutError",
-    "IrType",
-    "Keyword",
-    "Layout",
-    "LayoutError",
-    "LayoutSyntaxError",
-    "PoisonedLayout",
-    "Quoted",
-    "ScaledBasis",
-    "Swizzle",
-    "Term",
-    "Tiler",
-    "Tree",
-    "TypeInfo",
-    "Wildcard",
-    "dtype_bits",
-    "parse_layout",
-    "parse_plain_layout",
-    "parse_term",
-    "parse_type",
-    "render",
-    "render_tree",
-]
+from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle, Term, Tiler
+from pytest_nvfp4.layout.tree import Dynamic, Leaf, ScaledBasis, Tree, Wildcard
 
 T = TypeVar("T")
 MAX_DEPTH = 60

@@ -17,7 +17,7 @@ from fractions import Fraction
 from pytest_nvfp4.layout.algebra import concat, modes
 from pytest_nvfp4.layout.coordinates import Vector, add_vectors, as_tree, tree_vector
 from pytest_nvfp4.layout.errors import LayoutError
-from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits
+from pytest_nvfp4.layout.irtypes import TypeInfo, dtype_bits
 from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle
 from pytest_nvfp4.layout.roles import plain
 from pytest_nvfp4.layout.tree import ScaledBasis, Tree, leaves, map_leaves, render_tree

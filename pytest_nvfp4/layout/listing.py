@@ -23,7 +23,8 @@ from types import MappingProxyType
 
 from pytest_nvfp4.layout.canonical import canonical_text
 from pytest_nvfp4.layout.errors import LayoutError, LayoutSyntaxError, ListingError, PoisonedLayout
-from pytest_nvfp4.layout.grammar import TypeInfo, parse_type
+from pytest_nvfp4.layout.grammar import parse_type
+from pytest_nvfp4.layout.irtypes import TypeInfo
 
 FORMAT = "# nvfp4-layouts 1"
 _END = re.compile(r"# end (\d+)")

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pytest_nvfp4.layout.canonical import coalesced_modes
 from pytest_nvfp4.layout.change import Delta, Severity
 from pytest_nvfp4.layout.errors import LayoutError
-from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits
+from pytest_nvfp4.layout.irtypes import TypeInfo, dtype_bits
 from pytest_nvfp4.layout.notation import Layout, Swizzle
 from pytest_nvfp4.layout.roles import plain
 from pytest_nvfp4.layout.signals import vector_width

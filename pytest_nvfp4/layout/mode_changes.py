@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from pytest_nvfp4.layout.algebra import modes
 from pytest_nvfp4.layout.change import ModeChange
-from pytest_nvfp4.layout.notation import Layout
+from pytest_nvfp4.layout.notation import AnyLayout, Layout
 from pytest_nvfp4.layout.roles import Path, Roles, plain
 from pytest_nvfp4.layout.tree import Tree, render_tree
-
-if TYPE_CHECKING:
-    from pytest_nvfp4.layout.notation import AnyLayout
 
 _Mode: TypeAlias = "tuple[Tree, Tree]"
 

@@ -7,16 +7,8 @@ from itertools import zip_longest
 
 from pytest_nvfp4.layout.canonical import canonical_text
 from pytest_nvfp4.layout.change import Delta, Severity
-from pytest_nvfp4.layout.grammar import (
-    Argument,
-    ArgumentGroup,
-    IrType,
-    Keyword,
-    Quoted,
-    TypeInfo,
-    dtype_bits,
-    parse_type,
-)
+from pytest_nvfp4.layout.grammar import parse_type
+from pytest_nvfp4.layout.irtypes import Argument, ArgumentGroup, IrType, Keyword, Quoted, TypeInfo, dtype_bits
 from pytest_nvfp4.layout.notation import Layout, Swizzle
 from pytest_nvfp4.layout.sameness import SamenessLevel, compare
 

@@ -9,20 +9,14 @@ modes agree with it. If no rule applies, or the rules are ambiguous, the role is
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from pytest_nvfp4.layout.algebra import modes
-from pytest_nvfp4.layout.notation import ComposedLayout, Layout
+from pytest_nvfp4.layout.irtypes import TypeInfo
+from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout
 from pytest_nvfp4.layout.tree import Tree
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pytest_nvfp4.layout.algebra import modes
-    from pytest_nvfp4.layout.grammar import TypeInfo
-from pytest_nvfp4.layout.notation import AnyLayout
 
 Path = tuple[int, ...]
 
@@ -229,12 +223,7 @@ _RULES = (
         f"{_GROUPED}: epilog_tmem_copy_and_partition",
         families="memref coord_tensor",
     ),
-    _rule(
-        r"tTR_r(?:Acc|C|D)",
-        "rmem",
-        ("T2R,T2R_M,T2R_N",),
-        f"{_GROUPED}: epilog_tmem_copy_and_partition",
-    ),
+    _rule(r"tTR_r(?:Acc|C|D)", "rmem", ("T2R,T2R_M,T2R_N",), f"{_GROUPED}: epilog_tmem_copy_and_partition"),
     _rule(
         r"tD(?:tAcc|gC|rAcc|rC)",
         "tmem gmem rmem",
@@ -242,18 +231,8 @@ _RULES = (
         f"{_TEMPLATE}: partition_S/D of the accumulator's MMA mode, or of all three: one copy's values, then a mode of "
         "copies for each mode that was partitioned",
     ),
-    _rule(
-        r"tRS_s(?:C|D)",
-        "smem",
-        ("R2S,R2S_M,R2S_N,PIPE_D",),
-        f"{_GROUPED}: epilog_smem_copy_and_partition",
-    ),
-    _rule(
-        r"tRS_r(?:Acc|C|D)",
-        "rmem",
-        ("R2S,R2S_M,R2S_N",),
-        f"{_GROUPED}: epilog_smem_copy_and_partition (retile)",
-    ),
+    _rule(r"tRS_s(?:C|D)", "smem", ("R2S,R2S_M,R2S_N,PIPE_D",), f"{_GROUPED}: epilog_smem_copy_and_partition"),
+    _rule(r"tRS_r(?:Acc|C|D)", "rmem", ("R2S,R2S_M,R2S_N",), f"{_GROUPED}: epilog_smem_copy_and_partition (retile)"),
     _rule(
         r"bSG_s(?:C|D)",
         "smem",
@@ -269,12 +248,7 @@ _RULES = (
         families="memref coord_tensor",
         first="ATOM_V,REST_V",
     ),
-    _rule(
-        r"s(?:C|D)",
-        "smem",
-        ("EPI_TILE_M,EPI_TILE_N,STAGE",),
-        "cutlass.utils make_smem_layout_epi",
-    ),
+    _rule(r"s(?:C|D)", "smem", ("EPI_TILE_M,EPI_TILE_N,STAGE",), "cutlass.utils make_smem_layout_epi"),
     _rule(
         r"(?:c|d|epi)_smem_layout(?:_staged)?",
         "-",

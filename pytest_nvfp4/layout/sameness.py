@@ -31,7 +31,8 @@ from pytest_nvfp4.layout.canonical import Mode, canonical_text, coalesced_modes
 from pytest_nvfp4.layout.coordinates import tree_size
 from pytest_nvfp4.layout.difference import AddressedLayout, Difference, address_difference, plain_difference
 from pytest_nvfp4.layout.errors import DynamicLayoutError, LayoutError
-from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits, parse_term, parse_type
+from pytest_nvfp4.layout.grammar import parse_term, parse_type
+from pytest_nvfp4.layout.irtypes import TypeInfo, dtype_bits
 from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle
 from pytest_nvfp4.layout.tree import Dynamic, Leaf, ScaledBasis, is_static, leaves, map_leaves
 
@@ -239,9 +240,7 @@ def _compare_addresses(a: AddressedLayout, b: AddressedLayout) -> Sameness:
         return Sameness(SamenessLevel.UNKNOWN, "not provable", "there is no layout")
     if (a.swizzle or b.swizzle) and (a.bits is None or b.bits is None):
         return Sameness(
-            SamenessLevel.UNKNOWN,
-            "not provable",
-            "a pointer's swizzle acts on bytes, and the element width is unknown",
+            SamenessLevel.UNKNOWN, "not provable", "a pointer's swizzle acts on bytes, and the element width is unknown"
         )
     what = _addressing(a, b)
     try:

@@ -19,7 +19,8 @@ from typing import Generic, TypeAlias, TypeVar
 from pytest_nvfp4.layout.canonical import Mode, coalesced_modes
 from pytest_nvfp4.layout.difference import AddressedLayout
 from pytest_nvfp4.layout.errors import LayoutError
-from pytest_nvfp4.layout.grammar import TypeInfo, parse_type
+from pytest_nvfp4.layout.grammar import parse_type
+from pytest_nvfp4.layout.irtypes import TypeInfo
 from pytest_nvfp4.layout.notation import AnyLayout, ComposedLayout, Layout, Swizzle
 from pytest_nvfp4.layout.offsets import values
 from pytest_nvfp4.layout.roles import plain

@@ -13,8 +13,6 @@ from xml.sax.saxutils import escape
 
 from pytest_nvfp4.layout.grid import Window
 
-__all__ = ["SHADES", "Panel", "document"]
-
 _CELL_H = 18
 _GLYPH_W = 6.4
 _HEAD = 40

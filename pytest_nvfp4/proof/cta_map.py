@@ -99,11 +99,7 @@ def divided_by_m(place: int, counts: tuple[int, int]) -> tuple[int, int]:
 
 
 def placed(counts: Counts, b: int, *, search: Search = binary, raster: Raster = m_major) -> OutputTile:
-    """Return the tile of CTA b.
-
-    Raises:
-        ZeroDivisionError: a wrong map reached a group without tiles.
-    """
+    """Return the tile of CTA b. Raises ZeroDivisionError if a wrong map reached a group without tiles."""
     first = prefix_sums([m * n for m, n in counts])
     group = search(first, b, decide)
     return OutputTile(group, *raster(b - first[group], counts[group]))

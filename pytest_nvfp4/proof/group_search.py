@@ -44,10 +44,7 @@ def scan_obligations(z3: Z3, *, strict: bool = False) -> list[Obligation]:
             shown,
         ),
         Obligation(
-            "P is read inside the table",
-            facts(*between(0, g, groups)),
-            z3.And(g + 1 >= 1, g + 1 <= groups),
-            shown,
+            "P is read inside the table", facts(*between(0, g, groups)), z3.And(g + 1 >= 1, g + 1 <= groups), shown
         ),
         _scan_ends(z3),
         Obligation(

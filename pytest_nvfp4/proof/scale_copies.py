@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pytest_nvfp4.layout.algebra import modes
 from pytest_nvfp4.layout.errors import LayoutError
@@ -19,10 +21,6 @@ from pytest_nvfp4.layout.tree import leaves
 from pytest_nvfp4.proof.scale_operand import LANE, LANE_BYTES, LANES, MMA_K, ScaleOperand
 from pytest_nvfp4.proof.scale_places import Places, missing_rows, places_of, tmem_words
 from pytest_nvfp4.proof.statement import CaseResult
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _LINES, _LINE = 32, 16
 """Lines of one copy, and bytes of a line."""
@@ -54,8 +52,6 @@ def check_copy(operand: ScaleOperand, *, line_units: int = 1, source_units: int 
     Raises:
         LayoutError: the copy was not found, or its layouts have another form.
     """
-    import numpy as np
-
     copies = _copies_of(operand)
     smem, tmem = places_of(operand.smem, copies=1), places_of(operand.tmem, copies=_QUADRANTS)
     wrong = (
@@ -122,8 +118,6 @@ def _unequal_k(operand: ScaleOperand, smem: Places, tmem: Places) -> str | None:
 
 def _lines_mismatch(operand: ScaleOperand, copies: _Copies) -> str | None:
     """Return a message if a copy's TMEM side differs from the places that the instruction writes."""
-    import numpy as np
-
     line, byte = _line_bytes()
     goes = [(line + _LINES * quadrant) * LANE + byte for quadrant in range(_QUADRANTS)]
     if offset_array(copies.side).tolist() == np.stack([part.T for part in goes]).ravel().tolist():
@@ -140,8 +134,6 @@ def _start_mismatch(operand: ScaleOperand, copies: _Copies) -> str | None:
 
 def _tmem_after(reads: Sequence[int], writes: Sequence[int], *, line_step: int) -> NDArray[np.int64]:
     """Return the byte of shared memory at each lane and byte of TMEM after one stage's copies; -1 where none wrote."""
-    import numpy as np
-
     line, byte = _line_bytes()
     image = np.full((LANES, LANE_BYTES), -1, np.int64)
     for unit, address in zip(reads, writes, strict=True):
@@ -153,7 +145,5 @@ def _tmem_after(reads: Sequence[int], writes: Sequence[int], *, line_step: int) 
 
 def _line_bytes() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return line and byte of everything that one copy reads, each an array of lines by bytes."""
-    import numpy as np
-
     line, byte = np.meshgrid(np.arange(_LINES), np.arange(_LINE), indexing="ij")
     return line, byte

@@ -15,21 +15,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pytest_nvfp4.layout.algebra import modes
 from pytest_nvfp4.layout.canonical import canonical
 from pytest_nvfp4.layout.errors import LayoutError
-from pytest_nvfp4.layout.grammar import TypeInfo
+from pytest_nvfp4.layout.irtypes import TypeInfo
 from pytest_nvfp4.layout.notation import ComposedLayout, Layout
 from pytest_nvfp4.layout.offsets import domain_size, offset_array
 from pytest_nvfp4.layout.tree import Dynamic, Leaf, ScaledBasis, is_static, leaves, unflatten
 from pytest_nvfp4.proof.scale_operand import MMA_K, ScaleOperand
 from pytest_nvfp4.proof.statement import CaseResult, Claim, Mistake, claim_by_cases, first_failure
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _MODES = 4
 """Modes of a TMA tensor of scale factors: a word of a block, tiles of k, tiles of rows, the batch."""
@@ -158,8 +156,6 @@ def _axes(layout: Layout) -> NDArray[np.int64]:
     Raises:
         LayoutError: a stride is not a whole number of halves of one mode.
     """
-    import numpy as np
-
     axes = []
     for mode in range(_MODES):
         steps = [_step(layout, stride, mode) for stride in leaves(layout.stride)]
@@ -202,8 +198,6 @@ def _misplaced(load: ScaleLoad) -> str | None:
 
 def check_load(load: ScaleLoad, *, late: int = 0) -> CaseResult:
     """Check that TMA writes every factor to its byte of shared memory; with ``late``, that many bytes later."""
-    import numpy as np
-
     operand = load.operand
     if (misplaced := _misplaced(load)) is not None:
         return CaseResult(misplaced, 1)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pytest_nvfp4.layout.algebra import modes
 from pytest_nvfp4.layout.errors import LayoutError
@@ -17,10 +19,6 @@ from pytest_nvfp4.layout.notation import Layout
 from pytest_nvfp4.layout.offsets import domain_size, offset_array
 from pytest_nvfp4.proof.scale_operand import BLOCK, LANE, MMA_K, ScaleOperand
 from pytest_nvfp4.proof.statement import CaseResult
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,8 +59,6 @@ class Places:
 
 def places_of(layout: Layout, *, copies: int) -> Places:
     """Decompose ``((rows x copies, 64), 1, KB[, stages])``. Raises LayoutError for another shape."""
-    import numpy as np
-
     parts = modes(layout)
     if len(parts) not in (3, 4) or len(modes(parts[0])) != 2:
         raise LayoutError(f"{layout}: not of the form ((rows, k), 1, MMAs of k[, stages])")
@@ -127,8 +123,6 @@ def missing_rows(operand: ScaleOperand, places: Places, where: str) -> str | Non
 def _compare(
     operand: ScaleOperand, used: Places, expected: NDArray[np.int64], shown: Callable[[int], str]
 ) -> CaseResult:
-    import numpy as np
-
     wrong = np.flatnonzero(used.offset != expected)
     if not len(wrong):
         return CaseResult(None, len(expected))

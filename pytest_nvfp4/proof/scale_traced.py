@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pytest_nvfp4.layout.algebra import modes
 from pytest_nvfp4.layout.canonical import canonical, coalesced_modes
 from pytest_nvfp4.layout.errors import LayoutError
-from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits, parse_layout, parse_plain_layout
+from pytest_nvfp4.layout.grammar import parse_layout, parse_plain_layout
+from pytest_nvfp4.layout.irtypes import TypeInfo, dtype_bits
 from pytest_nvfp4.layout.listing import Record
 from pytest_nvfp4.layout.notation import Layout
 from pytest_nvfp4.layout.offsets import domain_size
@@ -257,10 +258,7 @@ def compare_gmem(layout: Layout, *, expected: int | None = None) -> str | None:
     row_tile = own if isinstance(own, Dynamic) or rest_m == 1 else _times(512, rest_k)
     if row_tile is None:
         return f"{layout}: tiles of rows are always {own} bytes apart, whatever the number of tiles of k"
-    wanted = Layout(
-        (((32, 4), rest_m), ((vector, 4), rest_k)),
-        (((16, 4), row_tile), ((0, 1), 512)),
-    )
+    wanted = Layout((((32, 4), rest_m), ((vector, 4), rest_k)), (((16, 4), row_tile), ((0, 1), 512)))
     actual = Layout(tuple(part.shape for part in parts[:2]), tuple(part.stride for part in parts[:2]))
     return None if canonical(actual) == canonical(wanted) else f"{canonical(actual)} is not {canonical(wanted)}"
 

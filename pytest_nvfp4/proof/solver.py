@@ -17,20 +17,6 @@ from typing import Any, Self, TypeAlias
 
 from pytest_nvfp4.proof.statement import Claim, Limits, Method, Mistake, ProofVerdict, Status
 
-__all__ = [
-    "Z3",
-    "Formula",
-    "Obligation",
-    "Questions",
-    "SolverMissingError",
-    "Term",
-    "between",
-    "claim_by_z3",
-    "facts",
-    "load",
-    "version",
-]
-
 Term: TypeAlias = Any
 """A Python integer or an integer term of z3."""
 Formula: TypeAlias = Any

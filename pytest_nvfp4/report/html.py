@@ -15,8 +15,9 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from pytest_nvfp4.layout.change import Change, Severity
-from pytest_nvfp4.layout.drawing import Colour, draw_pair_svg, draw_svg, why_not
+from pytest_nvfp4.layout.drawing import Colour, draw_pair_svg, draw_svg
 from pytest_nvfp4.layout.errors import LayoutError
+from pytest_nvfp4.layout.grid import why_not
 from pytest_nvfp4.report.document import Block, Cell, cell_style, cell_text
 from pytest_nvfp4.report.model import Report
 from pytest_nvfp4.text import visible

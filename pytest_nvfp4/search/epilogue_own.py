@@ -13,7 +13,7 @@ from pytest_nvfp4.insights.warp_requests import Requests, requests_of
 from pytest_nvfp4.layout.algebra import modes
 from pytest_nvfp4.layout.coordinates import tree_size
 from pytest_nvfp4.layout.errors import LayoutError
-from pytest_nvfp4.layout.grammar import dtype_bits
+from pytest_nvfp4.layout.irtypes import dtype_bits
 from pytest_nvfp4.layout.listing import Record
 from pytest_nvfp4.layout.roles import base_name, plain
 from pytest_nvfp4.layout.warp import LINE_BYTES, SECTOR_BYTES, WARP, bank_conflicts, coalescing

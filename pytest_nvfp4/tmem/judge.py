@@ -49,9 +49,7 @@ def judgements(trace: Trace) -> list[Judgement]:
     alone = len(allocating) == 1
     return [
         judge(
-            code.source_name or code.symbol,
-            code.tmem_columns,
-            usage(of_kernel(values, code.source_name, alone=alone)),
+            code.source_name or code.symbol, code.tmem_columns, usage(of_kernel(values, code.source_name, alone=alone))
         )
         for code in allocating
     ]

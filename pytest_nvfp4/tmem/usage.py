@@ -15,7 +15,8 @@ from typing import Literal
 
 from pytest_nvfp4.layout.algebra import modes
 from pytest_nvfp4.layout.errors import LayoutError
-from pytest_nvfp4.layout.grammar import TypeInfo, dtype_bits, parse_type
+from pytest_nvfp4.layout.grammar import parse_type
+from pytest_nvfp4.layout.irtypes import TypeInfo, dtype_bits
 from pytest_nvfp4.layout.measures import tmem_columns
 from pytest_nvfp4.layout.roles import base_name, plain
 from pytest_nvfp4.layout.tree import Tree, leaves

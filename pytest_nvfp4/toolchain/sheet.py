@@ -52,11 +52,7 @@ class Sheet:
 
     @classmethod
     def parse(cls, text: str, *, kind: str) -> Sheet:
-        """Parse the text of a file.
-
-        Raises:
-            SheetError: it is damaged, truncated, or of another kind.
-        """
+        """Parse the text of a file. Raises SheetError if it is damaged, truncated, or of another kind."""
         remedy = "restore it from version control, or rewrite it with --snapshot-update"
         lines = text.splitlines()
         first = f"# nvfp4-{kind} 1"

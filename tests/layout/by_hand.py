@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pytest_nvfp4.layout.grammar import Layout
+from pytest_nvfp4.layout.notation import Layout
 from pytest_nvfp4.layout.tree import leaves
 
 

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_nvfp4 import strategies
-from pytest_nvfp4.layout import algebra
+from pytest_nvfp4.layout import algebra, coordinates
 from pytest_nvfp4.layout.errors import DynamicLayoutError, LayoutError
-from pytest_nvfp4.layout.grammar import ComposedLayout, Layout, Swizzle, parse_layout
+from pytest_nvfp4.layout.grammar import parse_layout
+from pytest_nvfp4.layout.notation import ComposedLayout, Layout, Swizzle
 from pytest_nvfp4.layout.offsets import offset_array, swizzle_array, values, values_through
 from pytest_nvfp4.layout.tree import leaves
 
@@ -20,19 +21,19 @@ from pytest_nvfp4.layout.tree import leaves
 def test_coordinates_come_first_mode_fastest(shape) -> None:
     flat = leaves(shape)
     expected = [tuple(reversed(place)) for place in itertools.product(*(range(count) for count in reversed(flat)))]
-    assert [leaves(algebra.idx2crd(index, shape)) for index in range(len(expected))] == expected
+    assert [leaves(coordinates.idx2crd(index, shape)) for index in range(len(expected))] == expected
 
 
 @given(strategies.shapes())
 def test_crd2idx_undoes_idx2crd(shape) -> None:
     for index in range(algebra.size(algebra.make_layout(shape))):
-        assert algebra.crd2idx(algebra.idx2crd(index, shape), shape) == index
+        assert coordinates.crd2idx(coordinates.idx2crd(index, shape), shape) == index
 
 
 @given(strategies.layouts())
 def test_a_coordinate_and_its_index_have_one_offset(layout: Layout) -> None:
     for index in range(algebra.size(layout)):
-        assert layout(index) == layout(algebra.idx2crd(index, layout.shape))
+        assert layout(index) == layout(coordinates.idx2crd(index, layout.shape))
 
 
 @given(strategies.layouts())

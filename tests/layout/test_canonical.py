@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from pytest_nvfp4 import strategies
 from pytest_nvfp4.layout.algebra import size
 from pytest_nvfp4.layout.canonical import canonical, canonical_text
-from pytest_nvfp4.layout.grammar import Layout, PoisonedLayout, parse_layout, parse_type
+from pytest_nvfp4.layout.errors import PoisonedLayout
+from pytest_nvfp4.layout.grammar import parse_layout, parse_type
+from pytest_nvfp4.layout.notation import Layout
 from pytest_nvfp4.layout.sameness import compare
 from pytest_nvfp4.layout.tree import leaves
 from tests.layout.by_hand import function

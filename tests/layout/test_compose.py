@@ -9,7 +9,8 @@ from pytest_nvfp4 import strategies
 from pytest_nvfp4.layout.algebra import rank, size
 from pytest_nvfp4.layout.compose import composition, fit
 from pytest_nvfp4.layout.errors import CompositionError, DynamicLayoutError
-from pytest_nvfp4.layout.grammar import ComposedLayout, Layout, parse_layout, parse_term
+from pytest_nvfp4.layout.grammar import parse_layout, parse_term
+from pytest_nvfp4.layout.notation import ComposedLayout, Layout
 from pytest_nvfp4.layout.offsets import values
 from pytest_nvfp4.layout.tree import congruent
 from tests.layout.composed import _leaf_shapes, has_layout, layout_values

@@ -18,7 +18,8 @@ from pytest_nvfp4.layout.divide import (
     zipped_divide,
 )
 from pytest_nvfp4.layout.errors import DynamicLayoutError, LayoutError
-from pytest_nvfp4.layout.grammar import Layout, parse_layout, parse_term
+from pytest_nvfp4.layout.grammar import parse_layout, parse_term
+from pytest_nvfp4.layout.notation import Layout
 from pytest_nvfp4.layout.offsets import values
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_nvfp4.layout.drawing import draw_pair_svg, draw_pair_text, draw_svg, draw_text, draw_tv_svg, why_not
+from pytest_nvfp4.layout.drawing import draw_pair_svg, draw_pair_text, draw_svg, draw_text, draw_tv_svg
 from pytest_nvfp4.layout.grammar import parse_layout, parse_type
-from pytest_nvfp4.layout.grid import UndrawableLayout, grid_of, text_of
+from pytest_nvfp4.layout.grid import UndrawableLayout, grid_of, text_of, why_not
 from pytest_nvfp4.layout.notation import Layout
 
 NS = {"s": "http://www.w3.org/2000/svg"}

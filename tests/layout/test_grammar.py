@@ -9,24 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_nvfp4 import strategies
-from pytest_nvfp4.layout.grammar import (
-    ComposedLayout,
-    Dynamic,
-    Layout,
-    LayoutError,
-    LayoutSyntaxError,
-    PoisonedLayout,
-    ScaledBasis,
-    Swizzle,
-    Tiler,
-    Wildcard,
-    dtype_bits,
-    parse_layout,
-    parse_plain_layout,
-    parse_term,
-    parse_type,
-    render,
-)
+from pytest_nvfp4.layout.errors import LayoutError, LayoutSyntaxError, PoisonedLayout
+from pytest_nvfp4.layout.grammar import parse_layout, parse_plain_layout, parse_term, parse_type
+from pytest_nvfp4.layout.irtypes import dtype_bits
+from pytest_nvfp4.layout.notation import ComposedLayout, Layout, Swizzle, Tiler, render
+from pytest_nvfp4.layout.tree import Dynamic, ScaledBasis, Wildcard
 from tests.layout.corpus import VERSIONS, corpus
 
 

@@ -15,7 +15,8 @@ from pytest_nvfp4.layout.algebra import coalesce, cosize, size
 from pytest_nvfp4.layout.compose import composition
 from pytest_nvfp4.layout.divide import complement, logical_divide, right_inverse, zipped_divide
 from pytest_nvfp4.layout.errors import CompositionError, LayoutError
-from pytest_nvfp4.layout.grammar import ComposedLayout, Layout, Swizzle, parse_layout, parse_type
+from pytest_nvfp4.layout.grammar import parse_layout, parse_type
+from pytest_nvfp4.layout.notation import ComposedLayout, Layout, Swizzle
 from pytest_nvfp4.layout.offsets import values
 from tests.layout.random_layouts import random_layout
 

@@ -13,7 +13,7 @@ from pytest_nvfp4.layout.algebra import coalesce, cosize, size
 from pytest_nvfp4.layout.compose import composition
 from pytest_nvfp4.layout.divide import complement, logical_divide, right_inverse, zipped_divide
 from pytest_nvfp4.layout.errors import LayoutError
-from pytest_nvfp4.layout.grammar import ComposedLayout, Layout, Swizzle
+from pytest_nvfp4.layout.notation import ComposedLayout, Layout, Swizzle
 from pytest_nvfp4.layout.offsets import values
 from pytest_nvfp4.layout.sameness import SamenessLevel, compare, first_difference
 from pytest_nvfp4.layout.signals import injective

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pytest_nvfp4 import strategies
 from pytest_nvfp4.layout.algebra import bind, modes, size
 from pytest_nvfp4.layout.errors import LayoutError, PoisonedLayout
-from pytest_nvfp4.layout.grammar import ComposedLayout, Layout, Swizzle, parse_layout, parse_type
+from pytest_nvfp4.layout.grammar import parse_layout, parse_type
+from pytest_nvfp4.layout.notation import ComposedLayout, Layout, Swizzle
 from pytest_nvfp4.layout.offsets import values
 from pytest_nvfp4.layout.sameness import SamenessLevel, compare, first_difference
 from pytest_nvfp4.layout.tree import Dynamic, leaves

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pytest_nvfp4 import strategies
 from pytest_nvfp4.layout.algebra import bind, size
 from pytest_nvfp4.layout.errors import LayoutError
-from pytest_nvfp4.layout.grammar import Layout, Swizzle, parse_layout
+from pytest_nvfp4.layout.grammar import parse_layout
+from pytest_nvfp4.layout.notation import Layout, Swizzle
 from pytest_nvfp4.layout.offsets import values
 from pytest_nvfp4.layout.signals import alignment, broadcast_modes, compact, injective, tractable, vector_width
 from pytest_nvfp4.layout.tree import Dynamic, leaves

@@ -28,8 +28,7 @@ from pytest_nvfp4.isolation.process_tree import kill_descendants
 from pytest_nvfp4.toolchain.cache import default_root
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.findings import from_exception
-from pytest_nvfp4.toolchain.worker.loading import load
-from pytest_nvfp4.toolchain.worker.startup import begin_imports, end_imports
+from pytest_nvfp4.toolchain.worker.loading import begin_imports, end_imports, load
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.worker.simulation import Simulation

@@ -16,9 +16,8 @@ from pytest_nvfp4.isolation.limits import apply as apply_limits
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.calls import call_contract, call_entry
 from pytest_nvfp4.toolchain.worker.findings import in_compile
-from pytest_nvfp4.toolchain.worker.loading import load
+from pytest_nvfp4.toolchain.worker.loading import begin_imports, end_imports, load
 from pytest_nvfp4.toolchain.worker.session import Reporter, TraceSession
-from pytest_nvfp4.toolchain.worker.startup import begin_imports, end_imports
 
 if TYPE_CHECKING:
     from pytest_nvfp4.host import redirect
@@ -183,9 +182,7 @@ def _import_and_compile(session: TraceSession, launches: _Launches) -> bool:
 def _report_capture(session: TraceSession, launches: _Launches) -> None:
     session.capture.stop()
     session.reporter.send(
-        "values",
-        values=[[v.name, v.type, v.file, v.line] for v in session.capture.values()],
-        launches=launches.count,
+        "values", values=[[v.name, v.type, v.file, v.line] for v in session.capture.values()], launches=launches.count
     )
     for (file, line), message in list(session.capture.errors.items())[:_CAPTURE_ERRORS]:
         session.report(Finding("capture", message, severity="warning", file=file, line=line))

@@ -1,13 +1,29 @@
-"""Import a kernel's file under its own name, within its package, with its neighbouring modules."""
+"""Imports in workers: of a kernel's file under its own name, and faster ones of torch and the DSL.
+
+The objects of torch and the DSL are permanent. Scanning them repeatedly takes a fifth of the import time (1.25 s of CPU
+instead of 1.55 s, measured), and again in every compile, so their imports run without garbage collection.
+"""
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
+
+
+def begin_imports() -> None:
+    """Disable garbage collection until `end_imports`."""
+    gc.disable()
+
+
+def end_imports() -> None:
+    """Enable garbage collection, excluding all current objects; call it before the kernel's first line."""
+    gc.freeze()
+    gc.enable()
 
 
 def load(path: Path, *, beside: Iterable[Path] = ()) -> ModuleType:
