@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
-__all__ = ["Finding", "Location", "Where"]
-
 
 @dataclass(frozen=True, slots=True)
 class Location:

@@ -19,8 +19,6 @@ from pytest_nvfp4.sim.lanes import Bits
 from pytest_nvfp4.sim.ptx.roles import results as written
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Label, Operand, Register, Sink, Vector
 
-__all__ = ["NOTHING_DEFERRED", "DeferredSlots", "Pending", "Source", "deferred_slots", "joined", "renaming", "split"]
-
 
 class Source(Protocol):
     """Computation of the values of a set of registers."""

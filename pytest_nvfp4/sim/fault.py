@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pytest_nvfp4.finding import Finding, Where
 
-__all__ = ["Fault", "Unsupported"]
-
 
 class Fault(Exception):
     """Error of a simulated kernel at its current instruction. The scheduler of the warp adds the place.

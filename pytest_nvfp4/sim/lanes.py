@@ -13,28 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "DTYPES",
-    "FULL",
-    "ONE_HOT",
-    "Bits",
-    "Predicate",
-    "bits_of",
-    "bools",
-    "collapse",
-    "first",
-    "guard_mask",
-    "guard_mask_not",
-    "inverted",
-    "lanes",
-    "merge",
-    "merge_predicate",
-    "pick",
-    "spread",
-    "uniform",
-    "value_in",
-]
-
 FULL = 0xFFFF_FFFF
 """All 32 lanes."""
 

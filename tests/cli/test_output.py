@@ -51,5 +51,5 @@ def test_a_result_goes_to_its_files(tmp_path, capsys) -> None:
 def test_two_formats_are_refused(cli, tmp_path) -> None:
     done = cli("snapshot", "show", tmp_path / "none", "--json", "--format", "html")
     assert done.code == 2
-    assert "--format html and --json name different formats" in done.err
+    assert "--json and --format html name different formats" in done.err
     assert "no such file" in cli("snapshot", "show", tmp_path / "none", "--json", "--format", "json").err
