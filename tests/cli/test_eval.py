@@ -113,7 +113,7 @@ def test_json_has_the_same_lines(tmp_path: Path) -> None:
 def test_times_of_a_cpu_are_no_benchmark(tmp_path: Path) -> None:
     code, lines, _ = evaluate(tmp_path, str(HONEST), "--device", "cpu", "--mode", "benchmark", "--problem", "3x128x256")
     assert code == 110
-    assert "no clock" in lines["benchmark.0.error"]
+    assert "no GPU clock" in lines["benchmark.0.error"]
     assert "benchmark.0.mean" not in lines
 
 
