@@ -163,7 +163,7 @@ def test_no_machine_comes_within_the_wait(user: User) -> None:
     finally:
         user.server.service.capacity = capacity
     assert (status, out) == (2, "")
-    assert re.search(r"did not begin within \d+ s", error)
+    assert re.search(r"did not start within \d+ s", error)
     assert "--remote-timeout" in error
     assert "Traceback" not in error
     assert user.server.count("FunctionCallCancel") == 1
