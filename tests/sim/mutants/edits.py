@@ -137,7 +137,7 @@ EDITS = (
         (
             "nothing waited for the bytes",
             "mbarrier_init(full_mbar + stage, 1)",
-            "how often the loading warp goes round",
+            "compare the iterations of the loading warp",
         ),
     ),
     Edit(
