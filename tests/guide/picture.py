@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -34,7 +35,7 @@ def draw(path: Path = PICTURE) -> None:
             [shell, *COMMAND[1:]], cwd=folder, env=environ, capture_output=True, text=True, timeout=600, check=False
         )
     console = Console(record=True, width=118, file=io.StringIO())
-    console.print(f"[bold]$ {' '.join(COMMAND[:2])}")
+    console.print(Text(f"$ {shlex.join(COMMAND[:4])}", style="bold"))
     console.print(Text.from_ansi(done.stdout))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_HOST_FONT.sub("", console.export_svg(title="no GPU on this machine")))

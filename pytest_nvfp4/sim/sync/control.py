@@ -2,7 +2,7 @@
 
 - ``griddepcontrol`` (PTX ISA, "griddepcontrol"): launches run one after the other here, so all prerequisite grids are
   complete, and ``.wait`` and ``.launch_dependents`` are counted no-ops; repeating them is legal. ``Session`` reports a
-  launch that may start early and never waits; ``races.overlap`` checks each access.
+  launch that may start early and never waits; ``races.launch_overlap`` checks each access.
 - ``setmaxnreg`` (PTX ISA, "setmaxnreg"): a multiple of 8 from 24 to 256, in all warps of a warpgroup (else a finding).
   The ISA requires the same instruction in all of them; as in NVIDIA's kernels, specialised warps may execute different
   ones with different counts. ``.dec`` must not raise and ``.inc`` must not lower the count (findings). ``.inc`` waits
