@@ -282,17 +282,23 @@ class Reporter:
         first, second = self.line(old.at), self.line(new.at)
         kind, name = pair.old_agent.kind, pair.old_agent.name
         then = f" before {second}"
-        if old.agent == new.agent and kind == "warp":
+        # Agents are numbered within their cluster, so equal numbers can be of two clusters; a description is of one agent.
+        if pair.old_agent is pair.new_agent and kind == "warp":
             return (
                 "the accesses are of different lanes of the warp, and no bar.warp.sync orders them",
                 f"bar.warp.sync (cute.arch.sync_warp) after {first}{then}",
             )
         if pair.foreign:
-            return (
-                "the CTAs are of different clusters, and no flag or counter with release and acquire orders them",
+            who = f"CTA {old.warp.cta} and CTA {new.warp.cta}"
+            if max(old.warp.cluster_size, new.warp.cluster_size) > 1:
+                who += " are of different clusters"
+            hint = (
                 f"after {first}: a barrier of the CTA, then fence.acq_rel.gpu and an atomic (or st.release.gpu) on a "
-                f"flag; before {second}: ld.acquire.gpu of the flag until it is set, then a barrier",
+                f"flag; before {second}: ld.acquire.gpu of the flag until it is set, then a barrier"
             )
+            if pair.old_writes and pair.new_writes:
+                hint = f"if one CTA only should write it, correct the tile that {second} computes from blockIdx; else {hint}"
+            return f"no flag or counter with release and acquire orders the two CTAs: {who}", hint
         if pair.witness is not None:
             return (
                 f"{pair.witness} has waited for it, but then neither a barrier nor an arrive of {pair.witness} that is "

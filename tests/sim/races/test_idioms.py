@@ -403,3 +403,11 @@ def test_one_defect_is_one_finding_and_says_what_is_missing():
     assert "st.shared) in warp 0 of CTA (0, 0, 0) may still write it" in finding.message
     assert "no barrier, and no arrive" in finding.message
     assert finding.where.warp == 1
+
+
+def test_ctas_that_write_one_element_are_told_as_two_ctas():
+    ((finding,), _) = findings_of("st.global.b32 [%rd100+64], %r4;", grid=(2, 1, 1), block=(32, 1, 1))
+    assert "no flag or counter" in finding.message
+    assert "CTA (0, 0, 0) and CTA (1, 0, 0)" in finding.message
+    assert "lanes" not in finding.message
+    assert "correct the tile" in finding.hint
