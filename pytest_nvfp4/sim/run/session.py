@@ -15,6 +15,7 @@ from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.parallel import run_grid
 from pytest_nvfp4.sim.run.programs import Programs
+from pytest_nvfp4.sim.sync.barrier_log import BarrierLog
 
 _BOUNDS = frozenset({"maxnreg", "minnctapersm", "maxnctapersm"})
 """Bounds on a kernel's registers. Without one, ptxas ignores ``setmaxnreg`` (message C7508), and so does this."""
@@ -28,6 +29,8 @@ class LaunchRecord:
     counters: Counter[str]
     findings: tuple[Finding, ...]
     output: str
+    barriers: BarrierLog | None = None
+    """The operations on mbarriers, if the session logs them."""
 
 
 @dataclass(slots=True)
@@ -40,6 +43,7 @@ class Session:
         faults: Faults that stopped a kernel; stored because code around a launch may catch the exception.
         prepare: Called with each grid before it runs (to watch outputs, to count, to trace).
         order: Race detection between streams, if races are looked for.
+        logs_barriers: Whether to log the operations on mbarriers of each launch, which then runs in one process.
     """
 
     machine: Machine
@@ -50,6 +54,7 @@ class Session:
     faults: list[Fault] = field(default_factory=list)
     prepare: Callable[[Grid], None] | None = None
     order: HostOrder | None = None
+    logs_barriers: bool = False
 
     @property
     def findings(self) -> list[Finding]:
@@ -84,6 +89,7 @@ class Session:
         if _BOUNDS & grid.kernel.directives.keys():
             grid.registers_per_thread = launch.module.registers.get(launch.kernel)
         trace = self.machine.trace
+        log = self.machine.barrier_log = BarrierLog(grid) if self.logs_barriers else None
         early = self._before(launch) is not None
         judged = False
         try:
@@ -94,7 +100,7 @@ class Session:
             if self.machine.monitor is not None:
                 judged = self.machine.monitor.launched(grid, stream=launch.stream, early=early)
             # The distribution of CTAs over processes depends on time, so a seed reproduces a run in one process only.
-            alone = trace is not None or self.machine.asynchronous.shuffles
+            alone = trace is not None or log is not None or self.machine.asynchronous.shuffles
             run_grid(grid, processes=1 if alone else self.processes)
             if self.order is not None:
                 self.order.launched(launch, grid)
@@ -106,7 +112,8 @@ class Session:
         finally:
             if trace is not None:
                 trace.end()
-            self.launches.append(LaunchRecord(launch, grid.counters, tuple(grid.findings), "".join(grid.output)))
+            self.machine.barrier_log = None
+            self.launches.append(LaunchRecord(launch, grid.counters, tuple(grid.findings), "".join(grid.output), log))
             grid.close()
 
     def _before(self, launch: Launch) -> LaunchRecord | None:

@@ -261,6 +261,8 @@ def arrive(barrier: Mbarrier, count: int = 1, *, who: Actor = "") -> None:
     launch.counters["mbarrier.arrivals"] += count
     if launch.machine.monitor is not None:
         launch.machine.monitor.mbarrier_arrived(barrier, who, count)
+    if launch.machine.barrier_log is not None:
+        launch.machine.barrier_log.add("arrive", barrier, who, count)
     barrier.pending -= count
     if not barrier.pending and not barrier.tx:
         _complete(barrier)
@@ -272,7 +274,10 @@ def expect_tx(barrier: Mbarrier, size: int, *, who: Actor = "") -> None:
     _check_bytes(size, who, "expect_tx")
     barrier.tx += size
     barrier.announced += size
-    barrier.cta.launch.counters["mbarrier.expected_bytes"] += size
+    launch = barrier.cta.launch
+    launch.counters["mbarrier.expected_bytes"] += size
+    if launch.machine.barrier_log is not None:
+        launch.machine.barrier_log.add("expect", barrier, who, size)
     if barrier.tx > COUNT_LIMIT:
         raise _tx_range(barrier, who, "expect_tx counts bytes; it may have run for several stages, or in all lanes")
     if not barrier.pending and not barrier.tx and size:
@@ -293,6 +298,8 @@ def complete_tx(barrier: Mbarrier, size: int, *, who: Actor = "") -> None:
     launch.counters["mbarrier.arrived_bytes"] += size
     if launch.machine.monitor is not None:
         launch.machine.monitor.mbarrier_bytes(barrier, who, size)
+    if launch.machine.barrier_log is not None:
+        launch.machine.barrier_log.add("bytes", barrier, who, size)
     if barrier.tx < -COUNT_LIMIT:
         raise _tx_range(barrier, who, "no expect_tx announces the bytes that arrive; check the barrier of the copy")
     if not barrier.pending and not barrier.tx and size:
@@ -325,6 +332,8 @@ def _complete(barrier: Mbarrier) -> None:
     trace = barrier.cta.launch.machine.trace
     if trace is not None:
         trace.phase(barrier.cta, barrier, f"mbarrier at byte {barrier.index}")
+    if barrier.cta.launch.machine.barrier_log is not None:
+        barrier.cta.launch.machine.barrier_log.add("complete", barrier, "", barrier.arrived)
     barrier.phase += 1
     if barrier.arrived:
         barrier.loaded = barrier.phase

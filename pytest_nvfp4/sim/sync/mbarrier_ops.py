@@ -94,6 +94,8 @@ def init(w: Warp, mask: int, address: Bits, count: Bits, form: MbarrierForm) -> 
         barrier = owner.init(index, number, what=mbarrier.actor_name((w, form.at)), made=made)
         if w.cta.launch.machine.monitor is not None:
             w.cta.launch.machine.monitor.mbarrier_initialised(barrier, (w, form.at))
+        if w.cta.launch.machine.barrier_log is not None:
+            w.cta.launch.machine.barrier_log.add("init", barrier, (w, form.at), number)
 
 
 def invalidate(w: Warp, mask: int, address: Bits, form: MbarrierForm) -> None:
@@ -175,10 +177,14 @@ def wait_parity(w: Warp, mask: int, address: Bits, parity: Bits, form: MbarrierF
             w.cta.launch.counters["mbarrier.waits"] += 1
             if w.cta.launch.machine.monitor is not None:
                 w.cta.launch.machine.monitor.mbarrier_waited(w, mask, barrier, form.at)
+            if (log := w.cta.launch.machine.barrier_log) is not None:
+                log.waited("wait", barrier, w, form.at, parity)
             return True
         if w.current.forced or _gives_up(w, form):
             if w.cta.launch.machine.monitor is not None:
                 w.cta.launch.machine.monitor.mbarrier_refused(w, mask, barrier, form.at)
+            if (log := w.cta.launch.machine.barrier_log) is not None:
+                log.waited("refused", barrier, w, form.at, parity)
             return False
         w.wait_for(barrier)
         return None
@@ -233,6 +239,9 @@ def _wait(
     if (monitor := w.cta.launch.machine.monitor) is not None:
         for barrier, which in seen.items():
             monitor.mbarrier_waited(w, which, barrier, form.at)
+    if (log := w.cta.launch.machine.barrier_log) is not None:
+        for barrier in seen:
+            log.waited("wait", barrier, w, form.at, -1)
     w.cta.launch.counters["mbarrier.waits"] += bool(seen)
     if seen and (refused := w.cta.unit(MbarrierFile).refused):
         refused.discard((w.current, form.at))

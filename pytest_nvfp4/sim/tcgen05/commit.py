@@ -50,6 +50,9 @@ def commit(w: Warp, mask: int, address: Bits, targets: Bits | None, group: int, 
     core.counters["tcgen05.commits"] += 1
     if core.machine.monitor is not None:
         core.machine.monitor.tensor_committed(w, at, core.pipe.queue, tuple(barriers))
+    if (log := core.machine.barrier_log) is not None:
+        for barrier in barriers:
+            log.add("commit", barrier, (w, at), 1)
     core.submit(core.pipe.queue, partial(_arrive, barriers, f"tcgen05.commit by warp {w.index}"), what=what)
 
 

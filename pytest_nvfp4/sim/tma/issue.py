@@ -212,7 +212,11 @@ def submit_inbound(
         units: The 16-byte units of the destination that are written, if not all.
         overwrites: Whether the old values are lost; False for a reduction, which reads them.
     """
-    copy.warp.cta.launch.machine.asynchronous.submit(copy, copy, what=copy.what)
+    machine = copy.warp.cta.launch.machine
+    if machine.barrier_log is not None:
+        for _, index, barrier in copy.targets:
+            machine.barrier_log.add("copy", barrier, (copy.warp, copy.at), copy.count, slot=index)
+    machine.asynchronous.submit(copy, copy, what=copy.what)
     if not copy.done and overwrites:
         place = copy.warp.cta.launch.place(copy.at)
         for cta, index, _ in copy.targets:
