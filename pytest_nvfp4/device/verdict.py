@@ -13,14 +13,16 @@ from pytest_nvfp4.device.job import Job, JobCase
 from pytest_nvfp4.device.result import GroupOutput, Result, RoundSample, Status
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.numerics import fp16
-from pytest_nvfp4.numerics.arrays import HalfBits
-from pytest_nvfp4.numerics.diagnose import explain
-from pytest_nvfp4.numerics.inputs import ProblemInput
+from pytest_nvfp4.numerics.arrays import HalfBits, Mask
+from pytest_nvfp4.numerics.diagnose import explain, zeros
+from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 from pytest_nvfp4.numerics.judge import GroupVerdict, Reference, judge
 from pytest_nvfp4.numerics.oracle import exact_product
 
 _SETS_JUDGED = 2
 """Sets of inputs whose rounds are judged; generating a set again takes as long as judging hundreds of its rounds."""
+_FEWEST = 16
+"""Wrong outputs that must equal an earlier call's before they count as left over from it."""
 
 
 @dataclass(slots=True)
@@ -45,11 +47,58 @@ class _Expected:
         return cls(inputs, [Reference.of(group.exact()) for group in inputs.groups])
 
 
-def _explained(expected: _Expected, index: int, c: HalfBits) -> str:
-    """Return lines that explain the first wrong output of a case; each hypothesis costs a matrix product."""
-    reference = expected.references[index]
+def _wrong(reference: Reference, c: HalfBits) -> Mask:
+    """Return the outputs that are certainly wrong; NaN and the sign of zero as in ``judge``."""
     with np.errstate(invalid="ignore"):
-        wrong = (c != reference.want) & ~(reference.nan & fp16.is_nan(c)) & ~((c | reference.want) == fp16.SIGN)
+        other = (c != reference.want) & ~(reference.nan & fp16.is_nan(c)) & ~((c | reference.want) == fp16.SIGN)
+        near = ~reference.order_free & (np.abs(fp16.to_float64(c) - reference.values) <= reference.bound)
+    return np.asarray(other & ~near)
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """The outputs of a job's calls, and how many kernels each call launched."""
+
+    outputs: tuple[GroupOutput, ...]
+    launched: dict[int, int]
+    folder: Path
+
+    @classmethod
+    def of(cls, result: Result, folder: Path) -> _Calls:
+        launched = {report.call: len(report.launches) for report in result.cases if report.launches is not None}
+        return cls(result.outputs, launched, folder)
+
+    def left(self, output: GroupOutput, c: HalfBits, wrong: Mask, inputs: GroupInput) -> str:
+        """Return what wrong outputs hold that this call did not compute; empty if it computed them."""
+        values, poison = c[wrong], inputs.guard.poison
+        if not values.size:
+            return ""
+        nothing = "; this call launched nothing" if self.launched.get(output.call) == 0 else ""
+        if (values == poison).all():
+            every = "it" if wrong.all() else "every wrong output"
+            return f"{every} still holds the poison that was there before the call{nothing}"
+        if text := zeros(c, wrong):
+            return f"every wrong output {text}{nothing}"
+        for earlier in self.outputs:
+            # Few or constant values prove nothing: the results of two calls may agree in them.
+            if earlier.call >= output.call or values.size < _FEWEST or (values == values[0]).all():
+                continue
+            held = self._bits(earlier, inputs)
+            if held is not None and held.shape == c.shape and bool((held[wrong] == values).all()):
+                who = "the C" if earlier.group == output.group else f"the C of group {earlier.group}"
+                return f"every wrong output holds {who} of call {earlier.call}, an earlier call{nothing}"
+        return nothing.removeprefix("; ")
+
+    def _bits(self, output: GroupOutput, inputs: GroupInput) -> HalfBits | None:
+        try:
+            buffer = np.frombuffer(output.data.read(self.folder), dtype=np.uint16)
+            return inputs.split_c(buffer.reshape(output.rows, output.columns))[1]
+        except (ValueError, OSError):
+            return None
+
+
+def _explained(expected: _Expected, index: int, c: HalfBits, wrong: Mask) -> str:
+    """Return lines that explain the first wrong output of a case; each hypothesis costs a matrix product."""
     return "".join(f"\n  it {explanation}" for explanation in explain(expected.inputs, index, c, wrong)[:3])
 
 
@@ -112,13 +161,14 @@ class Judge:
         for output in sorted(result.outputs, key=lambda output: (output.call, output.group)):
             if output.case == index:
                 calls.setdefault(output.call, []).append(output)
+        made_by = _Calls.of(result, folder)
         for call, made in calls.items():
             expected = self._for_call(case, made, key=key)
             if [output.group for output in made] != list(range(len(expected.inputs.groups))):
                 verdict.findings.append(Finding("internal", f"the worker did not return all outputs of call {call}"))
                 continue
             for output in made:
-                self._output(verdict, output, expected, folder)
+                self._output(verdict, output, expected, made_by)
         self._samples(verdict, [sample for sample in result.samples if sample.case == index], key=key)
         reports = [report for report in result.cases if report.case == index]
         reported = [finding for report in reports for finding in report.findings]
@@ -159,7 +209,7 @@ class Judge:
                 if sample.inputs[0] == index and (error := _sample_error(base, sample, key=key)):
                     verdict.findings.append(Finding("mismatch", f"call {sample.call}, while it was timed: {error}"))
 
-    def _output(self, verdict: CaseVerdict, output: GroupOutput, expected: _Expected, folder: Path) -> None:
+    def _output(self, verdict: CaseVerdict, output: GroupOutput, expected: _Expected, calls: _Calls) -> None:
         where = f"group {output.group}, call {output.call}"
         if output.returned not in ("c", "other"):
             kind = "cheat" if "not a tensor" in output.returned else "contract"
@@ -167,7 +217,7 @@ class Judge:
             return
         group = expected.inputs.groups[output.group]
         try:
-            bits = np.frombuffer(output.data.read(folder), dtype=np.uint16)
+            bits = np.frombuffer(output.data.read(calls.folder), dtype=np.uint16)
             buffer = bits.reshape(output.rows, output.columns)
             if buffer.shape != group.c_buffer().shape:
                 raise ValueError(f"its shape is {buffer.shape}, not {group.c_buffer().shape}")
@@ -186,8 +236,12 @@ class Judge:
         verdict.groups.append(judged)
         if not judged.ok:
             message = f"call {output.call}: {judged}"
+            wrong = _wrong(expected.references[output.group], c)
+            left = calls.left(output, c, wrong, group)
+            if left:
+                message += f"\n  {left}"
             if not any(finding.kind == "mismatch" for finding in verdict.findings):
-                message += _explained(expected, output.group, c)
+                message += _explained(expected, output.group, c, wrong)
             verdict.findings.append(Finding("mismatch", message))
         if output.late_sha256 is not None and output.late_sha256 != output.data.sha256:
             verdict.findings.append(

@@ -3,7 +3,9 @@
 Two kinds are tried. *Named faults* are the wrong kernels of :mod:`~pytest_nvfp4.numerics.mutants`, run on the same
 inputs. *Moves* are searched: for each wrong row, the row of C, of A, or of A's scale factors whose use in its place
 gives the bits of the output (columns and B likewise), and the k-tile whose products are missing or counted twice. A
-hypothesis is reported only if it explains the wrong outputs and keeps the right ones.
+hypothesis is reported only if it explains the wrong outputs and keeps the right ones, and if its outputs differ from
+those of a kernel that did nothing: zeros are no evidence, nor is poison everywhere (with k = 256, "the last 256 of k
+left out" predicts zeros, and so does everything else that accumulates nothing).
 """
 
 from __future__ import annotations
@@ -41,10 +43,19 @@ class Explanation:
         return f"equals the result with {self.text} ({100 * self.share:.4g} % of the outputs, bit for bit)"
 
 
+def zeros(got: HalfBits, wrong: Mask) -> str:
+    """Return what wrong outputs that are all zero show; empty if one is not zero, or none is wrong."""
+    if not wrong.any() or (got[wrong] & np.uint16(0x7FFF)).any():
+        return ""
+    return "is zero: nothing was accumulated there, or every operand that the MMAs read was zero"
+
+
 def explain(
     problem: ProblemInput, index: int, got: HalfBits, wrong: Mask, *, budget_s: float = _BUDGET_S
 ) -> list[Explanation]:
-    """Return the hypotheses about group ``index`` that hold, best first; empty if none does or nothing was written.
+    """Return the hypotheses about group ``index`` that hold, best first.
+
+    There are none if every wrong output is zero, or nothing was written, because any fault may predict that.
 
     Args:
         problem: The inputs.
@@ -54,10 +65,11 @@ def explain(
         budget_s: Seconds of this thread's own work after which no further hypothesis is tried; what else the machine
             does changes nothing in what is found.
     """
-    if not wrong.any() or (got == problem.groups[index].guard.poison).all():  # an unwritten output fits no fault
+    evidence = wrong & ((got & np.uint16(0x7FFF)) != 0)
+    if not evidence.any() or (got == problem.groups[index].guard.poison).all():
         return []
     deadline = time.thread_time() + budget_s
-    group = _Group.of(problem, index, got, wrong)
+    group = _Group.of(problem, index, got, wrong, evidence)
     across = group.transposed()
     found: list[Explanation] = []
     for search, operands, what in (
@@ -78,7 +90,7 @@ def explain(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Group:
-    """A group's decoded operands, its output ``got``, and which outputs are wrong."""
+    """A group's decoded operands, its output ``got``, which outputs are wrong, and which of those are not zero."""
 
     a: Float64
     b: Float64
@@ -86,9 +98,10 @@ class _Group:
     sfb: Float64
     got: HalfBits
     wrong: Mask
+    evidence: Mask
 
     @classmethod
-    def of(cls, problem: ProblemInput, index: int, got: HalfBits, wrong: Mask) -> _Group:
+    def of(cls, problem: ProblemInput, index: int, got: HalfBits, wrong: Mask, evidence: Mask) -> _Group:
         """Decode the operands of a group."""
         inputs = problem.groups[index]
         return cls(
@@ -98,16 +111,21 @@ class _Group:
             sfb=kernel_model.scales(problem, index, "b"),
             got=got,
             wrong=wrong,
+            evidence=evidence,
         )
 
     def transposed(self) -> _Group:
         """Return the group of C transposed: A and B exchange roles, so a search over rows covers columns."""
-        return _Group(self.b, self.a, self.sfb, self.sfa, self.got.T, self.wrong.T)
+        return _Group(self.b, self.a, self.sfb, self.sfa, self.got.T, self.wrong.T, self.evidence.T)
 
     @property
     def m(self) -> int:
         """Rows of the output."""
         return len(self.got)
+
+    def explained(self, same: Mask) -> bool:
+        """Return whether a hypothesis also gives the wrong outputs that are not zero."""
+        return bool(same[self.evidence].mean() >= ENOUGH)
 
     def wrong_rows(self) -> NDArray[np.intp]:
         """Return a sample of the rows that have a wrong output."""
@@ -175,8 +193,9 @@ def _moved(
     source = np.array([function(i) if wrong[i] else i for i in range(group.m)])
     if (source < 0).any() or (source >= group.m).any():
         return
-    share = float(_same(output(source), group.got).mean())
-    if share >= ENOUGH:
+    same = _same(output(source), group.got)
+    share = float(same.mean())
+    if share >= ENOUGH and group.explained(same):
         yield Explanation(f"{what} {words}", share)
 
 
@@ -235,7 +254,7 @@ def _k_tiles(group: _Group, what: str) -> Iterator[Explanation]:
     with np.errstate(invalid="ignore"):
         by_block = np.stack([group.row_products(int(row)) * group.sfa[int(row)] for row in rows])
     whole = by_block.sum(axis=2)
-    got, wrong = group.got[rows], group.wrong[rows]
+    got, wrong, evidence = group.got[rows], group.wrong[rows], group.evidence[rows]
     for tile in (16, 4, 1):
         if blocks % tile or blocks // tile < 2:
             continue
@@ -247,7 +266,7 @@ def _k_tiles(group: _Group, what: str) -> Iterator[Explanation]:
                 ("alone", tiles[:, :, number]),
             ):
                 same = _same(_bits(total), got)
-                if same[wrong].all() and wrong.sum() >= 8:
+                if same[wrong].all() and evidence.sum() >= 8:
                     first = number * tile * _BLOCK
                     yield Explanation(
                         f"{what} {first} to {first + tile * _BLOCK - 1} {words}, where it is wrong",
@@ -266,5 +285,5 @@ def _named(problem: ProblemInput, index: int, group: _Group, deadline: float) ->
         except (IndexError, ValueError):
             continue  # a fault that these sizes do not allow
         same = _same(made, group.got)
-        if same.mean() >= ENOUGH and same[group.wrong].mean() >= ENOUGH:
+        if same.mean() >= ENOUGH and same[group.wrong].mean() >= ENOUGH and group.explained(same):
             yield Explanation(mutant.description, float(same.mean()))

@@ -62,6 +62,9 @@ def test_cheats_go_red(device: LocalDevice, tmp_path: Path, cheat: str) -> None:
     _, verdicts = verify(device, tmp_path, KERNELS / f"cheat_{cheat}.py")
     assert {verdict.status for verdict in verdicts} & RED[cheat], verdicts
     assert all(verdict.findings for verdict in verdicts if verdict.status != "passed")
+    if cheat in ("cached_by_shape", "one_behind"):  # the words of a result that an earlier call computed
+        text = "\n".join(str(finding) for verdict in verdicts for finding in verdict.findings)
+        assert "an earlier call" in text, text
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,12 @@ def test_cheats_go_red(device: LocalDevice, tmp_path: Path, cheat: str) -> None:
         ("def custom_kernel(data):\n    return []\n", "failed", "returned 0 outputs"),
         ("def custom_kernel(data):\n    return [c.float() for _, _, c in data[0]]\n", "failed", "not torch.float16"),
         ("def custom_kernel(data):\n    return [c[:1] for _, _, c in data[0]]\n", "failed", "has shape"),
-        ("def custom_kernel(data):\n    return [c for _, _, c in data[0]]\n", "failed", "not written"),
+        ("def custom_kernel(data):\n    return [c for _, _, c in data[0]]\n", "failed", "it still holds the poison"),
+        (
+            "def custom_kernel(data):\n    return [c.zero_() for _, _, c in data[0]]\n",
+            "failed",
+            "every wrong output is zero: nothing was accumulated",
+        ),
     ],
 )
 def test_kernels_that_fail(device: LocalDevice, tmp_path: Path, text: str, status: str, words: str) -> None:

@@ -52,6 +52,21 @@ def test_a_group_that_nobody_wrote_is_no_ragged_tile_left_out() -> None:
     assert explain(inputs(), 1, part, part != right(1), budget_s=900)
 
 
+def test_zeros_are_no_evidence_for_any_fault() -> None:
+    """With one k-tile of 256, "the last 256 elements of k left out" predicts the zeros that every such fault gives."""
+    got = np.zeros((72, 384), np.uint16)
+    wrong = got != right(1)
+    assert explain(inputs(), 1, got, wrong, budget_s=900) == []
+    assert "nothing was accumulated" in diagnose.zeros(got, wrong)
+    tile = right()
+    tile[:128] = 0
+    assert explain(inputs(), 0, tile, tile != right(), budget_s=900) == []
+    assert diagnose.zeros(tile, tile != right())
+    tile[0, 0] = 0x3C00
+    assert not diagnose.zeros(tile, tile != right()), "one output that was computed, wrongly"
+    assert not diagnose.zeros(right(), np.zeros((256, 256), bool))
+
+
 def test_exchanged_scale_rows_of_a_alone_are_found_by_search() -> None:
     rows = [i // 128 * 128 + {1: 2, 2: 1}.get(i % 128 // 32, i % 128 // 32) * 32 + i % 32 for i in range(256)]
     got = scaled(rows, list(range(256)))

@@ -50,6 +50,7 @@ class Simulation:
         )
         self._outputs: list[WatchedOutput] = []
         self._results: list[Extent] = []
+        self._before = 0
         self._recorder = None if simulating is None else CallRecorder(self.session, folder, simulating)
 
     def close(self) -> None:
@@ -90,7 +91,7 @@ class Simulation:
 
     @contextmanager
     def _watched(self, findings: list[Finding]) -> Iterator[None]:
-        before = len(self.session.launches)
+        before = self._before = len(self.session.launches)
         between = self.session.order.findings if self.session.order is not None else []
         reported = len(between)
         if self._recorder is not None:
@@ -115,6 +116,11 @@ class Simulation:
     def stopped(self) -> bool:
         """Whether a fault ended the last call, so that its outputs are incomplete."""
         return bool(self.session.faults)
+
+    @property
+    def launched(self) -> list[str]:
+        """Names of the kernels that the last call launched, in order."""
+        return [record.launch.kernel for record in self.session.launches[self._before :]]
 
     def record(self, call: int, case: int) -> dict[str, Any] | None:
         """Return the fields of a ``SimulatedCall`` for the last call; None if the job requests no record."""

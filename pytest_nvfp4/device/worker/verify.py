@@ -141,8 +141,9 @@ class CallRunner:
             if self._simulation is not None:
                 self._simulation.returned(returned)
         self._memory.synchronize()
-        stopped = False
+        stopped, launches = False, None
         if self._simulation is not None:
+            launches = self._simulation.launched
             stopped = self._simulation.stopped
             if (record := self._simulation.record(position, call.case)) is not None:
                 self._events.send("simulated", **record)
@@ -156,6 +157,7 @@ class CallRunner:
             case=call.case,
             inputs_before=before,
             inputs_after=slot.digest(self._memory),
+            launches=launches,
             findings=[finding.to_dict() for finding in findings],
         )
         return sent
