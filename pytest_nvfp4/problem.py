@@ -78,6 +78,11 @@ class Problem:
                 return f"group {index} ({group}): n must be a multiple of 128"
         return None
 
+    def require_contract(self) -> None:
+        """Raise ProblemError if the problem violates GPU MODE's contract: no kernel under it has to compute it."""
+        if (violation := self.contract_violation()) is not None:
+            raise ProblemError(f"problem {self.name!r} violates GPU MODE's contract: {violation}")
+
 
 def _problem(name: str, m: Sequence[int], n: Sequence[int], k: Sequence[int]) -> Problem:
     return Problem(name, tuple(Group(*sizes) for sizes in zip(m, n, k, strict=True)))

@@ -142,7 +142,9 @@ def eval_command(
     try:
         settings = load(find_root(kernel))
         own = settings.for_kernel(kernel)[0]
-        chosen = settings.resolve_problems(names) if names else None
+        chosen = settings.resolve_problems(names)
+        for problem in chosen:
+            problem.require_contract()
     except (SettingsError, ProblemError) as error:
         _stop(str(error), PopcornExit.SPEC)
     try:

@@ -81,8 +81,11 @@ def runnable(
         raise InputError(f"{label}: has an entry in its settings; {ELSE_EXEC}")
     check_kernel_file(path, label=label, has_entry=False, way=ELSE_EXEC)
     default = (own.simulate if simulated else None) or own.problems or GPUMODE
+    problems = settings.resolve_problems(names) if names else default[:1]
+    for problem in problems:
+        problem.require_contract()
     try:
         spec, base = KernelSpec.from_files(path, arch=arch or own.arch, compile_options=own.compile_options)
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         raise InputError(f"{label}: cannot be read: {error}") from error
-    return Runnable(label, spec, base, settings.resolve_problems(names) if names else default[:1], settings.root)
+    return Runnable(label, spec, base, problems, settings.root)

@@ -199,9 +199,12 @@ def resolve(
     elif own.entry is not None:
         entry = _entry(own.entry, kernel=path, bases=[root], source=str(settings.file))
     chosen = problem if problem is not None and how.problem is None and how.shape is None else None
+    chosen = chosen or choose_problem(settings, own, how)
+    if entry is None:
+        chosen.require_contract()
     request = TraceRequest(
         kernel=path,
-        problem=chosen or choose_problem(settings, own, how),
+        problem=chosen,
         entry=entry,
         arch=how.arch or own.arch,
         options=(*own.compile_options, *how.compile_options),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from pytest_nvfp4.plugin.checks.base import CheckItem, CollectedKernel
 from pytest_nvfp4.plugin.checks.registry import CheckRegistry
 from pytest_nvfp4.plugin.recognise import lacks_entry, recognise
 from pytest_nvfp4.plugin.state import RUN, KernelCase
+from pytest_nvfp4.problem import ProblemError
 
 
 class KernelFile(pytest.File):
@@ -26,14 +27,16 @@ class KernelFile(pytest.File):
         """Yield the items of all checks, also of a kernel that cannot be traced: they report why.
 
         Raises:
-            CollectError: A check of another package cannot be used.
+            CollectError: A check of another package cannot be used, or a problem violates the kernel's contract.
         """
         registry = CheckRegistry.of(self.config)
         if registry.errors:
             raise self.CollectError("\n".join(registry.errors))
+        cases = self._cases()
+        self._require_contract(cases)
         # Pytest looks up the fixtures of a function for each item; the items of one check have the same.
         fixtures: dict[str, Any] = {}
-        for check, case in registry.items(CollectedKernel(self.path, self._cases(), self.config)):
+        for check, case in registry.items(CollectedKernel(self.path, cases, self.config)):
             item: CheckItem = CheckItem.from_parent(
                 self,
                 name=f"{check.name}[{case.label}]" if case.label else check.name,
@@ -43,6 +46,21 @@ class KernelFile(pytest.File):
             )
             fixtures[check.name] = item._fixtureinfo
             yield item
+
+    def _require_contract(self, cases: Sequence[KernelCase]) -> None:
+        """Raise CollectError if a problem of a kernel under GPU MODE's contract violates it: that is bad input."""
+        run = self.config.stash[RUN]
+        for case in cases:
+            if case.settings.entry is not None or case.error is not None:
+                continue
+            settings = case.settings
+            own = (*(settings.problems or ()), *(settings.verify or ()), *(settings.simulate or ()))
+            try:
+                for problem in run.chosen_problems or own:
+                    problem.require_contract()
+            except ProblemError as error:
+                source = "--nvfp4-problem" if run.chosen_problems else str(run.settings.file)
+                raise self.CollectError(f"{source}: {error}") from error
 
     def _cases(self) -> list[KernelCase]:
         run = self.config.stash[RUN]

@@ -41,6 +41,7 @@ class RunnableKernel:
         verifier = self._verifications.verifier(settings.arch)
         try:
             chosen = self._run.settings.resolve_problems([problem])[0] if problem else self._case.problem
+            chosen.require_contract()
         except ProblemError as error:
             raise CheckFailure(f"nvfp4_kernel: {error}") from error
         for family in families:

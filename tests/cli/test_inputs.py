@@ -139,6 +139,13 @@ def test_control_characters_of_a_name_do_not_reach_the_terminal(tmp_path, cli) -
     assert "\x1b" not in result.err
 
 
+@pytest.mark.parametrize("command", [("run", "--problem"), ("layouts", "--shape"), ("cost", "--problem")])
+def test_a_problem_outside_the_contract_is_no_fault_of_the_kernel(tmp_path, cli, command) -> None:
+    kernel = tmp_path / "k.py"
+    kernel.write_text("import cutlass\n\ndef custom_kernel(data):\n    raise ValueError\n")
+    check_one_line(cli(command[0], kernel, command[1], "128x128x264"), "group 0 (128x128x264): k must be a multiple of")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -70,7 +70,13 @@ def test_cheats_go_red(device: LocalDevice, tmp_path: Path, cheat: str) -> None:
 @pytest.mark.parametrize(
     ("text", "status", "words"),
     [
-        ("def custom_kernel(data):\n    1 / 0\n", "error", "kernel.py:2: kernel.py failed on the device: ZeroDivision"),
+        ("def custom_kernel(data):\n    1 / 0\n", "error", "kernel.py:2: kernel.py failed: ZeroDivision"),
+        (
+            "import functools\n@functools.cache\ndef custom_kernel(data, stream): ...\n",
+            "error",
+            "kernel.py:3: custom_kernel(data, stream) cannot be called as the contract calls it, custom_kernel(data): "
+            "missing a required argument: 'stream'",
+        ),
         ("import nothing_like_it\n", "error", "kernel.py:1"),
         ("x = 1\n", "error", "defines no custom_kernel"),
         ("def custom_kernel(data):\n    import ctypes; ctypes.string_at(0)\n", "crashed", "SIGSEGV"),

@@ -42,6 +42,33 @@ def test_a_value_that_cannot_be(project: Project, args: tuple[str, ...], said: s
 
 
 @pytest.mark.parametrize(
+    ("settings", "args", "source"),
+    [
+        ("", ("--nvfp4-problem=128x128x264",), "--nvfp4-problem"),
+        ("[[tool.pytest_nvfp4.kernel]]\npath = 'k.py'\nproblems = ['128x128x264']\n", (), "pyproject.toml"),
+        ("[[tool.pytest_nvfp4.kernel]]\npath = 'k.py'\nverify-problems = ['128x128x264']\n", (), "pyproject.toml"),
+    ],
+)
+def test_a_problem_outside_the_contract_is_no_fault_of_the_kernel(
+    project: Project, settings: str, args: tuple[str, ...], source: str
+) -> None:
+    project.settings(settings)
+    project.file("k.py", KERNEL)
+    ran = project.run("k.py", *args)
+    ran.outcomes(errors=1)
+    assert ran.code == int(pytest.ExitCode.INTERRUPTED) == 2
+    assert f"{source}: problem '128x128x264' violates GPU MODE's contract" in ran.text
+    assert "group 0 (128x128x264): k must be a multiple of 256" in ran.text
+    assert "Traceback" not in ran.text
+
+
+def test_a_kernel_with_an_entry_may_have_any_problem(project: Project) -> None:
+    project.file("k.py", ENTRY)
+    ran = project.run("k.py", "--nvfp4-entry=k.py::build", "--nvfp4-problem=128x128x264", "--co", "-q")
+    assert "k.py::compile[128x128x264]" in ran.text
+
+
+@pytest.mark.parametrize(
     ("settings", "said"),
     [
         ("[tool.pytest_nvfp4]\nproblem = 1\n", "unknown key 'problem'"),

@@ -267,6 +267,21 @@ class TestFacts:
         assert prepare(lambda problem_sizes, tiles: (problem_sizes, tiles), sizes) is None
         assert prepare(lambda problem_sizes, *, tiles: (problem_sizes, tiles), sizes) is None
 
+    def test_custom_kernel_takes_the_inputs_alone(self, trace_it: TraceIt) -> None:
+        source = CONTRACT.replace("def custom_kernel(data: input_t", "def custom_kernel(data: input_t, stream, *, tile=128")
+        kind, text, line = only_error(trace_it(source, entry=None))
+        assert (kind, line) == ("contract", line_of(source, "def custom_kernel"))
+        assert "custom_kernel(data, stream, *, tile=128) cannot be called" in text
+        assert text.endswith("\n    " + source.splitlines()[line - 1 if line else 0].strip())
+
+    def test_any_callable_that_takes_the_inputs_will_do(self) -> None:
+        from pytest_nvfp4.toolchain.worker.contract import uncallable
+
+        fit = (len, lambda data: data, lambda *data: data, lambda data, tile=128: (data, tile), dict)
+        assert [uncallable(each) for each in fit] == [None] * len(fit)
+        assert uncallable(lambda: None) is not None
+        assert uncallable(lambda data, *, tile: (data, tile)) is not None
+
     def test_the_task_module_beside_the_kernel_is_the_one_used(self, trace_it: TraceIt, tmp_path: Path) -> None:
         source = CONTRACT.replace("import input_t, output_t", "import input_t, output_t, tile_m")
         kind, text, _ = only_error(trace_it(source, entry=None))

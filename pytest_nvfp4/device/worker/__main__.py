@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _COMPILED_VARIABLE = "NVFP4_COMPILED"
 _MOST_REPORTED = 5
+_PLACES = {"cuda": " on the device", "sim": " in the simulator"}
+"""Where a kernel of each backend ran, for messages."""
 
 _Custom = Callable[[Any], Any]
 _Prepare = Callable[[Any], Any]
@@ -105,8 +107,8 @@ class _Worker:
         if isinstance(raised, DriverError):
             self._finish("error", Finding("cuda", f"the device is in an error state after the kernel: {raised}"))
         if raised is not None:
-            name = Path(self._job.kernel.main).name
-            self._finish("error", from_exception("run", f"{name} failed on the device", raised, self._own))
+            name, place = Path(self._job.kernel.main).name, _PLACES.get(self._backend, "")
+            self._finish("error", from_exception("run", f"{name} failed{place}", raised, self._own))
 
     def _start_simulator(self) -> Simulation:
         """Start the simulator, with the DSL configured to write the PTX that it reads."""
@@ -218,6 +220,8 @@ class _Worker:
         if not callable(custom):
             signature = "()" if kernel.entry else "(data)"
             self._finish("error", Finding("contract", f"{name} defines no {function}{signature}"))
+        if not kernel.entry and (finding := contract.uncallable(custom)) is not None:
+            self._finish("error", finding)
         if kernel.entry or not callable(prepare):
             return custom, None
         return custom, lambda sizes: contract.prepare(prepare, sizes)

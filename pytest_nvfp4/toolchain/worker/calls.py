@@ -58,6 +58,9 @@ def call_contract(session: TraceSession, module: ModuleType) -> object:
             )
         )
         return None
+    if (finding := contract.uncallable(custom)) is not None:
+        session.report(finding)
+        return None
     results: list[object] = []
     if callable(prepare := getattr(module, "compile_kernel", None)):
         results.append(contract.prepare(prepare, session.sizes))

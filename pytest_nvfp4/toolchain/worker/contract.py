@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import linecache
 import re
 import sys
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+
+from pytest_nvfp4.finding import Finding
 
 Sizes = Sequence[tuple[int, int, int, int]]
 
@@ -28,6 +31,41 @@ def provide_task(*, beside: Path) -> None:
     module.output_t = TypeVar("output_t")  # type: ignore[attr-defined]
     module.TestSpec = dict  # type: ignore[attr-defined]
     sys.modules["task"] = module
+
+
+def uncallable(custom: Callable[..., object]) -> Finding | None:
+    """Return the finding of a ``custom_kernel`` that cannot be called with one argument, at its ``def``; else None."""
+    try:
+        signature = inspect.signature(custom)
+    except Exception:  # a callable may have no signature, or one of its own that raises
+        return None
+    try:
+        signature.bind(object())
+    except TypeError as error:
+        reason = str(error)
+    else:
+        return None
+    bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    shown = signature.replace(parameters=bare, return_annotation=signature.empty)
+    file, line = _definition(custom)
+    return Finding(
+        "contract",
+        f"custom_kernel{shown} cannot be called as the contract calls it, custom_kernel(data): {reason}; take the one "
+        "argument, and make everything else inside the function",
+        file=file,
+        line=line,
+        text=linecache.getline(file, line).strip() or None if file and line else None,
+    )
+
+
+def _definition(function: Callable[..., object]) -> tuple[str | None, int | None]:
+    """Return the file of a function and the line of its ``def``, which is below its decorators."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if not isinstance(code, types.CodeType):
+        return None, None
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
+    below = next((at for at, line in enumerate(lines) if re.match(r"\s*(async\s+)?def\s", line)), 0)
+    return code.co_filename, code.co_firstlineno + below
 
 
 def uses_torch(kernel: Path, entry: Path | None) -> bool:
