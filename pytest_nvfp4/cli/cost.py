@@ -216,15 +216,9 @@ def _rows(launch: SimulatedLaunch, sms: int) -> Iterator[tuple[str, str]]:
 
 
 def _roles(counters: dict[str, int]) -> str:
-    from pytest_nvfp4.bench.cost import warp_roles
+    from pytest_nvfp4.bench.cost import instructions_by_role
 
-    prefix = "instructions.warp"
-    warps = {
-        int(name.removeprefix(prefix)): count
-        for name, count in counters.items()
-        if name.startswith(prefix) and name.removeprefix(prefix).isdigit()
-    }
-    return ", ".join(f"{label} {count}" for label, count in warp_roles(warps))
+    return ", ".join(f"{role} {count}" for role, count in instructions_by_role(counters).items())
 
 
 def _dims(dims: tuple[int, int, int]) -> str:

@@ -45,7 +45,7 @@ from pytest_nvfp4.layout.errors import PoisonedLayout
 from pytest_nvfp4.layout.grade import Grade, unreadable
 from pytest_nvfp4.layout.listing import Listing, Record
 from pytest_nvfp4.layout.mode_changes import changed_modes
-from pytest_nvfp4.layout.pairing import Pairs, match_renames, pair
+from pytest_nvfp4.layout.pairing import pair, renamed
 from pytest_nvfp4.layout.roles import roles_of
 
 _POISON = re.compile(r"\bx\b")
@@ -62,23 +62,20 @@ def diff_listings(old: Listing, new: Listing, *, protected: Collection[str] = ()
             a name without a dot matches the variable in every scope, ``#2`` of a reassigned variable included. If the
             DSL versions differ, a cosmetic change of a protected layout counts as unprotected, because another version
             may print the same layout differently.
-        renames: whether to pair a removed with an added layout of the same scope and type text, if there is exactly
-            one of each, instead of reporting both.
+        renames: whether to pair layouts of different names, see `pytest_nvfp4.layout.pairing`.
     """
     shield = _shield(protected)
-    pairs, removed, added = pair(old, new)
-    renamed: Pairs = []
-    if renames:
-        renamed, removed, added = match_renames(removed, added)
+    pairs, removed, added = pair(old, new, renames=renames)
     identical = 0
     changes: list[Change] = []
     grades: dict[tuple[str, str], Grade] = {}
     for left, right in pairs:
-        if left.raw == right.raw and not _is_poisoned(right):
+        if left.raw != right.raw or _is_poisoned(right):
+            changes.append(_changed(left, right, grades, shield))
+        elif renamed(left, right):
+            changes.append(_renaming(left, right, shield))
+        else:
             identical += 1
-            continue
-        changes.append(_changed(left, right, grades, shield))
-    changes += [_renaming(left, right, shield) for left, right in renamed]
     changes += [_removal(record, shield) for record in removed]
     changes += [_addition(record, shield) for record in added]
     dsl, header = _headers(old, new)
@@ -112,13 +109,14 @@ def _changed(old: Record, new: Record, grades: dict[tuple[str, str], Grade], shi
         grade.method,
         grade.unproven,
         grade.error,
-        grade.reasons,
+        (*grade.reasons, *((f"it was {old.name}",) if renamed(old, new) else ())),
         modes,
         roles,
         source,
         grade.first,
         grade.deltas,
         shield(new.name) or shield(old.name),
+        old.name if renamed(old, new) else None,
     )
 
 
@@ -136,10 +134,12 @@ def _mode_changes(old: Record, new: Record, grade: Grade) -> tuple[tuple[ModeCha
 
 
 def _renaming(old: Record, new: Record, shield: Shield) -> Change:
-    reasons = (f"the same type under another name; it was {old.name}",)
     protected = shield(new.name) or shield(old.name)
+    reasons = [f"{old.name} is renamed to {new.name}, with the same type"]
+    if shield(old.name) and not shield(new.name):
+        reasons.append("the settings protect only the old name: change it in `protected`")
     return Change(
-        new.name, "renamed", old, new, Severity.COSMETIC, reasons=reasons, protected=protected, old_name=old.name
+        new.name, "renamed", old, new, Severity.COSMETIC, reasons=tuple(reasons), protected=protected, old_name=old.name
     )
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-Direction = Literal["up", "down", "same size", "changed", "added", "removed"]
+Direction = Literal["up", "down", "same size", "changed", "renamed", "added", "removed"]
 
 _NUMBER = re.compile(r"^\s*([-+]?\d[\d_]*(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*([A-Za-z%/]*)\s*$")
 _TUPLE = re.compile(r"^\s*[(\[]\s*(\d+(?:\s*,\s*\d+)*)\s*,?\s*[)\]]\s*$")
@@ -29,8 +30,8 @@ class FactChange:
         name: the fact's name.
         old: its text before, ``None`` if added.
         new: its text after, ``None`` if removed.
-        direction: ``up`` or ``down`` for numbers, ``same size`` for a dimension of equal product,
-            ``changed`` for text.
+        direction: ``up`` or ``down`` for numbers, ``same size`` for a dimension of equal product, ``renamed`` for a
+            new name of a kernel, ``changed`` for other text.
         change: new minus old, in the unit of the text; ``None`` unless both are numbers of the same unit.
         percent: the change in percent of the old value; ``None`` if the old value is zero or not a number.
         costs: whether the fact is a resource of which the kernel now uses more.
@@ -61,11 +62,35 @@ class FactChange:
 
 def diff_facts(old: Mapping[str, str], new: Mapping[str, str]) -> list[FactChange]:
     """Return the facts that differ, by name."""
+    names = _new_names(old, new)
     return [
-        _compare(name, old.get(name), new.get(name))
+        FactChange(name, old[name], new[name], "renamed")
+        if _is_kernel(name) and name in old and name in new and names.get(old[name]) == new[name]
+        else _compare(name, old.get(name), new.get(name))
         for name in sorted(old.keys() | new.keys())
         if old.get(name) != new.get(name)
     ]
+
+
+def _is_kernel(fact: str) -> bool:
+    return fact.rpartition(".")[2] == "kernel"
+
+
+def _new_names(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+    """Return the new name of each renamed kernel: only the old facts have the old name, and only the new ones the new.
+
+    Another kernel of the same facts in its place, or two kernels that exchanged their places, is no new name.
+    """
+    facts = [fact for fact in old.keys() & new.keys() if _is_kernel(fact)]
+    pairs = {(old[fact], new[fact]) for fact in facts}
+    before = {value for fact, value in old.items() if _is_kernel(fact)}
+    after = {value for fact, value in new.items() if _is_kernel(fact)}
+    lefts, rights = Counter(left for left, _ in pairs), Counter(right for _, right in pairs)
+    return {
+        left: right
+        for left, right in pairs
+        if lefts[left] == rights[right] == 1 and left not in after and right not in before
+    }
 
 
 def _compare(name: str, old: str | None, new: str | None) -> FactChange:

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import re
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from pytest_nvfp4.layout.notation import Layout, Swizzle
 from tests.layout.diffs import as_text, layout, listing, only
 
 SA = '!cute.memref<f4E2M1FN, smem, align<1024>, S<3,4,3>, "((128,64),1,4,1):((256,1),0,64,0)">'
+SB = SA.replace("(256,1),0,64,0", "(64,1),0,8192,0")
 MMA = (
     "!cute.tiled_mma<!cute_nvgpu.sm100.mma_bs<128x128x64, num_cta = 1, ab_major = (k, k), "
     "elem_type = (f4E2M1FN, f4E2M1FN, f32), sf_type = f8E4M3FN, frag_kind = ss, vec_size = 16>, "
@@ -410,14 +412,82 @@ def test_a_rename_is_recognised_by_type_and_scope():
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ({"k.old": SA}, {"j.new": SA}),  # another scope
-        ({"k.old": SA}, {"k.new": SA.replace("1024", "512")}),  # another type
-        ({"k.old": SA}, {"k.new": SA, "k.other": SA}),  # two candidates
-        ({"k.old": SA, "k.older": SA}, {"k.new": SA}),
+        ({"k.old": SA, "j.x": MMA}, {"k.y": MMA, "j.new": SA}),  # another function, which was there before
+        ({"k.old": SA}, {"k.new": SA.replace("f4E2M1FN", "f16")}),  # another element type
+        ({"k.old": SA, "k.older": SA}, {"k.new": SB, "k.newer": SB}),  # two candidates with another type
+        ({"k.old": layout("4:1")}, {"k.new": layout("4:2")}),  # not in memory
     ],
 )
 def test_a_doubtful_rename_is_none(old, new):
-    assert "renamed" not in {change.kind for change in diff_listings(listing(old), listing(new)).changes}
+    kinds = {change.kind for change in diff_listings(listing(old), listing(new)).changes}
+    assert kinds == {"removed", "added"}
+
+
+def test_of_several_equal_types_those_with_similar_names_are_paired():
+    old = {"k.sA": SA, "k.sB": SA, "k.map[0]": SA, "k.map[1]": SA}
+    new = {"k.smem_B": SA, "k.smem_A": SA, "k.maps[1]": SA, "k.maps[0]": SA}
+    names = {change.old_name: change.name for change in diff_listings(listing(old), listing(new)).changes}
+    assert names == {"k.sA": "k.smem_A", "k.sB": "k.smem_B", "k.map[0]": "k.maps[0]", "k.map[1]": "k.maps[1]"}
+
+
+def test_of_more_old_layouts_than_new_ones_the_others_are_removed():
+    diff = diff_listings(listing({"k.old": SA, "k.other": SA}), listing({"k.older": SA}))
+    assert {(change.kind, change.name) for change in diff.changes} == {("renamed", "k.older"), ("removed", "k.other")}
+    assert [change.name for change in diff.gate()] == ["k.other"]
+
+
+def test_a_new_name_with_another_layout_is_both():
+    (change,) = diff_listings(listing({"k.old": SA}), listing({"k.new": SB})).changes
+    assert (change.kind, change.old_name, change.severity) == ("changed", "k.old", Severity.DIFFERENT)
+    assert "it was k.old" in change.reasons
+
+
+def test_a_layout_that_moved_to_another_function_is_renamed():
+    old, new = {"k.sA": SA, "k.sB": SB, "k.x": MMA}, {"k.x": MMA, "helper.sA": SA, "helper.sB": SB}
+    diff = diff_listings(listing(old), listing(new))
+    assert {(change.kind, change.old_name, change.name) for change in diff.changes} == {
+        ("renamed", "k.sA", "helper.sA"),
+        ("renamed", "k.sB", "helper.sB"),
+    }
+
+
+def test_a_protected_layout_of_a_renamed_function_gates_with_its_new_name():
+    old, new = {"kernel.sA": SA, "kernel.sB": SA}, {"gemm.sA": SA, "gemm.sB": SA}
+    diff = diff_listings(listing(old), listing(new), protected=["kernel.sA"])
+    (change,) = diff.gate()
+    assert (change.kind, change.name, change.protected) == ("renamed", "gemm.sA", True)
+    assert "kernel.sA is renamed to gemm.sA" in change.reasons[0]
+    assert "change it in `protected`" in change.reasons[1]
+    assert not diff_listings(listing(old), listing(new), protected=["gemm.*"]).changes[0].reasons[1:]
+
+
+TYPES = (SA, SB, MMA, layout("(4,8):(1,4)"), layout("(4,8):(8,1)"), SA.replace("f4E2M1FN", "f16"))
+"""Types of which none can become another without failing the gate."""
+KERNELS = st.dictionaries(
+    st.tuples(st.sampled_from("fgh"), st.sampled_from(["a", "b", "tile", "smem", "x#2", "maps[0]", "maps[1]"])),
+    st.sampled_from(TYPES),
+    min_size=1,
+)
+
+
+@given(KERNELS, st.data())
+def test_no_renaming_of_functions_and_variables_is_more_than_cosmetic(kernel, data):
+    if data.draw(st.booleans()):  # only the functions, or also every variable
+        functions = {"f": "one", "g": "two", "h": "three"}
+        new = {f"{functions[scope]}.{name}": raw for (scope, name), raw in kernel.items()}
+    else:
+        new = {f"{scope}.new_{name}": raw for (scope, name), raw in kernel.items()}
+    diff = diff_listings(listing({f"{scope}.{name}": raw for (scope, name), raw in kernel.items()}), listing(new))
+    assert {change.kind for change in diff.changes} <= {"renamed"}
+    assert diff.gate() == []
+
+
+@given(KERNELS, KERNELS)
+def test_no_rename_hides_a_type_that_is_gone(old, new):
+    before, after = Counter(old.values()), Counter(new.values())
+    first, second = ({f"{scope}.{name}": raw for (scope, name), raw in kernel.items()} for kernel in (old, new))
+    diff = diff_listings(listing(first), listing(second))
+    assert bool(diff.gate()) or not before - after
 
 
 def test_renames_can_be_left_alone():
@@ -523,6 +593,24 @@ def test_equal_facts_are_left_out_and_equal_products_are_told():
     assert diff_facts({"a": "1"}, {"a": "1"}) == []
     (fact,) = diff_facts({"grid": "(4,2,1)"}, {"grid": "(2,4,1)"})
     assert fact.text() == "grid (4,2,1) -> (2,4,1) (same total)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "directions"),
+    [
+        (["a"], ["b"], ["renamed"]),
+        (["a", "b"], ["c", "b"], ["renamed"]),
+        (["a", "a"], ["b", "b"], ["renamed", "renamed"]),
+        (["a", "b"], ["b", "a"], ["changed", "changed"]),  # exchanged
+        (["a", "b"], ["b", "b"], ["changed"]),  # the second kernel instead of the first
+        (["a", "a"], ["a", "b"], ["changed"]),  # one launch of two
+        (["a", "b"], ["c", "c"], ["changed", "changed"]),
+        (["a", "b"], ["b", "c"], ["changed", "changed"]),
+    ],
+)
+def test_a_kernel_with_a_new_name_is_renamed(old, new, directions):
+    facts = [{f"launch.{index}.kernel": name for index, name in enumerate(names)} for names in (old, new)]
+    assert [fact.direction for fact in diff_facts(*facts)] == directions
 
 
 @pytest.mark.parametrize("text", ["inf", "nan", "1e999", "", "x", "(1,?,1)", "1,5"])

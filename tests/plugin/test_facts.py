@@ -40,7 +40,7 @@ class TestWhatFails:
             ("code.0.ptx.ld.global", None, False, False),
             ("code.0.ptx.st.local", "1", True, True),
             ("code.0.ptx.st.local", "1", False, False),
-            ("code.0.kernel", "other", True, True),
+            ("code.0.kernel", "other", True, False),
             ("code.0.kernel", "other", False, False),
             ("code.1.kernel", "second", True, True),
             ("code.1.spill_stores", "0", False, False),

@@ -99,7 +99,7 @@ class TestCost:
         assert "# model    NVIDIA B200, 148 SMs" in text
         assert "launch.0.kernel  fill" in text
         assert "launch.0.global.store.bytes  10240\n" in text
-        assert "launch.0.instructions.warps0-3  " in text
+        assert "launch.0.instructions.by.nothing  " in text
         ran = project.run(*SIMULATED, *more_workers)
         assert ran.code == 0, ran.text
         assert "known to pass in the simulator" in ran.text or more_workers

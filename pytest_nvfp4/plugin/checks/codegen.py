@@ -50,6 +50,8 @@ def _more_memory(change: FactChange) -> bool:
 
 
 def _other_code(change: FactChange) -> bool:
-    """Return whether a kernel changed its name, or an opcode appeared or disappeared."""
+    """Return whether another kernel took a kernel's place, or an opcode appeared or disappeared."""
     fact = _fact(change)
-    return fact == "kernel" or (fact.startswith("ptx.") and change.direction in ("added", "removed"))
+    if fact == "kernel":
+        return change.direction != "renamed"
+    return fact.startswith("ptx.") and change.direction in ("added", "removed")

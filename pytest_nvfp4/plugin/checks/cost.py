@@ -1,10 +1,10 @@
 """``cost``: no counter of what one call does grew.
 
 The simulator counts exactly and repeatably: bytes and requests of TMA, matrix instructions and their padding, traffic
-and bank conflicts of shared memory, sectors of global memory, atomics, instructions of each warp, waits. A counter that
-grew by more than its tolerance fails; one that shrank is reported until the snapshot is updated. With another version
-of the DSL than the snapshot's, ordinary instructions, loads and stores fail nothing, because another compiler generates
-other code. No counter is a time.
+and bank conflicts of shared memory, sectors of global memory, atomics, instructions of each role of warps, waits. A
+counter that grew by more than its tolerance fails; one that shrank is reported until the snapshot is updated. With
+another version of the DSL than the snapshot's, ordinary instructions, loads and stores fail nothing, because another
+compiler generates other code. No counter is a time.
 """
 
 from __future__ import annotations

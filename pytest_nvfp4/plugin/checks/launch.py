@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class LaunchCheck(FactsCheck):
-    """The check of a kernel's launches. Every change fails."""
+    """The check of a kernel's launches. Every change but a new name of the kernel fails."""
 
     name = "launch"
     help = "grid, block, cluster, shared memory, TMEM and TMA descriptors did not change"

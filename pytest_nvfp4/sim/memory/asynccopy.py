@@ -206,6 +206,7 @@ def _plan(
             region, offset, shape, low = located
             sources.append(_Source(part, region, offset, shape))
             _count(w, shape.bytes_touched, shape.sectors(low), shape.least_sectors)
+    w.does.add("load")
     w.cta.launch.counters["cp_async.requests"] += 1
     return _CopyPlan(tuple(sources), tuple(short), mask, index, pattern)
 

@@ -181,6 +181,8 @@ class Scheduler:
         cta = warp.cta
         cta.exited += 1
         self.grid.counters[f"instructions.warp{warp.index}"] += warp.executed
+        for role in warp.does:
+            self.grid.counters[f"warp{warp.index}.{role}"] += 1
         self.grid.counters["instructions"] += warp.executed
         self.grid.machine.changes += 1
         cta.call_units("warp_exited", warp)

@@ -91,6 +91,7 @@ def try_cancel(w: Warp, mask: int, place: Bits, barrier: Bits, form: ClcForm) ->
             hint="elect one lane around it (elect.sync)",
         )
     lane = lanes(mask)[0]
+    w.does.add("schedule")
     cta = w.cta
     launch = cta.launch
     if cta.unit(LaunchControl).saw_failure:

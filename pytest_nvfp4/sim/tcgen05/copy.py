@@ -60,6 +60,7 @@ def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: CopyShape, 
         pair_of(w.cta, 2, what=what)
     core.issuers.issued(w, mask, at, mma=False)
     counters = core.counters
+    w.does.add("scale-copy")
     counters["tcgen05.cp.instructions"] += 1
     counters["tcgen05.cp.bytes"] += plan.size
     if core.machine.monitor is not None:

@@ -120,6 +120,7 @@ def load(w: Warp, mask: int, address: Bits, move: Movement, what: str, at: int) 
         if tmem.pending:
             tmem.settle(start, count)
     counters = w.cta.launch.counters
+    w.does.add("tmem")
     counters["tcgen05.ld.instructions"] += 1
     counters["tcgen05.ld.words"] += 32 * move.registers
     if w.cta.launch.machine.monitor is not None:
@@ -144,6 +145,7 @@ def store(w: Warp, mask: int, address: Bits, values: tuple[Bits, ...], move: Mov
             tmem.settle(start, count)
         tmem.wrote(start, count, reached)
     counters = w.cta.launch.counters
+    w.does.add("tmem")
     counters["tcgen05.st.instructions"] += 1
     counters["tcgen05.st.words"] += 32 * move.registers
     if w.cta.launch.machine.monitor is not None:

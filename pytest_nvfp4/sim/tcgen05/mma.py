@@ -70,6 +70,7 @@ def issue(
         pair_of(w.cta, 2, what=what)
     core.issuers.issued(w, mask, at, mma=True)
     counters = core.counters
+    w.does.add("mma")
     counters["mma.instructions"] += 1
     counters["mma.flops"] += plan.ins.flops
     counters["mma.rows"] += plan.ins.m

@@ -150,6 +150,7 @@ def _in(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, s
         multicast=ctas if form.multicast else None, group=0, what=what,
     )  # fmt: skip
     counters = launch.counters
+    w.does.add("load")
     if form.source == "global":
         check_aligned(start, ALIGN, what)
         region = machine.memory.region(start, size, write=False, what=what)
@@ -229,6 +230,7 @@ def _out(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, 
     else:
         shared.read(index, size, what=what)
     name = "reduce" if form.operation else "store"
+    w.does.add("store")
     launch.counters[f"bulk.{name}.requests"] += 1
     launch.counters[f"bulk.{name}.bytes"] += size if chosen is None else chosen.size
     read = partial(_snapshot, shared, index, size)

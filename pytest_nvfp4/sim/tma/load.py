@@ -180,6 +180,7 @@ def _issue(
         )  # fmt: skip
         routes[key] = Route(use, tile, order, receivers)
     counters = launch.counters
+    w.does.add("load")
     counters["tma.load.requests"] += 1
     counters["tma.load.bytes"] += size
     if form.multicast:

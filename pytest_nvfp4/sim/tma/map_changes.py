@@ -188,6 +188,7 @@ def _replace(w: Warp, mask: int, at: int, form: ReplaceForm, address: int, value
         region.raw[offset : offset + BYTES] = new
         launch.unit(TensormapWrites).modified(w, address)
     launch.machine.changes += 1
+    w.does.add("tensormap")
     launch.counters["tensormap.replaces"] += 1
     if launch.machine.monitor is not None:
         launch.machine.monitor.map_changed(w, mask, at, address, shared)
@@ -220,6 +221,7 @@ def copy_map(w: Warp, mask: int, at: int, what: str, scope: str, to: Bits, sourc
     launch.machine.memory.write(address, np.frombuffer(data, np.uint8), what=what)
     launch.unit(TensormapWrites).modified(w, address, released=scope)
     launch.machine.changes += 1
+    w.does.add("tensormap")
     launch.counters["tensormap.copies"] += 1
     fence(w, mask, f"proxy.tensormap::generic.release.{scope}", at)
     if launch.machine.monitor is not None:

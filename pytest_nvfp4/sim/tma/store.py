@@ -111,6 +111,7 @@ def _issue(
         _check_written(shared, index, order, boxes, what)
     name = "reduce" if form.operation else "store"
     counters = launch.counters
+    w.does.add("store")
     counters[f"tma.{name}.requests"] += 1
     counters[f"tma.{name}.bytes"] += sum(box.inside_bytes for box in boxes)
     if form.operation:

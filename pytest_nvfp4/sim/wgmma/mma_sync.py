@@ -48,6 +48,7 @@ def multiply(
     if mask != FULL:
         raise Fault("mma", f"{form.name}: executed by lanes {mask:#010x}; .aligned requires all 32 of the warp")
     counters = w.cta.launch.counters
+    w.does.add("mma")
     counters["mma.instructions"] += 1
     counters["mma.macs"] += 16 * 8 * form.k
     product = Product(

@@ -154,6 +154,7 @@ def commit(w: Warp, mask: int) -> None:
     member = w.unit(WarpgroupMember)
     member.committed = member.group.issued[member.quarter]
     member.commits.append(member.committed)
+    w.does.add("mma")
     w.cta.launch.counters["wgmma.groups"] += 1
 
 
