@@ -7,7 +7,7 @@ therefore paired in these steps, each of which takes what the steps before it le
 2. in a function, equal names; the types of a reassigned variable as a sequence;
 3. in a function, equal types: a new name;
 4. in different functions, equal variables with equal types: moved code;
-5. in a function, the only two objects of one space, element type and shape: a new name and another layout.
+5. in a function, the only two layouts of one space, element type and shape: a new name and another layout.
 
 Steps 3 and 4 pair several candidates by the similarity of their names, then in their order. Which of several equal
 types is paired with which changes no verdict.
@@ -174,11 +174,11 @@ def _similarity(a: str, b: str) -> float:
 
 
 def _object(record: Record, scope: str) -> Hashable | None:
-    """Return the function, space, element type and shape of a memory object; None for any other record."""
+    """Return the function, space, element type and shape of a layout or tensor; None for any other record."""
     try:
         info = record.info
     except LayoutError:
         return None
-    if info.layout is None or info.space is None:
+    if info.layout is None:
         return None
     return scope, info.space, info.dtype, render_tree(info.layout.shape)

@@ -127,9 +127,15 @@ class _LayoutComparison:
             return
         shielded = [change for change in gated if change.protected]
         command = comparison.update_command(*_unprotect(shielded))
+        if all(change.kind == "renamed" for change in gated):
+            first = gated[0]
+            more = f" (and {len(gated) - 1} more)" if len(gated) > 1 else ""
+            what = f"the protected layout {first.old_name} of {comparison.kernel} is renamed to {first.name}{more}"
+        else:
+            what = f"{_count(gated)} of {comparison.kernel} at or above the gate ({self._threshold.label})"
         raise comparison.failure(
-            f"{_count(gated)} of {comparison.kernel} at or above the gate ({self._threshold.label}), against "
-            f"{comparison.shown}:\n{self._excerpt(diff)}\nif the change is meant: {command}, and commit the snapshot",
+            f"{what}, against {comparison.shown}:\n{self._excerpt(diff)}\n"
+            f"if the change is meant: {command}, and commit the snapshot",
             line=self._line(gated[0].name),
         )
 

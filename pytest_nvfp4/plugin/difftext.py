@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -40,11 +41,38 @@ def overview(diff: ListingDiff, *, only: Sequence[Change], threshold: Severity) 
     """Return the text of some changes: a few in full, or one line for each of many and the first ones in full."""
     if len(only) <= MAX_IN_FULL:
         return [*_heading(diff), *_render(only, threshold=threshold)]
-    lines = [*_heading(diff), *(_line(change) for change in only[:MAX_LINES])]
-    if len(only) > MAX_LINES:
-        lines.append(f"... and {len(only) - MAX_LINES} more")
+    shown = list(_lines(only))
+    lines = [*_heading(diff), *shown[:MAX_LINES]]
+    if len(shown) > MAX_LINES:
+        lines.append(f"... and {len(shown) - MAX_LINES} more")
     lines.append(f"the first {FULL_OF_MANY} in full:")
     return [*lines, *(f"  {line}" for line in _render(only[:FULL_OF_MANY], threshold=threshold))]
+
+
+def _lines(changes: Sequence[Change]) -> Iterator[str]:
+    """Yield one line for each change, and one for all variables that only their function's new name renames."""
+    renamed = Counter(functions for change in changes if (functions := _renamed_function(change)) is not None)
+    told: set[tuple[str, str]] = set()
+    for change in changes:
+        functions = _renamed_function(change)
+        if functions is None or renamed[functions] == 1:
+            yield _line(change)
+        elif functions not in told:
+            told.add(functions)
+            old, new = functions
+            yield (
+                f"{change.severity.label.upper():<13} {visible(new)}.* (renamed): {renamed[functions]} layouts of "
+                + (f"{visible(old)}, with the same variables and types")
+            )
+
+
+def _renamed_function(change: Change) -> tuple[str, str] | None:
+    """Return the old and new function of an unprotected layout whose variable keeps its name; None for any other."""
+    if change.kind != "renamed" or change.protected or change.old_name is None:
+        return None
+    old, _, before = change.old_name.rpartition(".")
+    new, _, after = change.name.rpartition(".")
+    return (old, new) if old != new and before == after else None
 
 
 def _line(change: Change) -> str:

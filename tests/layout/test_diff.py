@@ -415,7 +415,7 @@ def test_a_rename_is_recognised_by_type_and_scope():
         ({"k.old": SA, "j.x": MMA}, {"k.y": MMA, "j.new": SA}),  # another function, which was there before
         ({"k.old": SA}, {"k.new": SA.replace("f4E2M1FN", "f16")}),  # another element type
         ({"k.old": SA, "k.older": SA}, {"k.new": SB, "k.newer": SB}),  # two candidates with another type
-        ({"k.old": layout("4:1")}, {"k.new": layout("4:2")}),  # not in memory
+        ({"k.old": layout("4:1")}, {"k.new": layout("8:1")}),  # another shape
     ],
 )
 def test_a_doubtful_rename_is_none(old, new):

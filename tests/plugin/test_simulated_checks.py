@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,6 +10,7 @@ from pytest_nvfp4.plugin.checks.coverage import coverage_line
 from tests.bench.cost_samples import call
 
 from .conftest import Project, Ran
+from .shipped_kernel import SHIPPED
 from .simulated import FILL, PROBLEM, outcomes, written
 
 pytest.importorskip("torch")
@@ -136,6 +136,22 @@ class TestCost:
         assert ran.code == 0, ran.text
         assert "launch.0.global.load.bytes" in ran.section("nvfp4: changes below the gate")
 
+    @pytest.mark.slow
+    def test_exchanged_roles_and_one_more_barrier_are_reported(self, project: Project) -> None:
+        chosen = ("k.py", "--nvfp4-problem=gpumode-0", "--nvfp4-device=sim", "-k", "cost")
+        before, after = "MMA_WARP, EPILOGUE_WARPS = 5, 4, 4", "MMA_WARP, EPILOGUE_WARPS = 4, 5, 4"
+        branch = "    if warp == MMA_WARP:\n"
+        shipped = SHIPPED.read_text()
+        project.path.joinpath("k.py").write_text(shipped)
+        assert project.run(*chosen, "--snapshot-update").code == 0
+        changed = shipped.replace(before, after).replace(branch, f"    cute.arch.sync_threads()\n{branch}", 1)
+        project.path.joinpath("k.py").write_text(changed)
+        ran = project.run(*chosen)
+        assert ran.code == 0, ran.text
+        section = ran.section("nvfp4: changes below the gate")
+        assert "launch.0.barrier.cta.arrivals 36 -> 54" in section
+        assert "launch.0.instructions.by.load" in section
+
     def test_a_first_one_is_asked_for(self, project: Project) -> None:
         ran = written(project, FILL).run(*SIMULATED)
         assert "there is no snapshot of the costs yet" in messages(ran, "cost")
@@ -188,7 +204,6 @@ class TestTrace:
         assert "name a folder" in project.run("k.py", f"--nvfp4-trace={file}").errors
 
 
-SHIPPED = Path(__file__).parents[2] / "kernels" / "nvfp4_group_gemm" / "sm100.py"
 SHAPE = "130x256x512"
 """Four tiles."""
 

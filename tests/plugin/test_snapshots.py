@@ -338,6 +338,44 @@ class TestProtection:
         guarded.run("k.py", "--snapshot-update", "--nvfp4-unprotect=go.stages").outcomes(passed=4)
 
 
+class TestNewNames:
+    """Functions and variables with new names, and nothing else."""
+
+    RENAMED = KERNEL.replace("touch", "fill").replace("stages", "ring")
+
+    def test_they_fail_no_check(self, recorded: Project, more_workers: tuple[str, ...]) -> None:
+        recorded.kernel(source=self.RENAMED)
+        ran = recorded.run("k.py", *more_workers)
+        ran.outcomes(passed=4)
+        section = ran.section("nvfp4: changes below the gate")
+        assert "touch.c is renamed to fill.c, with the same type" in section
+        assert "go.stages is renamed to go.ring, with the same type" in section
+        assert "launch.0.kernel touch -> fill" in section
+
+    def test_a_real_change_beside_them_fails(self, recorded: Project) -> None:
+        recorded.kernel(source=self.RENAMED.replace("stride=(2, 1)", "stride=(1, 8)"))
+        ran = recorded.run("k.py")
+        ran.outcomes(passed=3, failed=1)
+        text = ran.failures()["layouts[gpumode-0]"]
+        assert "go.ring (was go.stages)" in text
+        assert "fill.c" not in text
+
+    @pytest.mark.parametrize("pattern", ["touch.c", "stages"])
+    def test_a_protected_layout_fails_with_its_new_name(self, recorded: Project, pattern: str) -> None:
+        recorded.settings("", ini=f'nvfp4_protected = ["{pattern}"]')
+        recorded.kernel(source=self.RENAMED)
+        ran = recorded.run("k.py")
+        ran.outcomes(passed=3, failed=1)
+        old, new = {"touch.c": ("touch.c", "fill.c"), "stages": ("go.stages", "go.ring")}[pattern]
+        text = ran.failures()["layouts[gpumode-0]"]
+        assert text.startswith(f"the protected layout {old} of k.py is renamed to {new}, against ")
+        assert f"--snapshot-update --nvfp4-unprotect={new}" in text
+        refused = recorded.run("k.py", "--snapshot-update")
+        refused.outcomes(passed=3, failed=1)
+        assert recorded.run("k.py", "--snapshot-update", f"--nvfp4-unprotect={new}").code == 0
+        assert new in recorded.snapshots()["k/layouts[gpumode-0].txt"]
+
+
 def test_the_line_of_the_layout_is_known_to_the_reports(recorded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     recorded.kernel(source=SEVERE)
