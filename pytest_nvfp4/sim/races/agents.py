@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_nvfp4.sim.races.access import Access, TensorUse
+from pytest_nvfp4.sim.races.access import TensorUse
 from pytest_nvfp4.sim.races.clocks import BEFORE, ISSUED, TENSOR, Agent, Clock, Clocks, Epoch, Memo, Snapshot, TickRow
 from pytest_nvfp4.sim.races.cta_exit import PeerAccesses
-from pytest_nvfp4.sim.races.groups import BulkStores, CpAsyncCopies, MapReads
+from pytest_nvfp4.sim.races.groups import BulkStores, CpAsyncCopies, MapLoads, MapReads
 from pytest_nvfp4.sim.races.launch import LaunchRaces
 from pytest_nvfp4.sim.races.names import AgentInfo, WarpId
 from pytest_nvfp4.sim.races.shadow import Shadow
@@ -109,6 +109,7 @@ class BarrierState:
         fenced: Whether the initialisation was made visible to the async proxy, or its absence reported.
         commits: Snapshots of pipes and ``cp.async`` at the time that they requested an arrive, until it is performed.
         performed: Everything before its relaxed arrives (see ``cta_exit``).
+        map_loads: By agent, the last use of a tensor map by a load of the current phase (``map_hooks``).
     """
 
     def __init__(self, clocks: Clocks, barrier: Mbarrier) -> None:
@@ -119,6 +120,7 @@ class BarrierState:
         self.complete: Clock | None = None
         self.performed: Clock | None = None
         self.commits: deque[Snapshot] = deque()
+        self.map_loads: dict[int, int] = {}
         self.init: Epoch | None = None
         self.at = -1
         self.warp: WarpId | None = None
@@ -134,6 +136,10 @@ class BarrierState:
 
     def finish(self) -> None:
         """Complete the phase."""
+        if self.map_loads:
+            for number, tick in self.map_loads.items():
+                self.arrived.ticks[:, number] = tick
+            self.map_loads.clear()
         if self.complete is None:
             self.complete = self.clocks.clock()
         self.complete.join(self.arrived)
@@ -159,8 +165,8 @@ class ClusterAgents:
         barriers: The states of mbarriers.
         rounds: The states of named barriers and of the cluster barrier.
         bulk: By warp and lane, the bulk stores of a thread.
-        copies, map_reads: By warp, its ``cp.async``, and the reads of tensor maps by its stores.
-        maps: By address of a tensor map, the last store of each agent that uses it.
+        copies: By warp, its ``cp.async``.
+        map_reads, map_loads: By warp, the reads of tensor maps by its stores, and by its loads.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -178,7 +184,9 @@ class ClusterAgents:
         self.map_reads = Memo[WarpAgent, MapReads](
             lambda agent: MapReads(clocks.agent(AgentInfo("map-read", f"tensor stores of {agent.id}", agent.id)))
         )
-        self.maps: dict[int, dict[int, Access]] = {}
+        self.map_loads = Memo[WarpAgent, MapLoads](
+            lambda agent: MapLoads(clocks.agent(AgentInfo("map-load", f"tensor loads of {agent.id}", agent.id)))
+        )
 
     def dissolve(self) -> None:
         """Release everything at the end of the cluster. The agents' descriptions stay with the launch."""
@@ -187,7 +195,8 @@ class ClusterAgents:
                 agent.uses.clear()
         self.clocks.dissolve()
         for table in (
-            self.barriers, self.rounds, self.pipes, self.bulk, self.copies, self.warpgroups, self.map_reads, self.maps,
+            self.barriers, self.rounds, self.pipes, self.bulk, self.copies, self.warpgroups, self.map_reads,
+            self.map_loads,
         ):  # fmt: skip
             table.clear()
 

@@ -162,6 +162,9 @@ class CopyHooks(Hooks):
                 agent.complete(stores.read, done)
                 if not read:
                     agent.complete(stores.write, done)
+        loads = agent.agents.map_loads.get(agent)
+        if loads is not None:
+            agent.launch.bulk_waits[agent.id] = loads.issued
         maps = agent.agents.map_reads.get(agent)
         if maps is not None:
             done = maps.done(allowed)

@@ -118,6 +118,10 @@ _EDGES: dict[str, _Template] = {
         "cp.async.bulk.commit_group and wait_group.read 0 in the storing warp before {second} (the tensor map "
         "manager's update_tensormap executes them)",
     ),
+    "map-load": _Template(
+        "no wait for the bytes of the {name} is ordered between them, so the map may be unread",
+        "a wait for the full barrier of the last stage that {old} has filled by {first} before {second}",
+    ),
     "bulk-write": _Template(
         "no cp.async.bulk.wait_group for {name} is ordered between them",
         "cp.async.bulk.wait_group (without .read) in the storing thread, and a barrier before {second}",

@@ -28,6 +28,7 @@ from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
 from pytest_nvfp4.sim.races.access_sets import AccessSets
 from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, BEFORE, Clock
+from pytest_nvfp4.sim.races.map_uses import MAP_BYTES, MapUses
 from pytest_nvfp4.sim.races.touched import READ, STRONG_READ, STRONG_WRITE, WRITE, TouchedUnits
 
 Offsets: TypeAlias = NDArray[np.intp]
@@ -52,6 +53,7 @@ class GlobalConflict:
         old_writes, new_writes: Whether each writes.
         clock: The clock of the later access.
         proxy: Whether the accesses are ordered, and only a proxy fence is missing.
+        map_use: Whether one of the accesses is TMA's use of a tensor map.
     """
 
     shadow: RegionShadow
@@ -62,6 +64,7 @@ class GlobalConflict:
     new_writes: bool
     clock: Clock
     proxy: bool
+    map_use: bool = False
 
 
 class EarlierAccess(NamedTuple):
@@ -87,6 +90,7 @@ class RegionShadow:
         unit: Size of a unit in bytes.
         boxes: What was read before the first write.
         written: Whether the region has been written.
+        maps: The uses of the tensor maps in it, by offset.
     """
 
     def __init__(self, region: Region) -> None:
@@ -96,6 +100,7 @@ class RegionShadow:
         self.reads: NDArray[np.int32] | None = None
         self.boxes: dict[object, _EarlyReads] = {}
         self.written = False
+        self.maps: dict[int, MapUses] = {}
 
     def refine(self, unit: int) -> None:
         """Split the units into smaller ones."""
@@ -287,12 +292,38 @@ class GlobalShadow:
         reads = shadow.reads
         if reads is not None:
             self._check(shadow, reads[units], units, access, clock, old_writes=False, new_writes=True)
+        if shadow.maps:
+            self._write_maps(shadow, units, access, clock)
         if access[2] & STRONG:
             self._join(writes, units, self.sets.number(access, self.sync_count), clock)
             return
         if reads is not None:
             reads[units] = 0
         writes[units] = self.sets.singletons[self.sets.number(access, self.sync_count)]
+
+    def _write_maps(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock) -> None:
+        """Check a write against the uses of the tensor maps that it changes."""
+        touched = np.arange(units.start, units.stop) if isinstance(units, slice) else units
+        for offset, uses in shadow.maps.items():
+            first = offset // shadow.unit
+            if not ((touched >= first) & (touched < first + MAP_BYTES // shadow.unit)).any():
+                continue
+            for old in uses.overwrite(access):
+                if not _ordered(old, access, clock):
+                    self.report(GlobalConflict(shadow, offset, old, False, access, True, clock, False, map_use=True))
+
+    def use_map(self, shadow: RegionShadow, offset: int, access: Access, clock: Clock) -> None:
+        """Check TMA's use of a tensor map against the writes of its bytes.
+
+        ``sync.fences`` checks the proxy fences between the two.
+        """
+        if shadow.writes is None:
+            return
+        units = slice(offset // shadow.unit, (offset + MAP_BYTES) // shadow.unit)
+        for number in set(shadow.writes[units].tolist()):
+            for old in map(self.sets.access, self.sets.members(number)):
+                if not _ordered(old, access, clock):
+                    self.report(GlobalConflict(shadow, offset, old, True, access, False, clock, False, map_use=True))
 
     def _settle(self, shadow: RegionShadow) -> None:
         """Move the reads before the first write to the arrays."""

@@ -56,6 +56,14 @@ class CpAsyncCopies:
         return self.issued if allowed is None else _complete(self.groups, allowed)
 
 
+@dataclass(slots=True)
+class MapLoads:
+    """The reads of tensor maps by a warp's loads: their agent, and the number issued, the tick of the last."""
+
+    number: int
+    issued: int = 0
+
+
 class _PendingRead(NamedTuple):
     stores: BulkStores
     store: int

@@ -18,6 +18,8 @@ from pytest_nvfp4.sim.races.early_use import early_uses
 from pytest_nvfp4.sim.races.findings import COPY_FENCE, PROXY, RACE, WARNING, AccessPair, Reporter
 from pytest_nvfp4.sim.races.global_shadow import GlobalConflict, GlobalShadow
 from pytest_nvfp4.sim.races.launch_overlap import LaunchOverlap
+from pytest_nvfp4.sim.races.map_findings import MapPair, pairs_of_processes, report_shared_map, report_unread_map
+from pytest_nvfp4.sim.races.map_uses import MapAccesses, MapUses
 from pytest_nvfp4.sim.races.names import AgentInfo, WarpId
 from pytest_nvfp4.sim.races.orders import Order, order_of
 from pytest_nvfp4.sim.races.partition import Partition
@@ -51,11 +53,13 @@ class ChildReport:
         findings: Its findings, by the keys of ``findings.Reporter``.
         touched: How it touched writable regions.
         read: By address of a read-only region, the last instruction that read it.
+        maps: The last accesses to tensor maps.
     """
 
     findings: dict[tuple[object, ...], Finding]
     touched: list[TouchedUnits] = field(default_factory=list)
     read: dict[int, int] = field(default_factory=dict)
+    maps: list[MapAccesses] = field(default_factory=list)
 
 
 class LaunchRaces:
@@ -69,6 +73,8 @@ class LaunchRaces:
         infos: By cluster, the descriptions of its agents.
         omissions: The missing tcgen05 instructions that were reported.
         overlap: Check against the previous launch, if that may still run.
+        maps: By address, the uses of the tensor maps in writable memory.
+        bulk_waits: By warp, how many of its tensor loads it had issued at its last wait for bulk groups.
         tensor_parts: The parts that operations of the tensor core touch.
         order, relaxed: By instruction, its memory order, and whether it is ``.relaxed``.
         matrix: By instruction, how its lanes hold what they access in shared memory (``warp_lanes``).
@@ -87,6 +93,8 @@ class LaunchRaces:
         self.infos: dict[int, list[AgentInfo]] = {}
         self.omissions = Omissions()
         self.overlap: LaunchOverlap | None = None
+        self.maps: dict[int, MapUses] = {}
+        self.bulk_waits: dict[WarpId, int] = {}
         self.tensor_parts: dict[PipeAccesses, TensorParts] = {}
         instructions = grid.kernel.instructions
         self.order = Memo[int, Order](lambda at: order_of(instructions[at]))
@@ -95,6 +103,7 @@ class LaunchRaces:
         self.tensor_kind = Memo[int, tuple[str, str]](lambda at: _tensor_kind(instructions[at].parts))
         self._early_lines: set[str] = set()
         self._children: list[TouchedUnits] = []
+        self._child_maps: list[MapAccesses] = []
 
     @cached_property
     def _early_uses(self) -> dict[int, int]:
@@ -102,8 +111,11 @@ class LaunchRaces:
 
     @cached_property
     def changes_maps(self) -> bool:
-        """Whether the kernel modifies tensor maps."""
-        return any(instruction.root == "tensormap" for instruction in self.grid.kernel.instructions)
+        """Whether the kernel modifies tensor maps, by instructions of their own or by stores and a proxy fence."""
+        return any(
+            instruction.root == "tensormap" or "tensormap::generic" in instruction.parts
+            for instruction in self.grid.kernel.instructions
+        )
 
     # ---- what the launch touches -------------------------------------------------------------------------------------
 
@@ -135,15 +147,24 @@ class LaunchRaces:
 
     def part(self) -> ChildReport:
         """Return the report of this child process."""
-        findings = self.reporter.part()
-        if not self.followed:
-            return ChildReport(findings)
-        read = {region.start: region.read_at for region in self.grid.machine.memory if region.read_at >= 0}
-        return ChildReport(findings, [units for units in self.memory.touched() if units.kinds.any()], read)
+        report = ChildReport(self.reporter.part(), maps=self._map_accesses())
+        if self.followed:
+            report.touched.extend(units for units in self.memory.touched() if units.kinds.any())
+            report.read.update(
+                {region.start: region.read_at for region in self.grid.machine.memory if region.read_at >= 0}
+            )
+        return report
+
+    def _map_accesses(self) -> list[MapAccesses]:
+        return [MapAccesses(address, uses.write, uses.use) for address, uses in self.maps.items()]
 
     def absorb(self, report: ChildReport) -> None:
         """Add the report of a child process."""
         self.reporter.absorb(report.findings)
+        self._child_maps = self._child_maps or self._map_accesses()
+        for pair in pairs_of_processes(self._child_maps, report.maps):
+            report_shared_map(self.reporter, self._map_name(pair.address), pair)
+        self._child_maps += report.maps
         self._children += report.touched
         for region in self.grid.machine.memory:
             region.read_at = report.read.get(region.start, region.read_at)
@@ -181,13 +202,34 @@ class LaunchRaces:
         old = Access(agent.number, new.tick, 0, race.access.at, new.warp)
         self.reporter.pair(AccessPair(RACE, place, old, new, agent.info, agent.info, race.writes, writes))
 
-    def map_conflict(self, clocks: Clocks, place: str, old: Access, new: Access) -> None:
-        """Report a write to a tensor map that a store may still read."""
-        infos = clocks.infos
-        witness = _witness(clocks, old, new)
-        self.reporter.pair(
-            AccessPair(RACE, place, old, new, infos[old.agent], infos[new.agent], False, True, witness=witness)
-        )
+    def _map_conflict(self, conflict: GlobalConflict) -> None:
+        """Report two accesses to a tensor map that lack an order."""
+        old, new = conflict.old, conflict.new
+        address = conflict.shadow.region.start + conflict.offset
+        name = self._map_name(address)
+        if old.warp.cta != new.warp.cta:
+            pair = MapPair(address, old, conflict.old_writes, new, conflict.new_writes)
+            report_shared_map(self.reporter, name, pair)
+            return
+        infos = self.infos[new.warp.cluster]
+        if (
+            infos[old.agent].kind == "map-load"
+            and old.warp is new.warp
+            and self.bulk_waits.get(old.warp, 0) >= old.tick
+        ):
+            report_unread_map(self.reporter, name, old, new)
+        else:
+            self.reporter.pair(
+                AccessPair(
+                    RACE, f"tensor map {name}", old, new, infos[old.agent], infos[new.agent], conflict.old_writes,
+                    conflict.new_writes,
+                )
+            )  # fmt: skip
+        _count_as_ordered(None, conflict.clock.ticks, old, None)
+
+    def _map_name(self, address: int) -> str:
+        region = self.grid.machine.memory.find(address)
+        return region.place(address) if region is not None else f"{address:#x}"
 
     def check_early_use(self, warp: WarpId, at: int) -> None:
         """Report a use of the registers of an executed ``tcgen05.ld`` before a wait."""
@@ -213,6 +255,10 @@ class LaunchRaces:
         (PTX ISA, "Memory Consistency Model": a race of accesses of one size is not undefined). NVIDIA's kernels do so.
         """
         region, old, new = conflict.shadow.region, conflict.old, conflict.new
+        instructions = self.grid.kernel.instructions
+        if conflict.map_use or "tensormap" in (instructions[old.at].root, instructions[new.at].root):
+            self._map_conflict(conflict)
+            return
         foreign = old.warp.cluster != new.warp.cluster
         pair = AccessPair(
             PROXY if conflict.proxy else RACE,

@@ -1,26 +1,41 @@
-"""The detector's hooks for tensor maps, in shared memory and overwritten in global memory while stores may read them.
+"""The detector's hooks for tensor maps that a kernel changes, in shared and in global memory.
 
-PTX ISA, "cp.async.bulk.wait_group": with ``.read``, the operations of the groups have read their tensor maps, too. So a
-map in global memory may be changed only behind a ``wait_group`` for the tensor stores that use it; the tensor map
-managers of NVIDIA's kernels execute one. A map that tensor *loads* may still read is not checked, because those kernels
-do not wait for them either. ``sync.fences`` checks that later users of the map see the change.
+In global memory every use of a map by the TMA (load, store, reduction, prefetch) is a read of its 128 bytes, ordered
+like any other: behind the last write of each CTA, by happens-before, and before the next one. ``sync.fences`` checks
+the fences of the tensormap proxy, which are needed besides: PTX ISA, "Proxies". Equal bytes are no excuse, because the
+proxy caches maps and reads them in pieces, and no section of the ISA defines what a read that meets a write returns.
 
-A wait of any lane counts for all stores of its warp: CuTe DSL emits both for the whole warp or for one lane.
+A use has ended when
+
+- of a load, a wait has seen the phase in which the ``complete_tx`` of its bytes counts. Only the last load of a warp
+  needs that: the TMA takes the copies of a warp in the order of their issue, and reads the map first. CUTLASS's grouped
+  kernels rely on this; before they update a map, they wait for the last stage that they have filled.
+- of a store, a ``wait_group`` for its group, with ``.read`` too, has ended (PTX ISA, "cp.async.bulk.wait_group": the
+  operations "have read their tensor maps"). A wait of any lane counts for all stores of its warp: CuTe DSL emits both
+  for the whole warp or for one lane.
+
+A load belongs to no bulk group, so that a ``wait_group`` does not end it. CuTe DSL's tensor map manager executes only
+that before it overwrites a map, and so do the grouped GEMMs of its examples: if a warp does so to its own loads, it is
+a warning and not a race. Corrupted results are reported for it (DeepGEMM 343 and 430).
 
 In shared memory a map is data, which ``tensormap.replace`` writes and ``tensormap.cp_fenceproxy`` reads. The latter is
-a warp-wide instruction with a fence: it orders the lanes behind it, but not before it.
+a warp-wide instruction with a fence: it orders the lanes behind it, but not before it. It copies all 128 bytes. Bytes
+from 64 on hold no field, and CuTe DSL leaves them as they are: that they were never written is a warning.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pytest_nvfp4.sim.memory.access import READ, WRITE
+from pytest_nvfp4.sim.monitor import CopyTarget
 from pytest_nvfp4.sim.races.access import ASYNC, Access
 from pytest_nvfp4.sim.races.agents import WarpAgent
+from pytest_nvfp4.sim.races.findings import WARNING
+from pytest_nvfp4.sim.races.hooks import ZERO
+from pytest_nvfp4.sim.races.map_uses import MAP_BYTES, MapUses
 from pytest_nvfp4.sim.races.memory_hooks import MemoryHooks
 from pytest_nvfp4.sim.run.warp import Warp
-
-_BYTES = 128
-"""Size of a tensor map."""
 
 
 class MapHooks(MemoryHooks):
@@ -30,33 +45,85 @@ class MapHooks(MemoryHooks):
         """Check and record the replacement of a field."""
         if shared:
             memory = w.cta.shared
-            self.shared_accessed(w, at, memory, memory.index(address, _BYTES, what=""), _BYTES, WRITE, mask)
+            self.shared_accessed(w, at, memory, memory.index(address, MAP_BYTES, what=""), MAP_BYTES, WRITE, mask)
         else:
             self._overwritten(w, at, address)
 
     def map_copied(self, w: Warp, mask: int, at: int, index: int, address: int) -> None:
         """Check and record a copy from a map in shared memory to one in global memory."""
-        self.shared_accessed(w, at, w.cta.shared, index, _BYTES, READ, mask)
+        self._check_written(w, at, index)
+        self.shared_accessed(w, at, w.cta.shared, index, MAP_BYTES, READ, mask)
         self._warp(w).lanes.synchronise()
         self._overwritten(w, at, address)
 
-    def map_used(self, w: Warp, at: int, lane: int, address: int) -> None:
-        """Record a store's read of a map, which lasts until a wait for the store's group."""
+    def map_stored(self, w: Warp, at: int, lane: int, address: int) -> None:
+        """Check and record the use of a map by a store, which ends with a wait for the store's group."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        if not agent.launch.changes_maps:
-            return
-        agents = agent.agents
-        reads = agents.map_reads[agent]
-        tick = reads.add(agents.bulk[agent, lane])
-        agents.maps.setdefault(address, {})[reads.number] = Access(reads.number, tick, ASYNC, at, agent.id)
+        uses = self._used(agent, at, address)
+        if uses is not None:
+            agents = agent.agents
+            reads = agents.map_reads[agent]
+            uses.add(Access(reads.number, reads.add(agents.bulk[agent, lane]), ASYNC, at, agent.id))
+
+    def map_loaded(self, w: Warp, at: int, address: int, targets: Sequence[CopyTarget]) -> None:
+        """Check and record the use of a map by a load, which ends with the phase that counts its bytes."""
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        uses = self._used(agent, at, address)
+        if uses is not None:
+            agents = agent.agents
+            loads = agents.map_loads[agent]
+            loads.issued += 1
+            for _, _, barrier in targets:
+                agents.barriers[barrier].map_loads[loads.number] = loads.issued
+            uses.add(Access(loads.number, loads.issued, ASYNC, at, agent.id))
+
+    def map_prefetched(self, w: Warp, at: int, address: int) -> None:
+        """Check the use of a map by a prefetch, a hint whose end no instruction waits for."""
+        self._used(w.units.get(WarpAgent) or self._warp(w), at, address)
+
+    def _used(self, agent: WarpAgent, at: int, address: int) -> MapUses | None:
+        """Check the use of a map in writable memory, and return the map's uses; None if the kernel changes no maps."""
+        launch = agent.launch
+        if not launch.changes_maps:
+            return None
+        uses = launch.maps.get(address)
+        if uses is None or agent.id not in uses.checked:
+            region = launch.grid.machine.memory.find(address)
+            assert region is not None
+            shadow, offset = launch.memory.shadow(region), address - region.start
+            uses = launch.maps[address] = shadow.maps.setdefault(offset, MapUses())
+            uses.checked.add(agent.id)
+            access = Access(agent.number, agent.epoch(), ASYNC, at, agent.id)
+            launch.memory.use_map(shadow, offset, access, agent.clock)
+        return uses
 
     def _overwritten(self, w: Warp, at: int, address: int) -> None:
         agent = w.units.get(WarpAgent) or self._warp(w)
-        used = agent.agents.maps.pop(address, None)
-        for number, old in (used or {}).items():
-            if not agent.has_seen(number, old.tick):
-                region = w.cta.launch.machine.memory.find(address)
-                name = region.place(address) if region is not None else f"{address:#x}"
-                new = Access(agent.number, agent.epoch(), 0, at, agent.id)
-                agent.launch.map_conflict(agent.clocks, f"tensor map {name}", old, new)
-                agent.complete(number, old.tick)
+        launch = agent.launch
+        region = launch.grid.machine.memory.find(address)
+        if region is None:
+            return
+        shadow, offset = launch.memory.shadow(region), address - region.start
+        launch.maps[address] = shadow.maps.setdefault(offset, MapUses())
+        access = Access(agent.number, agent.epoch(), 0, at, agent.id)
+        launch.memory.write(shadow, ZERO + offset, MAP_BYTES, access, agent.clock)
+
+    def _check_written(self, w: Warp, at: int, index: int) -> None:
+        """Report bytes of a published map that were never written."""
+        written = w.cta.shared.written[index : index + MAP_BYTES]
+        if written.all():
+            return
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        launch = agent.launch
+        first = int(written.argmin())
+        launch.reporter.other(
+            WARNING,
+            f"{launch.reporter.line(at)} in {agent.id} publishes {int((~written).sum())} bytes of shared memory that "
+            f"were never written, from byte {first} of the tensor map on: they hold no field of a map, so that the copies "
+            "are right, but the 128 bytes differ from run to run; CuTe DSL's template has 64 bytes, and official "
+            "kernels leave the others",
+            "store zeros to the 128 bytes in shared memory before the template is copied there (copy_tensormap)",
+            warp=agent.id,
+            at=at,
+            group=("published",),
+        )

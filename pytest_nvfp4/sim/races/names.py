@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 from pytest_nvfp4.sim.run.warp import Warp
 
 AgentKind = Literal[
-    "warp", "mbarrier", "pipe", "bulk-read", "bulk-write", "map-read", "cp.async", "wgmma", "tmem-store", "tmem-load",
-    "grid",
+    "warp", "mbarrier", "pipe", "bulk-read", "bulk-write", "map-read", "map-load", "cp.async", "wgmma",
+    "tmem-store", "tmem-load", "grid",
 ]  # fmt: skip
 
 
@@ -40,8 +40,9 @@ class AgentInfo(NamedTuple):
 
     Attributes:
         kind: ``warp``; ``mbarrier`` (the copies that complete at it); ``pipe`` (a tcgen05 pipe); ``bulk-read`` and
-            ``bulk-write`` (the bulk groups of a thread); ``map-read`` (reads of tensor maps by a warp's stores);
-            ``cp.async``; ``wgmma``; ``tmem-store`` and ``tmem-load`` (of a warp); ``grid`` (the previous launch).
+            ``bulk-write`` (the bulk groups of a thread); ``map-read`` and ``map-load`` (reads of tensor maps by a
+            warp's stores and loads); ``cp.async``; ``wgmma``; ``tmem-store`` and ``tmem-load`` (of a warp); ``grid``
+            (the previous launch).
         name: Name in messages.
         warp: The warp that issues the agent's work, if there is exactly one.
     """

@@ -41,7 +41,7 @@ class SyncHooks(Hooks):
                 if state.init is not None and state.init.agent == agent.number:
                     state.fenced = True
         else:
-            scope = fence_scope(kind)
+            scope = fence_scope(kind.removeprefix("proxy.tensormap::generic."))
             if scope is not None:
                 if is_sc(kind):
                     agent.fence_sc()

@@ -122,7 +122,7 @@ def lower_prefetch_tensor(ins: Instruction, e: Emitter) -> None:
     hint = read.has("L2::cache_hint")
     operands = read.end(1 + hint)
     coordinates = tensor_coordinates(operands[0], 5 if four_rows else rank, e, ins.opcode)
-    arguments = (repr(ins.opcode), str(rank), str(four_rows), e.address(operands[0]), coordinates)
+    arguments = (str(e.at), repr(ins.opcode), str(rank), str(four_rows), e.address(operands[0]), coordinates)
     e.line(e.call(prefetch_tensor, "w", e.mask, *arguments))
 
 
@@ -285,12 +285,15 @@ def prefetch_bulk(w: Warp, mask: int, what: str, address: Bits, size: Bits) -> N
 
 
 def prefetch_tensor(
-    w: Warp, mask: int, what: str, rank: int, four_rows: bool, where: Bits, coordinates: tuple[Bits, ...]
+    w: Warp, mask: int, at: int, what: str, rank: int, four_rows: bool, where: Bits, coordinates: tuple[Bits, ...]
 ) -> None:
     """Check the map and the box of a prefetch. Raises Fault."""
     memory = w.cta.launch.machine.memory
     for _, (address, *corner) in by_lane(mask, (where, *coordinates), what=what, fatal=False, report=None):
-        tile = check_rank(use_map(w, address, what=what)[1], rank, what)
+        use, tile = use_map(w, address, what=what)
+        check_rank(tile, rank, what)
+        if use.modifiable is not None and w.cta.launch.machine.monitor is not None:
+            w.cta.launch.machine.monitor.map_prefetched(w, at, address)
         first = tuple([signed(c) for c in corner])
         if four_rows:
             boxes_of_rows(tile, w, first, write=False, what=what)

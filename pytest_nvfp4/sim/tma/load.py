@@ -154,7 +154,7 @@ def _issue(
     if route is not None and not route.valid(cta, what=what):
         route = None
     if route is not None:
-        tile, order = route.tile, route.order
+        use, tile, order = route.use, route.tile, route.order
     else:
         use, tile = use_map(w, where, what=what)
         check_rank(tile, form.rank, what)
@@ -192,5 +192,7 @@ def _issue(
     if machine.monitor is not None:
         machine.monitor.copy_in(w, at, receivers, order.footprint, units, boxes[0])
         machine.monitor.global_copied_in(w, at, receivers[0].barrier, boxes)
+        if use.modifiable is not None:
+            machine.monitor.map_loaded(w, at, where, receivers)
     inbound = InboundCopy(w, lane, at, receivers, copy, count=size, what=what)
     submit_inbound(inbound, size=order.footprint, units=units)

@@ -223,6 +223,6 @@ def copy_map(w: Warp, mask: int, at: int, what: str, scope: str, to: Bits, sourc
     launch.machine.changes += 1
     w.does.add("tensormap")
     launch.counters["tensormap.copies"] += 1
-    fence(w, mask, f"proxy.tensormap::generic.release.{scope}", at)
     if launch.machine.monitor is not None:
         launch.machine.monitor.map_copied(w, mask, at, index, address)
+    fence(w, mask, f"proxy.tensormap::generic.release.{scope}", at)

@@ -93,7 +93,8 @@ def _issue(
     cta = w.cta
     launch = cta.launch
     machine = launch.machine
-    tile = check_rank(use_map(w, where, what=what)[1], form.rank, what)
+    use, tile = use_map(w, where, what=what)
+    check_rank(tile, form.rank, what)
     if tile.row != tile.inner:
         raise Unsupported(f"{what}: a store of padded elements ({tile.map.describe()})")
     coordinates = tuple([signed(c) for c in coordinates])
@@ -122,7 +123,8 @@ def _issue(
     if machine.monitor is not None:
         machine.monitor.copy_out(w, at, lane, index, order.footprint)
         machine.monitor.global_copied_out(w, at, lane, boxes, bool(form.operation))
-        machine.monitor.map_used(w, at, lane, where)
+        if use.modifiable is not None:
+            machine.monitor.map_stored(w, at, lane, where)
     submit_outbound(OutboundCopy(cta.unit(BulkGroups).thread(w, lane), at, read, write, what=what))
 
 
