@@ -29,7 +29,7 @@ class Pattern:
     """``size`` bytes at each of the active lanes' addresses.
 
     Attributes:
-        active: Active lanes, ascending.
+        active, mask: Active lanes, ascending, and as a bit mask.
         offsets: Bytes from the lowest address, by active lane.
         low: Lowest address minus the first active lane's (0 or negative).
         span: Bytes from the lowest address to the end of the highest item.
@@ -41,12 +41,13 @@ class Pattern:
     """
 
     __slots__ = (
-        "_sectors", "_wavefronts", "active", "aligned", "dense", "distinct", "index", "items", "low", "offsets", "same",
-        "size", "span",
+        "_sectors", "_wavefronts", "active", "aligned", "dense", "distinct", "index", "items", "low", "mask", "offsets",
+        "same", "size", "span",
     )  # fmt: skip
 
     def __init__(self, relative: NDArray[Any], mask: int, size: int) -> None:
         signed = relative.view(np.int64 if relative.itemsize == 8 else np.int32).astype(np.int64)
+        self.mask = mask
         self.active = np.array(lanes.lanes(mask), np.intp)
         self.size = size
         self.low = int(signed.min())

@@ -12,6 +12,7 @@ from pytest_nvfp4.sim.races.access import TensorUse
 from pytest_nvfp4.sim.races.clocks import BEFORE, ISSUED, TENSOR, Agent, Clock, Clocks, Epoch, Memo, Snapshot, TickRow
 from pytest_nvfp4.sim.races.cta_exit import PeerAccesses
 from pytest_nvfp4.sim.races.groups import BulkStores, CpAsyncCopies, MapLoads, MapReads
+from pytest_nvfp4.sim.races.lane_order import LaneOrder
 from pytest_nvfp4.sim.races.launch import LaunchRaces
 from pytest_nvfp4.sim.races.names import AgentInfo, WarpId
 from pytest_nvfp4.sim.races.shadow import Shadow
@@ -39,6 +40,7 @@ class WarpAgent(Agent):
         launch, memory: The detector's state of its launch and of its CTA.
         fences: What its fences and strong accesses have left open.
         lanes: The accesses of its lanes since they were last synchronised.
+        lane_order: What its lanes release to other warps.
         st, st_issued, st_waited: Agent of its ``tcgen05.st``, the number issued, and the number waited for.
         ld, ld_issued, ld_waited: The same for ``tcgen05.ld``.
         seen, seen_issued: See ``access.TensorIssuer``.
@@ -50,9 +52,9 @@ class WarpAgent(Agent):
     """
 
     __slots__ = (
-        "__weakref__", "agents", "failed_tests", "fences", "id", "initialised", "lanes", "launch", "ld", "ld_issued",
-        "ld_waited", "memory", "pipe", "queue", "seen", "seen_issued", "st", "st_issued", "st_waited", "started",
-        "uses",
+        "__weakref__", "agents", "failed_tests", "fences", "id", "initialised", "lane_order", "lanes", "launch", "ld",
+        "ld_issued", "ld_waited", "memory", "pipe", "queue", "seen", "seen_issued", "st", "st_issued", "st_waited",
+        "started", "uses",
     )  # fmt: skip
 
     def __init__(self, memory: CtaMemory, w: Warp) -> None:
@@ -64,6 +66,7 @@ class WarpAgent(Agent):
         self.launch = memory.launch
         self.fences = FenceState()
         self.lanes = WarpLanes()
+        self.lane_order = LaneOrder(self, self.launch.lane_sets[agents.clocks.number])
         self.st = self.ld = -1
         self.st_issued = self.st_waited = self.ld_issued = self.ld_waited = 0
         self.seen: TickRow | None = None
@@ -74,6 +77,18 @@ class WarpAgent(Agent):
         self.started: set[int] = set()
         self.queue: object = None
         self.pipe: Agent | None = None
+
+    def acquire(self, clock: Clock) -> None:
+        """Order everything in ``clock`` before the warp's next action."""
+        super().acquire(clock)
+        if self.lane_order.open:
+            self.lane_order.acquire(clock.ticks[BEFORE])
+
+    def acquire_snapshot(self, snapshot: Snapshot) -> None:
+        """Order everything in ``snapshot`` before the warp's next action."""
+        super().acquire_snapshot(snapshot)
+        if self.lane_order.open and (ticks := snapshot.get(self.clocks.number)) is not None:
+            self.lane_order.acquire(ticks[BEFORE])
 
     def fence_before_sync(self) -> None:
         """Execute ``tcgen05.fence::before_thread_sync``: order its tcgen05 work before what it releases."""
@@ -245,6 +260,7 @@ class CtaMemory:
     def dissolve(self) -> None:
         """Release everything that refers back to the cluster, at its end."""
         self.cta = None
+        self.launch.lane_sets.pop(self.agents.clocks.number, None)
         self.agents.dissolve()
         self.shared.dissolve()
         self.tmem.dissolve()

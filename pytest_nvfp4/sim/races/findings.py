@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 
 from pytest_nvfp4.finding import Finding, Where
 from pytest_nvfp4.sim.races.access import Access
+from pytest_nvfp4.sim.races.lane_order import PartialRelease
 from pytest_nvfp4.sim.races.names import AgentInfo, WarpId
 from pytest_nvfp4.sim.races.tensor_order import AFTER, BEFORE_SYNC, COMMIT, WAIT_LD, WAIT_ST
 from pytest_nvfp4.sim.run.grid import Grid
+from pytest_nvfp4.sim.tma.box import TmaBox
 
 RACE = "race"
 PROXY = "proxy"
@@ -41,6 +43,8 @@ class AccessPair:
         foreign: Whether they are of different clusters.
         witness: A warp that has waited for the earlier access, if that is asynchronous.
         missing: Of a warning: the instructions that are missing between them.
+        partial: The release behind the earlier access that the later one is ordered behind, if only lanes of the warp
+            execute it that have not made the access.
     """
 
     kind: str
@@ -54,6 +58,7 @@ class AccessPair:
     foreign: bool = False
     witness: WarpId | None = None
     missing: tuple[str, ...] = ()
+    partial: PartialRelease | None = None
 
 
 COPY_FENCE = "copy-fence"
@@ -286,7 +291,7 @@ class Reporter:
         first, second = self.line(old.at), self.line(new.at)
         kind, name = pair.old_agent.kind, pair.old_agent.name
         then = f" before {second}"
-        # Agents are numbered within their cluster, so equal numbers can be of two clusters; a description is of one agent.
+        # Agents are numbered within their cluster: equal numbers can be of two clusters. A description is of one agent.
         if pair.old_agent is pair.new_agent and kind == "warp":
             return (
                 "the accesses are of different lanes of the warp, and no bar.warp.sync orders them",
@@ -301,7 +306,7 @@ class Reporter:
                 f"flag; before {second}: ld.acquire.gpu of the flag until it is set, then a barrier"
             )
             if pair.old_writes and pair.new_writes:
-                hint = f"if one CTA only should write it, correct the tile that {second} computes from blockIdx; else {hint}"
+                hint = f"if one CTA should write it, correct the tile that {second} takes from blockIdx; else {hint}"
             return f"no flag or counter with release and acquire orders the two CTAs: {who}", hint
         if pair.witness is not None:
             return (
@@ -309,6 +314,14 @@ class Reporter:
                 f"waited for{then} orders the two",
                 f"a wait with acquire{then} for a barrier or an arrive of {pair.witness}; that arrive, with release, "
                 "after its own wait",
+            )
+        if pair.partial is not None:
+            release, mask = self._described(pair.partial.at, old.warp), pair.partial.lanes
+            lanes = f"lanes {mask:#010x}" if mask & (mask - 1) else f"lane {mask.bit_length() - 1}"
+            return (
+                f"only {lanes} executes {release}, which releases it, and no bar.warp.sync orders the accesses of the "
+                "other lanes before that",
+                f"bar.warp.sync (cute.arch.sync_warp) in {old.warp} after {first}, before {self.line(pair.partial.at)}",
             )
         if kind in _EDGES:
             fields = {"name": name, "old": old.warp, "new": new.warp, "first": first, "second": second}
@@ -326,7 +339,10 @@ class Reporter:
         return f"no barrier, and no arrive after {first} that is waited for{then}, orders them", hint
 
     def _describe(self, access: Access) -> str:
-        return f"{self.line(access.at)} ({_short(self.grid.kernel.instructions[access.at].parts)}) in {access.warp}"
+        return self._described(access.at, access.warp)
+
+    def _described(self, at: int, warp: WarpId) -> str:
+        return f"{self.line(at)} ({_short(self.grid.kernel.instructions[at].parts)}) in {warp}"
 
     def line(self, at: int) -> str:
         """Return the source line of an instruction, without its opcode."""
@@ -334,7 +350,7 @@ class Reporter:
 
     def _detail(self, access: Access) -> str:
         box = access.detail
-        if box is None or box.region is None:
+        if not isinstance(box, TmaBox) or box.region is None:
             return ""
         return f" ({box.region.place(box.region.start + box.offset)})"
 

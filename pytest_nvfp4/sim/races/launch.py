@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,11 +12,12 @@ import numpy as np
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sim.monitor import PipeAccesses
-from pytest_nvfp4.sim.races.access import Access
-from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, Agent, Clocks, Memo, Ticks
+from pytest_nvfp4.sim.races.access import ASYNC, Access
+from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, BEFORE, Agent, Clocks, Memo, Ticks
 from pytest_nvfp4.sim.races.early_use import early_uses
 from pytest_nvfp4.sim.races.findings import COPY_FENCE, PROXY, RACE, WARNING, AccessPair, Reporter
 from pytest_nvfp4.sim.races.global_shadow import GlobalConflict, GlobalShadow
+from pytest_nvfp4.sim.races.lane_order import LaneItems, LaneOrder, PartialRelease
 from pytest_nvfp4.sim.races.launch_overlap import LaunchOverlap
 from pytest_nvfp4.sim.races.map_findings import MapPair, pairs_of_processes, report_shared_map, report_unread_map
 from pytest_nvfp4.sim.races.map_uses import MapAccesses, MapUses
@@ -27,7 +28,7 @@ from pytest_nvfp4.sim.races.shadow import Conflict
 from pytest_nvfp4.sim.races.sync_variables import SyncVariables
 from pytest_nvfp4.sim.races.tensor_order import Omissions, ordered_by_fences
 from pytest_nvfp4.sim.races.touched import READ, STRONG_READ, TouchedBytes, TouchedExtent, TouchedRegion, TouchedUnits
-from pytest_nvfp4.sim.races.warp_lanes import LaneRace, matrix_of
+from pytest_nvfp4.sim.races.warp_lanes import LaneRace, matrix_of, touching_lanes
 from pytest_nvfp4.sim.run.grid import Grid
 
 LANES_PER_UNIT = 16
@@ -71,6 +72,7 @@ class LaunchRaces:
         shared, tmem: Divisions of the memories.
         memory, variables: The accesses to global memory, and its flags and counters.
         infos: By cluster, the descriptions of its agents.
+        lane_sets: By cluster and agent of a set of a warp's lanes, what the lanes release.
         omissions: The missing tcgen05 instructions that were reported.
         overlap: Check against the previous launch, if that may still run.
         maps: By address, the uses of the tensor maps in writable memory.
@@ -91,6 +93,7 @@ class LaunchRaces:
         self.variables = SyncVariables()
         self.reporter = Reporter(grid)
         self.infos: dict[int, list[AgentInfo]] = {}
+        self.lane_sets = Memo[int, dict[int, LaneOrder]](lambda _: {})
         self.omissions = Omissions()
         self.overlap: LaunchOverlap | None = None
         self.maps: dict[int, MapUses] = {}
@@ -175,11 +178,22 @@ class LaunchRaces:
         """Report two accesses to shared memory that lack an order."""
         shadow, old = conflict.shadow, conflict.old
         low, high, size = self.shared.extent(conflict.part)
+        lanes = self.lane_sets[shadow.clocks.number].get(old.agent)
+        partial: PartialRelease | None = None
+        if lanes is not None and isinstance(old.detail, LaneItems):
+            touching = touching_lanes(old.detail, self.shared.units(conflict.part))
+            proxy = conflict.old_writes and conflict.new.flags & ASYNC
+            ordered = lanes.orders(conflict.ticks, old.agent, old.tick, touching, BEFORE)
+            visible = not proxy or lanes.orders(conflict.ticks, old.agent, old.tick, touching, ASYNC_SHARED)
+            if ordered and visible:
+                return
+            conflict = replace(conflict, proxy=ordered)
+            partial = None if ordered else lanes.released(conflict.ticks, old.tick)
         place = f"{shadow.name} bytes [{low}, {high})" + ("" if size == high - low else f" ({size} bytes of them)")
         if conflict.proxy and shadow.clocks.infos[old.agent].kind == "cp.async":
             self._pair(conflict, WARNING, place, missing=(COPY_FENCE,))
         else:
-            self._pair(conflict, PROXY if conflict.proxy else RACE, place)
+            self._pair(conflict, PROXY if conflict.proxy else RACE, place, partial=partial)
         _count_as_ordered(shadow.clocks, conflict.ticks, old, ASYNC_SHARED if conflict.proxy else None)
 
     def tmem_conflict(self, conflict: Conflict) -> None:
@@ -281,13 +295,21 @@ class LaunchRaces:
         if not foreign:
             _count_as_ordered(None, conflict.clock.ticks, old, ASYNC_GLOBAL if conflict.proxy else None)
 
-    def _pair(self, conflict: Conflict, kind: str, place: str, *, missing: tuple[str, ...] = ()) -> None:
+    def _pair(
+        self,
+        conflict: Conflict,
+        kind: str,
+        place: str,
+        *,
+        missing: tuple[str, ...] = (),
+        partial: PartialRelease | None = None,
+    ) -> None:
         clocks, old, new = conflict.shadow.clocks, conflict.old, conflict.new
         witness = _witness(clocks, old, new) if kind == RACE else None
         self.reporter.pair(
             AccessPair(
                 kind, place, old, new, clocks.infos[old.agent], clocks.infos[new.agent], conflict.old_writes,
-                conflict.new_writes, witness=witness, missing=missing,
+                conflict.new_writes, witness=witness, missing=missing, partial=partial,
             )
         )  # fmt: skip
 

@@ -20,7 +20,8 @@ from pytest_nvfp4.sim.races.clocks import BEFORE
 from pytest_nvfp4.sim.races.findings import RACE
 from pytest_nvfp4.sim.races.global_shadow import item_rows
 from pytest_nvfp4.sim.races.hooks import Hooks, shared_footprint
-from pytest_nvfp4.sim.races.warp_lanes import GlobalLaneAccess, SharedLaneAccess
+from pytest_nvfp4.sim.races.lane_order import make_items
+from pytest_nvfp4.sim.races.warp_lanes import PLAIN, GlobalLaneAccess, SharedLaneAccess
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
@@ -45,14 +46,20 @@ class MemoryHooks(Hooks):
         memory = self._memory(cta)
         footprint = launch.shared.find((index, where)) or shared_footprint(launch, index, where)
         order = launch.order[at]
-        access = make_access((agent.number, agent.epoch(), STRONG if order.strong else 0, at, agent.id, None, None))
+        which = mask or (where.mask if where.__class__ is not int else 0)  # type: ignore[union-attr]
+        if which and launch.matrix[at] == PLAIN:
+            number = agent.lane_order.access(which)
+            items = make_items((index, where, which))
+        else:
+            number, items = agent.number, None
+        access = make_access((number, agent.epoch(), STRONG if order.strong else 0, at, agent.id, items, None))
         ticks = agent.clock.ticks
         if kind == READ:
             memory.shared.read(footprint.parts, access, ticks)
         else:
             memory.shared.write(footprint.parts, access, ticks)
         if cta is not w.cta:
-            memory.peer_accesses.last[agent.number] = access
+            memory.peer_accesses.last[agent.number] = access._replace(agent=agent.number)
             if cta.rank not in agent.started:
                 self._check_started(agent, cta, at)
         writes = kind != READ
@@ -68,9 +75,10 @@ class MemoryHooks(Hooks):
         if order.strong:
             if order.acquires:
                 agent.lanes.synchronise()
-            for offset in (0,) if where.__class__ is int else set(where.offsets.tolist()):  # type: ignore[union-attr]
-                address = (agent.id.cluster, cta.rank, index + offset)
-                launch.variables.access(address, agent, agent.fences, agent.id, order, write=writes)
+            with agent.lane_order.releasing(which or w.live, w.live, at):
+                for offset in (0,) if where.__class__ is int else set(where.offsets.tolist()):  # type: ignore[union-attr]
+                    address = (agent.id.cluster, cta.rank, index + offset)
+                    launch.variables.access(address, agent, agent.fences, agent.id, order, write=writes)
 
     @staticmethod
     def _check_started(agent: WarpAgent, cta: Cta, at: int) -> None:
@@ -141,9 +149,11 @@ class MemoryHooks(Hooks):
         if order.strong:
             if order.acquires:
                 lanes.synchronise()
-            for item in (0,) if where.__class__ is int else set(where.offsets.tolist()):  # type: ignore[union-attr]
-                address = region.start + offset + item
-                launch.variables.access(address, agent, agent.fences, agent.id, order, write=writes)
+            which = mask or (where.mask if where.__class__ is not int else w.live)  # type: ignore[union-attr]
+            with agent.lane_order.releasing(which, w.live, at):
+                for item in (0,) if where.__class__ is int else set(where.offsets.tolist()):  # type: ignore[union-attr]
+                    address = region.start + offset + item
+                    launch.variables.access(address, agent, agent.fences, agent.id, order, write=writes)
 
     def async_copied(
         self, w: Warp, at: int, index: int, target: Pattern, sources: Sequence[tuple[Region, int, Pattern | int]]

@@ -73,9 +73,13 @@ class Partition:
                 self._containing[part].append(footprint)
         return footprint
 
+    def units(self, part: int) -> NDArray[np.intp]:
+        """Return the units of a part."""
+        return np.flatnonzero(self.part_of == part)
+
     def extent(self, part: int) -> PartExtent:
         """Return the extent of a part."""
-        units = np.flatnonzero(self.part_of == part)
+        units = self.units(part)
         return PartExtent(int(units[0]), int(units[-1]) + 1, units.size)
 
     def _split(self, units: Units) -> list[int]:

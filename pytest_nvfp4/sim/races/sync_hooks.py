@@ -30,6 +30,8 @@ class SyncHooks(Hooks):
     def fence(self, w: Warp, mask: int, kind: str, at: int) -> None:
         """Execute a fence of any kind, or a tcgen05 wait; ``kind`` is the opcode, of a fence without its root."""
         agent = w.units.get(WarpAgent) or self._warp(w)
+        if not w.live & ~mask:
+            agent.lane_order.meet(mask)
         if kind.startswith("tcgen05."):
             _fence_tcgen05(agent, kind)
         elif kind.startswith("proxy.async"):
@@ -45,12 +47,15 @@ class SyncHooks(Hooks):
             if scope is not None:
                 if is_sc(kind):
                     agent.fence_sc()
-                agent.fences.fence(agent, scope)
+                with agent.lane_order.releasing(mask, w.live, at):
+                    agent.fences.fence(agent, scope)
                 agent.lanes.synchronise()
 
     def warp_met(self, w: Warp, mask: int, at: int) -> None:
         """Order the lanes of a warp."""
-        (w.units.get(WarpAgent) or self._warp(w)).lanes.synchronise()
+        agent = w.units.get(WarpAgent) or self._warp(w)
+        agent.lanes.synchronise()
+        agent.lane_order.meet(mask | ~w.live)
 
     def grid_waited(self, w: Warp, mask: int, at: int) -> None:
         """Order the launches that this one depends on before what follows."""
@@ -71,7 +76,7 @@ class SyncHooks(Hooks):
         state.warp = agent.id
         agent.initialised.add(state.number)
 
-    def mbarrier_arrived(self, barrier: Mbarrier, who: Actor, count: int) -> None:
+    def mbarrier_arrived(self, barrier: Mbarrier, who: Actor, count: int, lanes: int) -> None:
         """Release to an mbarrier."""
         if isinstance(who, str):  # the arrive of a commit or of cp.async, which recorded what it releases
             state = barrier.cta.cluster.unit(ClusterAgents).barriers[barrier]
@@ -88,10 +93,11 @@ class SyncHooks(Hooks):
             self._memory(barrier.cta).peer_accesses.last[agent.number] = arrive
         if state.commits and w.cta.launch.kernel.instructions[at].opcode.startswith("cp.async"):
             state.arrived.join_snapshot(state.clocks.number, state.commits.popleft())
-        elif agent.launch.relaxed[at]:
-            _release_relaxed(agent, state)
+        elif agent.lane_order.open:
+            with agent.lane_order.releasing(lanes, w.live, at):
+                _release(agent, state, relaxed=agent.launch.relaxed[at])
         else:
-            state.join(agent)
+            _release(agent, state, relaxed=agent.launch.relaxed[at])
 
     def mbarrier_bytes(self, barrier: Mbarrier, who: Actor, size: int) -> None:
         """Make the data of the phase's copies visible to waiters, in all proxies.
@@ -162,10 +168,8 @@ class SyncHooks(Hooks):
         """Release to the round of a named barrier or the cluster barrier."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         state = agent.agents.rounds[barrier]
-        if agent.launch.relaxed[at]:
-            _release_relaxed(agent, state)
-        else:
-            agent.release(state.arrived)
+        with agent.lane_order.releasing(mask, w.live, at):
+            _release(agent, state, relaxed=agent.launch.relaxed[at])
 
     def barrier_completed(self, barrier: Any) -> None:
         """Complete the round."""
@@ -181,6 +185,16 @@ class SyncHooks(Hooks):
         agent.memory.peer_accesses.observe(state.performed)
         if hasattr(barrier, "cluster"):
             agent.memory.cluster_ticks.setdefault(agent.number, agent.epoch())
+
+
+def _release(agent: WarpAgent, state: BarrierState | RoundState, *, relaxed: bool) -> None:
+    """Release to a barrier."""
+    if relaxed:
+        _release_relaxed(agent, state)
+    elif isinstance(state, BarrierState):
+        state.join(agent)
+    else:
+        agent.release(state.arrived)
 
 
 def _release_relaxed(agent: WarpAgent, state: BarrierState | RoundState) -> None:

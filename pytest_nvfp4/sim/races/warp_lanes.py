@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.races.lane_order import LaneItems
 
 _CAPACITY = 512
 """Accesses recorded between two synchronisations; a warp with more of them drops all, and misses races with those."""
@@ -80,6 +81,13 @@ def matrix_of(instruction: Instruction) -> int:
     if not {"m8n8", "b16"} <= set(instruction.parts):
         return UNKNOWN
     return COLUMNS if "trans" in instruction.parts else ROWS
+
+
+def touching_lanes(items: LaneItems, places: NDArray[np.intp]) -> int:
+    """Return the lanes of an access that touch some bytes of shared memory."""
+    owners = _owners(items.where, items.mask, PLAIN)
+    inside = places[(places >= items.start) & (places < items.start + owners.size)] - items.start
+    return int(np.bitwise_or.reduce(owners[inside], initial=np.uint32(0)))
 
 
 class WarpLanes:

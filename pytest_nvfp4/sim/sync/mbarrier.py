@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from pytest_nvfp4.finding import Where
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.lanes import FULL
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.source import place_of, quoted
@@ -240,8 +241,10 @@ def resolve(w_or_cta: Warp | Cta, shared_address: int, *, cluster: bool, what: s
     return owner.unit(MbarrierFile).at(index, what=what)
 
 
-def arrive(barrier: Mbarrier, count: int = 1, *, who: Actor = "") -> None:
+def arrive(barrier: Mbarrier, count: int = 1, *, who: Actor = "", lanes: int = FULL) -> None:
     """Add ``count`` arrivals; complete the phase if none is pending and no bytes are outstanding.
+
+    ``lanes``: the lanes of the warp that arrive.
 
     Raises:
         Fault: more arrivals than are pending, a count out of range, or an invalidated barrier.
@@ -260,7 +263,7 @@ def arrive(barrier: Mbarrier, count: int = 1, *, who: Actor = "") -> None:
     launch = barrier.cta.launch
     launch.counters["mbarrier.arrivals"] += count
     if launch.machine.monitor is not None:
-        launch.machine.monitor.mbarrier_arrived(barrier, who, count)
+        launch.machine.monitor.mbarrier_arrived(barrier, who, count, lanes)
     if launch.machine.barrier_log is not None:
         launch.machine.barrier_log.add("arrive", barrier, who, count)
     barrier.pending -= count

@@ -124,7 +124,7 @@ def arrive(w: Warp, mask: int, address: Bits, amount: Bits, form: MbarrierForm) 
             if form.expects:
                 mbarrier.expect_tx(barrier, many * number, who=(w, form.at))
             state = _state(barrier, form) if form.state else 0
-            mbarrier.arrive(barrier, number * count, who=(w, form.at))
+            mbarrier.arrive(barrier, number * count, who=(w, form.at), lanes=mask)
             return state
     states = np.zeros(32, np.uint64)
     phases: dict[Mbarrier, int] = {}
@@ -136,7 +136,7 @@ def arrive(w: Warp, mask: int, address: Bits, amount: Bits, form: MbarrierForm) 
             mbarrier.expect_tx(barrier, value, who=(w, form.at))
             value = 1
         states[lane] = _state(barrier, form)
-        _arrive_one(w, barrier, value, form)
+        _arrive_one(w, barrier, value, form, mask)
         if barrier.phase > start + 1:
             raise Fault(
                 "mbarrier",
@@ -147,7 +147,7 @@ def arrive(w: Warp, mask: int, address: Bits, amount: Bits, form: MbarrierForm) 
     return states
 
 
-def _arrive_one(w: Warp, barrier: Mbarrier, count: int, form: MbarrierForm) -> None:
+def _arrive_one(w: Warp, barrier: Mbarrier, count: int, form: MbarrierForm, mask: int) -> None:
     if form.drop:
         if count > barrier.count:
             raise Fault(
@@ -160,7 +160,7 @@ def _arrive_one(w: Warp, barrier: Mbarrier, count: int, form: MbarrierForm) -> N
             f"{form.what}: the arrival of {count} completes the phase of the {barrier.name} ({barrier.state()})",
             hint="a .noComplete arrival must leave arrivals pending",
         )
-    mbarrier.arrive(barrier, count, who=(w, form.at))
+    mbarrier.arrive(barrier, count, who=(w, form.at), lanes=mask)
 
 
 def wait_parity(w: Warp, mask: int, address: Bits, parity: Bits, form: MbarrierForm) -> Predicate | None:
