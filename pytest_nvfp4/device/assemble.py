@@ -86,7 +86,8 @@ class _Events:
             case "output":
                 self.outputs[_output_key(event)] = {**event, "late_sha256": None}
             case "late":
-                self.outputs[_output_key(event)]["late_sha256"] = str(event["sha256"])
+                late = {"late_sha256": str(event["sha256"]), "late_after": event.get("after")}
+                self.outputs[_output_key(event)] |= late
             case "case":
                 self.cases.append(CaseReport.model_validate(event))
             case "measurement":

@@ -133,7 +133,9 @@ class GroupOutput(Model):
         rows: Number of rows of the buffer: guard rows before, m, guard rows after.
         columns: Number of columns, n.
         data: fp16 bits of the buffer, row-major.
-        late_sha256: Hash of the same buffer after the final synchronisation; None if a later call reused the memory.
+        late_sha256: Hash of the same buffer after a later call that changed it, or else after the final
+            synchronisation; None if a later call was given the memory.
+        late_after: The call that changed it; None if no call did.
         returned: What the kernel returned for the group: ``c`` (the tensor that it was given), ``other`` (a tensor of
             its own, whose values are then in ``data``), or a description of what is wrong with it.
         inputs: For a benchmark, the set of rotating inputs and its visit (see ``device.rotation``); None if the inputs
@@ -147,6 +149,7 @@ class GroupOutput(Model):
     columns: int
     data: Blob
     late_sha256: str | None
+    late_after: int | None = None
     returned: str
     inputs: tuple[int, int] | None = None
 

@@ -19,6 +19,7 @@ from pytest_nvfp4.numerics.inputs import ProblemInput
 from pytest_nvfp4.problem import Problem
 
 _ROW_KEY = 0x5EED
+_DRAWS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,14 @@ def changes(inputs: ProblemInput, *, index: int, visit: int, key: int) -> list[R
         if m == 0:
             continue
         draw = np.random.Generator(np.random.PCG64([_ROW_KEY, key, inputs.problem.seed, index, visit, number]))
-        row = int(draw.integers(m))
-        donor = group.a[int(draw.integers(m))]
-        # A rotated row of the same matrix keeps the distribution of the family, and so the bounds of its sums.
-        data = np.roll(donor, int(draw.integers(1, half))) if half > 1 else donor
+        row, data = 0, group.a[0]
+        for _ in range(_DRAWS):
+            row = int(draw.integers(m))
+            donor = group.a[int(draw.integers(m))]
+            # A rotated row of the same matrix keeps the distribution of the family, and so the bounds of its sums.
+            data = np.roll(donor, int(draw.integers(1, half))) if half > 1 else donor
+            if not np.array_equal(data, group.a[row]):
+                break  # a row of equal elements may be drawn for an equal one
         result.append(RowChange(number, row, data.tobytes()))
     return result
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from pytest_nvfp4.device import rotation
+from pytest_nvfp4.device import call_plan, rotation
 from pytest_nvfp4.device.job import Job, JobCase
-from pytest_nvfp4.device.result import GroupOutput, Result, RoundSample, Status
+from pytest_nvfp4.device.result import CaseReport, GroupOutput, Result, RoundSample, Status
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.numerics import fp16
 from pytest_nvfp4.numerics.arrays import HalfBits, Mask
@@ -57,16 +57,47 @@ def _wrong(reference: Reference, c: HalfBits) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """The outputs of a job's calls, and how many kernels each call launched."""
+    """The calls of a job, to say what a wrong output has to do with those before it.
 
+    Attributes:
+        cases: The cases of the job.
+        outputs: The outputs of all calls.
+        reports: The device's reports on all calls.
+        launched: By call, the number of kernels that it launched.
+        manners: For each call, in what it differs from those before it; empty for a job that is not planned.
+        folder: Folder of the outputs.
+    """
+
+    cases: tuple[JobCase, ...]
     outputs: tuple[GroupOutput, ...]
+    reports: tuple[CaseReport, ...]
     launched: dict[int, int]
+    manners: list[str]
     folder: Path
 
     @classmethod
-    def of(cls, result: Result, folder: Path) -> _Calls:
+    def of(cls, job: Job, result: Result, folder: Path) -> _Calls:
+        manners: list[str] = []
+        if job.action == "verify":
+            plan = call_plan.plan_calls(job.cases, job.order_seed)
+            manners = [call_plan.describe(plan, position, job.cases) for position in range(len(plan))]
         launched = {report.call: len(report.launches) for report in result.cases if report.launches is not None}
-        return cls(result.outputs, launched, folder)
+        return cls(job.cases, result.outputs, result.cases, launched, manners, folder)
+
+    def name(self, call: int) -> str:
+        """Return the name of a call, with its manner."""
+        return f"call {call} ({self.manners[call]})" if call < len(self.manners) else f"call {call}"
+
+    def placed(self, finding: Finding, case: JobCase) -> Finding:
+        """Return a finding of the device with the call that it first occurs in, if not every call may have it."""
+        calls = [
+            report.call
+            for report in self.reports
+            if self.cases[report.case].problem.sizes == case.problem.sizes and finding in report.findings
+        ]
+        if not self.manners or self.manners[min(calls)].startswith(call_plan.FIRST):
+            return finding
+        return replace(finding, message=f"{finding.message}\n  in {self.name(min(calls))}")
 
     def left(self, output: GroupOutput, c: HalfBits, wrong: Mask, inputs: GroupInput) -> str:
         """Return what wrong outputs hold that this call did not compute; empty if it computed them."""
@@ -150,9 +181,10 @@ class Judge:
 
         Every case of a job that did not end properly has the status and findings of the job.
         """
-        return [self._case(index, job, result, folder=folder) for index in range(len(job.cases))]
+        calls = _Calls.of(job, result, folder)
+        return [self._case(index, job, result, calls) for index in range(len(job.cases))]
 
-    def _case(self, index: int, job: Job, result: Result, *, folder: Path) -> CaseVerdict:
+    def _case(self, index: int, job: Job, result: Result, planned: _Calls) -> CaseVerdict:
         case, key = job.cases[index], job.row_key
         if result.status != "passed":
             return CaseVerdict(case, result.status, list(result.findings))
@@ -161,17 +193,16 @@ class Judge:
         for output in sorted(result.outputs, key=lambda output: (output.call, output.group)):
             if output.case == index:
                 calls.setdefault(output.call, []).append(output)
-        made_by = _Calls.of(result, folder)
         for call, made in calls.items():
             expected = self._for_call(case, made, key=key)
             if [output.group for output in made] != list(range(len(expected.inputs.groups))):
                 verdict.findings.append(Finding("internal", f"the worker did not return all outputs of call {call}"))
                 continue
             for output in made:
-                self._output(verdict, output, expected, made_by)
+                self._output(verdict, output, expected, planned)
         self._samples(verdict, [sample for sample in result.samples if sample.case == index], key=key)
         reports = [report for report in result.cases if report.case == index]
-        reported = [finding for report in reports for finding in report.findings]
+        reported = [planned.placed(finding, case) for report in reports for finding in report.findings]
         verdict.findings.extend(dict.fromkeys(reported))
         if not calls and not reported:
             verdict.findings.append(Finding("internal", "the device returned no output for this case"))
@@ -235,7 +266,7 @@ class Judge:
         )
         verdict.groups.append(judged)
         if not judged.ok:
-            message = f"call {output.call}: {judged}"
+            message = f"{calls.name(output.call)}: {judged}"
             wrong = _wrong(expected.references[output.group], c)
             left = calls.left(output, c, wrong, group)
             if left:
@@ -243,7 +274,11 @@ class Judge:
             if not any(finding.kind == "mismatch" for finding in verdict.findings):
                 message += _explained(expected, output.group, c, wrong)
             verdict.findings.append(Finding("mismatch", message))
-        if output.late_sha256 is not None and output.late_sha256 != output.data.sha256:
+        if output.late_after is not None:
+            by = calls.name(output.late_after)
+            message = f"{where}: {by} changed this output, which belongs to the caller once its own call has returned"
+            verdict.findings.append(Finding("mismatch", message))
+        elif output.late_sha256 is not None and output.late_sha256 != output.data.sha256:
             verdict.findings.append(
                 Finding(
                     "cheat",

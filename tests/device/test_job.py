@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from pytest_nvfp4.device.call_plan import other_sizes, plan_calls
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, SourceFile
 from pytest_nvfp4.device.result import Blob
-from pytest_nvfp4.device.worker.verify import plan_calls
-from pytest_nvfp4.problem import GPUMODE
+from pytest_nvfp4.problem import GPUMODE, parse_shape
 
 
 def spec(tmp_path: Path) -> KernelSpec:
@@ -118,9 +118,33 @@ class TestPlan:
 
     def test_every_case_is_called_and_some_twice(self) -> None:
         for seed in range(20):
-            calls = [call.case for call in plan_calls(self.cases, seed)]
+            calls = [call.case for call in plan_calls(self.cases, seed) if call.other_sizes is None]
             assert set(calls) == set(range(9))
             assert 12 <= len(calls) <= 21
+
+    @pytest.mark.parametrize("cases", [cases, cases[:1], cases[:2], (cases[0], cases[3], cases[6])])
+    def test_each_list_of_sizes_is_called_again_in_every_way(self, cases: tuple[JobCase, ...]) -> None:
+        for seed in range(50):
+            plan = plan_calls(cases, seed)
+            for sizes in {case.problem.sizes for case in cases}:
+                positions = [
+                    position
+                    for position, call in enumerate(plan)
+                    if call.other_sizes is None and cases[call.case].problem.sizes == sizes
+                ]
+                calls = [plan[position] for position in positions]
+                (changed,) = (position for position in positions if plan[position].visit is not None)
+                assert plan[changed - 1].case == plan[changed].case, "it follows the call whose contents it changes"
+                owner = plan[changed].reuse
+                assert owner in (changed - 1, plan[changed - 1].reuse)
+                assert not calls[0].offset
+                (moved,) = (call for call in calls if call.offset)
+                assert moved.reuse is None
+                before = plan[: positions[0]]
+                assert any((call.other_sizes or cases[call.case].problem.sizes) != sizes for call in before)
+                assert len(plan[0].other_sizes or ()) == 1
+                assert any(len(call.other_sizes or ()) == len(sizes) for call in before)
+                assert not any(call.other_sizes == sizes for call in before)
 
     def test_memory_is_reused_only_for_equal_sizes(self) -> None:
         for seed in range(20):
@@ -130,6 +154,7 @@ class TestPlan:
                     assert call.reuse < position
                     owner = plan[call.reuse]
                     assert owner.reuse is None
+                    assert owner.other_sizes is None
                     assert self.cases[owner.case].problem.sizes == self.cases[call.case].problem.sizes
 
     def test_seeds_give_different_orders_and_the_same_seed_the_same(self) -> None:
@@ -137,6 +162,14 @@ class TestPlan:
         assert len(orders) == 10
         assert plan_calls(self.cases, 3) == plan_calls(self.cases, 3)
 
-    def test_each_problem_is_called_once_with_a_changed_row(self) -> None:
-        varied = [call.case for call in plan_calls(self.cases, 5) if call.visit is not None]
-        assert sorted(case // 3 for case in varied) == [0, 1, 2]
+    def test_other_sizes_are_new_and_made_of_the_sizes(self) -> None:
+        sizes = ProblemSpec.of(parse_shape("96x128x512,0x256x256,40x256x512")).sizes
+        small = ((40, 128, 256, 1),) * 3
+        assert other_sizes(sizes, groups=3, taken={sizes}) == small
+        assert other_sizes(small, groups=3, taken={small}) == ((80, 128, 256, 1),) * 3
+        assert other_sizes(sizes, groups=1, taken={sizes}) == small[:1]
+
+    def test_groups_without_rows_have_no_other_sizes(self) -> None:
+        sizes = ProblemSpec.of(parse_shape("0x128x256")).sizes
+        assert other_sizes(sizes, groups=1, taken={sizes}) is None
+        assert plan_calls((JobCase(problem=ProblemSpec.of(parse_shape("0x128x256")), family="a"),), 1)

@@ -12,36 +12,50 @@ from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 
+_OFFSETS = (1536, 2560, 512, 3584)
+"""Storage offsets of A, B, SFA and SFB in bytes: all different, and multiples of 512 like the addresses of whole
+tensors (c10/cuda/CUDACachingAllocator, kMinBlockSize), so that a kernel may rely on the same alignment."""
+
 
 @dataclass(slots=True)
 class Region:
-    """A device buffer: the tensor that owns it, its address and its size in bytes, recorded before any kernel runs."""
+    """A device buffer, recorded before any kernel runs.
+
+    Attributes:
+        owner: The tensor of its bytes, a view if the buffer begins at a storage offset.
+        address: Its address.
+        size: Its size in bytes.
+        offset: Bytes of the same storage before it.
+    """
 
     owner: Any
     address: int
     size: int
+    offset: int = 0
 
 
-def _region(torch: Any, size: int) -> Region:
-    owner = torch.empty(max(size, 1), dtype=torch.uint8, device="cuda")
-    return Region(owner, int(owner.data_ptr()), size)
+def _region(torch: Any, size: int, *, offset: int = 0) -> Region:
+    owner = torch.empty(offset + max(size, 1), dtype=torch.uint8, device="cuda")[offset:]
+    return Region(owner, int(owner.data_ptr()), size, offset)
 
 
 class GroupBuffers:
     """The device buffers of one group, of which a kernel receives views.
 
     ``a [m, k//2, 1]`` and ``b [n, k//2, 1]`` are float4_e2m1fn_x2, ``c [m, n, 1]`` is float16, plain scales are
-    ``[rows, k//16, 1]`` float8_e4m3fn on the CPU, reordered scales ``[32, 4, rest, 4, rest_k, 1]`` on the device.
+    ``[rows, k//16, 1]`` float8_e4m3fn on the CPU, reordered scales ``[32, 4, rest, 4, rest_k, 1]`` on the device. C is
+    always at a storage offset, because of its guard rows; A, B, SFA and SFB with ``offset``.
     """
 
-    def __init__(self, torch: Any, group: GroupInput) -> None:
+    def __init__(self, torch: Any, group: GroupInput, *, offset: bool = False) -> None:
         self._torch = torch
         sizes, guard = group.group, group.guard
         half = sizes.k // 2
-        self.a = _region(torch, (sizes.m + guard.packed_rows_after) * half)
-        self.b = _region(torch, (sizes.n + guard.packed_rows_after) * half)
-        self.sfa = _region(torch, group.sfa_flat(guarded=True).size)
-        self.sfb = _region(torch, group.sfb_flat(guarded=True).size)
+        a, b, sfa, sfb = _OFFSETS if offset else (0,) * len(_OFFSETS)
+        self.a = _region(torch, (sizes.m + guard.packed_rows_after) * half, offset=a)
+        self.b = _region(torch, (sizes.n + guard.packed_rows_after) * half, offset=b)
+        self.sfa = _region(torch, group.sfa_flat(guarded=True).size, offset=sfa)
+        self.sfb = _region(torch, group.sfb_flat(guarded=True).size, offset=sfb)
         self.rows = guard.c_rows_before + sizes.m + guard.c_rows_after
         self.c = _region(torch, self.rows * sizes.n * 2)
         self.rows_before = guard.c_rows_before
@@ -52,8 +66,10 @@ class GroupBuffers:
     def fill(self, memory: DeviceMemory, group: GroupInput) -> None:
         """Write a group's inputs and poison C. The sizes must be those of the buffers."""
         self._group = group
-        for region, data in self._inputs():
-            memory.write(region.address, data)
+        guard = group.guard
+        before = (guard.packed_byte, guard.packed_byte, guard.scale_byte, guard.scale_byte)
+        for (region, data), byte in zip(self._inputs(), before, strict=True):
+            memory.write(region.address - region.offset, bytes([byte]) * region.offset + data)
         memory.write(self.c.address, group.c_buffer().tobytes())
 
     def _inputs(self) -> list[tuple[Region, bytes]]:
@@ -112,10 +128,10 @@ class GroupBuffers:
 
 
 class CallBuffers:
-    """The buffers of all groups of a call."""
+    """The buffers of all groups of a call; see ``GroupBuffers`` for ``offset``."""
 
-    def __init__(self, torch: Any, inputs: ProblemInput) -> None:
-        self.groups = [GroupBuffers(torch, group) for group in inputs.groups]
+    def __init__(self, torch: Any, inputs: ProblemInput, *, offset: bool = False) -> None:
+        self.groups = [GroupBuffers(torch, group, offset=offset) for group in inputs.groups]
 
     def fill(self, memory: DeviceMemory, inputs: ProblemInput) -> None:
         """Write the inputs and poison every C."""

@@ -78,10 +78,19 @@ def _read_output(memory: DeviceMemory, buffers: GroupBuffers, tensor: Any | None
 
 
 class SentOutput(NamedTuple):
-    """The hash of an output that was sent, and whether it is in the buffer that the kernel was given."""
+    """An output that was sent.
+
+    Attributes:
+        sha256: Its hash.
+        tensor: The kernel's own tensor, kept so that its memory is not used again; None for the C that was given.
+    """
 
     sha256: str
-    in_buffer: bool
+    tensor: Any
+
+    def digest(self, memory: DeviceMemory, buffers: GroupBuffers) -> str:
+        """Return the hash of what the same memory holds now."""
+        return hashlib.sha256(_read_output(memory, buffers, self.tensor)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,5 +135,5 @@ class OutputSender:
                 returned=description,
                 inputs=inputs,
             )
-            sent.append(SentOutput(digest, tensor is None))
+            sent.append(SentOutput(digest, tensor))
         return sent

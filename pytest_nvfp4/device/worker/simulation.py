@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_nvfp4.cores import cores
 from pytest_nvfp4.device.job import Simulating
-from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers
+from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers, Region
 from pytest_nvfp4.device.worker.call_recorder import CallRecorder, WatchedOutput
 from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
 from pytest_nvfp4.device.worker.simulator import simulate
@@ -20,6 +20,7 @@ from pytest_nvfp4.host.tensor import HostCudaTensor
 from pytest_nvfp4.host.torch_effects import extent
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
+from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
 from pytest_nvfp4.sim.run.session import Session
 
 
@@ -139,7 +140,7 @@ class Simulation:
             if rows:
                 text = f"{name} of group {index}"
                 describe = _rows(text, half, lambda byte: f"k {2 * byte}")
-                memory.name(buffer.address, text, describe=describe, size=rows * half, writable=False)
+                _name_input(memory, buffer, text, describe, size=rows * half)
         for name, buffer, scales in (
             ("SFA", buffers.sfa, group.sfa_reordered),
             ("SFB", buffers.sfb, group.sfb_reordered),
@@ -147,7 +148,7 @@ class Simulation:
             text = f"{name} of group {index}"
             if scales.size:
                 describe = _scales(text, scales.shape[4])
-                memory.name(buffer.address, text, describe=describe, size=scales.size, writable=False)
+                _name_input(memory, buffer, text, describe, size=scales.size)
         if sizes.m and sizes.n:
             text = f"C of group {index}"
             region = memory.name(
@@ -159,6 +160,13 @@ class Simulation:
             )
             region.watch(2)
             self._outputs.append(WatchedOutput(index, region, sizes.n))
+
+
+def _name_input(
+    memory: SimulatedMemory, buffer: Region, name: str, describe: Callable[[int], str], *, size: int
+) -> None:
+    start = buffer.offset
+    memory.name(buffer.address - start, name, describe=describe, start=start, size=size, writable=False)
 
 
 def _rows(name: str, row_bytes: int, column: Callable[[int], str]) -> Callable[[int], str]:

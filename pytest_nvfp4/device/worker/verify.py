@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.device import rotation
+from pytest_nvfp4.device.call_plan import PlannedCall, Sizes, plan_calls
 from pytest_nvfp4.device.job import Job, JobCase
 from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.events import Events
@@ -26,47 +25,18 @@ if TYPE_CHECKING:
 _REST_S = 0.05
 """Seconds for a thread of the kernel to write an output after its return, so that the write shows."""
 _NOT_RETURNED = object()
+_OTHER_FAMILY = "gpumode"
+"""Input family of calls that are not judged."""
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedCall:
-    """One call of the kernel.
+class _MadeCall:
+    """A call whose outputs are still in their memory: its position in the plan, its case, buffers and outputs."""
 
-    Attributes:
-        case: Index of the case.
-        reuse: Index of an earlier call whose memory is filled again for this one; None for new memory.
-        visit: None for the case's own inputs; else one row of A of each group changes (see ``rotation.inputs_at``).
-    """
-
+    position: int
     case: int
-    reuse: int | None
-    visit: int | None = None
-
-
-def plan_calls(cases: tuple[JobCase, ...], seed: int) -> list[PlannedCall]:
-    """Plan calls of every case once or twice, shuffled, and one more call with a changed row for each list of sizes.
-
-    A kernel that caches answers by shape, by pointer or by the number of calls thus receives the same shapes with other
-    inputs, in the same memory and in other memory, in an order and number that it cannot predict. Half of the calls
-    reuse the memory of an earlier call of equal sizes. The calls with a changed row come last, after the inputs from
-    which they differ.
-    """
-    draw = random.Random(seed)
-    order = list(range(len(cases))) + [index for index in range(len(cases)) if draw.random() < 0.5]
-    draw.shuffle(order)
-    by_sizes: dict[tuple[tuple[int, int, int, int], ...], list[int]] = {}
-    for index, case in enumerate(cases):
-        by_sizes.setdefault(case.problem.sizes, []).append(index)
-    varied = [draw.choice(indices) for indices in by_sizes.values()]
-    plan: list[PlannedCall] = []
-    owners: dict[tuple[tuple[int, int, int, int], ...], list[int]] = {}
-    for position, case_index in enumerate([*order, *varied]):
-        same = owners.setdefault(cases[case_index].problem.sizes, [])
-        reuse = draw.choice(same) if same and draw.random() < 0.5 else None
-        if reuse is None:
-            same.append(position)
-        plan.append(PlannedCall(case_index, reuse, None if position < len(order) else 0))
-    return plan
+    slot: CallBuffers
+    outputs: list[SentOutput]
 
 
 class CallRunner:
@@ -81,46 +51,83 @@ class CallRunner:
         self._events = events
         self._sender = OutputSender(torch, memory, events, folder)
         self._outputs = True
+        self._overwritten: set[tuple[int, int, int]] = set()
 
     def run(self, job: Job, custom_kernel: Callable[[Any], Any], prepare: Callable[[Any], Any] | None) -> None:
-        """Make every planned call, then read all outputs again once the device is idle."""
+        """Make every planned call; read the outputs again after later calls, and once the device is idle."""
         self._outputs = job.action != "simulate" or job.simulating.outputs
         if job.action == "simulate":
-            plan = [PlannedCall(case, None) for case in range(len(job.cases))]
+            plan = [PlannedCall(case) for case in range(len(job.cases))]
         else:
             plan = plan_calls(job.cases, job.order_seed)
-        buffers: list[CallBuffers] = []
-        sent: list[list[SentOutput]] = []
-        prepared: set[tuple[tuple[int, int, int, int], ...]] = set()
+        slots: dict[int, CallBuffers] = {}
+        made: dict[int, _MadeCall] = {}
+        prepared: set[Sizes] = set()
         for position, call in enumerate(plan):
             case = job.cases[call.case]
+            sizes = call.other_sizes or case.problem.sizes
+            first = sizes not in prepared
+            prepared.add(sizes)
+            if call.other_sizes is not None:
+                self._events.stage(f"call {position}: {case.problem.name} with other numbers of rows")
+                self._unjudged(case, call.other_sizes, custom_kernel, prepare)
+                continue
             if call.visit is None:
                 inputs = rotation.set_inputs(case, 0)
             else:
                 inputs = rotation.inputs_at(case, index=0, visit=call.visit, key=job.row_key)
-            slot = CallBuffers(self._torch, inputs) if call.reuse is None else buffers[call.reuse]
-            buffers.append(slot)
+            owner = position if call.reuse is None else call.reuse
+            if call.reuse is None:
+                slots[owner] = CallBuffers(self._torch, inputs, offset=call.offset)
+            slot = slots[owner]
             slot.fill(self._memory, inputs)
-            if prepare is not None and case.problem.sizes not in prepared:
+            if prepare is not None and first:
                 self._events.stage(f"compile {case.problem.name}")
                 prepare(inputs.problem.sizes)
-                prepared.add(case.problem.sizes)
             self._events.stage(f"call {position}: {case.problem.name}, {case.family}")
-            sent.append(self._call(position, call, slot, inputs, custom_kernel))
+            sent = self._call(position, call, slot, inputs, custom_kernel)
+            made[owner] = _MadeCall(position, call.case, slot, sent)
+            self._read_again((one for one in made.values() if one.case in _same_sizes(job, sizes)), after=position)
         self._events.stage("at rest")
         self._memory.synchronize()
         if self._simulation is None:
             time.sleep(_REST_S)
         self._memory.synchronize()
-        last = {id(slot): position for position, slot in enumerate(buffers)}
-        for position, (call, slot, outputs) in enumerate(zip(plan, buffers, sent, strict=True)):
-            if last[id(slot)] != position:
-                continue  # a later call has reused the memory
-            for index, output in enumerate(outputs):
-                late = output.sha256
-                if output.in_buffer:
-                    late = hashlib.sha256(slot.groups[index].read_c(self._memory)).hexdigest()
-                self._events.send("late", call=position, case=call.case, group=index, sha256=late)
+        self._read_again(made.values(), after=None)
+
+    def _unjudged(
+        self,
+        case: JobCase,
+        sizes: Sizes,
+        custom_kernel: Callable[[Any], Any],
+        prepare: Callable[[Any], Any] | None,
+    ) -> None:
+        """Call the kernel with other sizes than it is judged on, so whatever it says to them is dropped."""
+        problem = case.problem.model_copy(update={"sizes": sizes})
+        inputs = rotation.set_inputs(JobCase(problem=problem, family=_OTHER_FAMILY), 0)
+        slot = CallBuffers(self._torch, inputs)
+        slot.fill(self._memory, inputs)
+        data, _ = slot.data(inputs.problem.sizes)
+        self._memory.synchronize()
+        context = self._simulation.call(slot, inputs, []) if self._simulation else contextlib.nullcontext()
+        with contextlib.suppress(Exception), context:
+            if prepare is not None:
+                prepare(inputs.problem.sizes)
+            custom_kernel(data)
+        self._memory.synchronize()
+
+    def _read_again(self, calls: Iterable[_MadeCall], *, after: int | None) -> None:
+        """Report the outputs of earlier calls as they are after a later one, or at the end."""
+        for made in calls:
+            for index, output in enumerate(made.outputs):
+                if made.position == after or (made.case, made.position, index) in self._overwritten:
+                    continue
+                late = output.digest(self._memory, made.slot.groups[index])
+                if late == output.sha256 and after is not None:
+                    continue
+                self._overwritten.add((made.case, made.position, index))
+                where = {"call": made.position, "case": made.case, "group": index}
+                self._events.send("late", **where, sha256=late, after=after)
 
     def _call(
         self,
@@ -161,3 +168,8 @@ class CallRunner:
             findings=[finding.to_dict() for finding in findings],
         )
         return sent
+
+
+def _same_sizes(job: Job, sizes: Sizes) -> set[int]:
+    """Return the cases of these sizes."""
+    return {index for index, case in enumerate(job.cases) if case.problem.sizes == sizes}

@@ -32,7 +32,7 @@ _FINDINGS_SHOWN = 6
 _MOST_OUTPUT_BYTES = 192 << 20
 """Bytes of outputs of one remote job, so that no response takes long."""
 _CALLS = 1.5
-"""Calls for each case, on average (`device.worker.verify.plan_calls`)."""
+"""Calls for each case whose outputs return, on average (`device.call_plan`)."""
 
 
 class VerifyCheck(Check):
