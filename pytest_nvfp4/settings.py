@@ -21,6 +21,7 @@
     entry = "examples/build.py::two_cta"
     exercise = "examples/build.py::call_two_cta"      # calls it on small inputs of its own: the races check runs this
     compile-options = ["--opt-level 2"]
+    side-stream = false                               # its callers use the default stream alone
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class KernelSettings:
         compile_options: Options in addition to the kernel's own.
         cost_tolerance: Patterns of counters, each with the share by which they may grow before the cost check fails
             (infinity for any growth).
+        side_stream: Whether its callers may call it while a stream of their own is torch's current one; None for the
+            default of its contract (see ``on_side_stream``).
     """
 
     name: str = ""
@@ -77,6 +80,15 @@ class KernelSettings:
     protected: tuple[str, ...] = ()
     compile_options: tuple[str, ...] = ()
     cost_tolerance: tuple[tuple[str, float], ...] = ()
+    side_stream: bool | None = None
+
+    @property
+    def on_side_stream(self) -> bool:
+        """Whether checks call it while another stream than the default one is current.
+
+        By default they do unless it follows GPU MODE's contract, whose own checks call on the default stream.
+        """
+        return self.entry is not None if self.side_stream is None else self.side_stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +204,12 @@ class _Reader:
             raise self.fail(key, value, expected)
         return value
 
+    def flag(self, key: str, default: bool | None) -> bool | None:
+        value = self._table.get(key, default)
+        if value is not None and not isinstance(value, bool):
+            raise self.fail(key, value, "true or false is expected")
+        return value
+
     def texts(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
         value = self._table.get(key)
         if value is None:
@@ -226,7 +244,7 @@ def _share(value: object) -> float | None:
 
 _COMMON_KEYS = (
     *("arch", "problems", "verify-problems", "simulate-problems", "benchmark-problems"),
-    *("protected", "compile-options", "cost-tolerance"),
+    *("protected", "compile-options", "cost-tolerance", "side-stream"),
 )
 _KERNEL_KEYS = (*_COMMON_KEYS, "path", "name", "entry", "exercise")
 _TOP_KEYS = (*_COMMON_KEYS, "default-problems", "kernel")
@@ -254,6 +272,7 @@ def _kernel(reader: _Reader, base: KernelSettings, own: Mapping[str, Problem], p
         protected=reader.texts("protected", base.protected),
         compile_options=reader.texts("compile-options", base.compile_options),
         cost_tolerance=reader.tolerances("cost-tolerance", base.cost_tolerance),
+        side_stream=reader.flag("side-stream", base.side_stream),
     )
 
 

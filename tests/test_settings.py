@@ -88,12 +88,29 @@ def test_without_a_file_everything_is_default(tmp_path: Path) -> None:
         ("[[tool.pytest_nvfp4.kernel]]\npath = 'x'\nname = 'a b'", "name = 'a b'"),
         ("[[tool.pytest_nvfp4.kernel]]\npath = 'x'\nproblems = ['nope']", "no problem is called 'nope'"),
         ("[[tool.pytest_nvfp4.kernel]]\npath = 'x'\ncompile_options = []", "unknown key 'compile_options'"),
+        ("[tool.pytest_nvfp4]\nside-stream = 'on'", "side-stream = 'on'.* true or false is expected"),
     ],
 )
 def test_mistakes_are_named_with_file_and_value(tmp_path: Path, text: str, word: str) -> None:
     with pytest.raises(SettingsError, match=word) as error:
         load(project(tmp_path, text))
     assert str(tmp_path / "pyproject.toml") in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "on"),
+    [("", False), ("entry = 'k.py::go'", True), ("side-stream = true", True)],
+    ids=["GPU MODE's contract", "an own contract", "set"],
+)
+def test_a_side_stream_follows_the_contract_unless_it_is_set(tmp_path: Path, text: str, on: bool) -> None:
+    (kernel,) = load(project(tmp_path, f"[[tool.pytest_nvfp4.kernel]]\npath = 'k.py'\n{text}")).for_kernel(
+        tmp_path / "k.py"
+    )
+    assert kernel.on_side_stream is on
+    (off,) = load(
+        project(tmp_path, "[[tool.pytest_nvfp4.kernel]]\npath = 'k.py'\nentry = 'k.py::go'\nside-stream = false")
+    ).for_kernel(tmp_path / "k.py")
+    assert not off.on_side_stream
 
 
 def test_two_configurations_of_a_file_need_names(tmp_path: Path) -> None:

@@ -88,7 +88,6 @@ import heapq
 import cutlass
 import cutlass.cute as cute
 import torch
-from cuda.bindings import driver
 from cutlass import Float16, Float32, Int32, Int64, Uint32
 from cutlass._mlir.dialects import llvm
 from cutlass.cute.nvgpu import warpgroup
@@ -687,7 +686,6 @@ def launch(
     num_work: Int32,
     num_clusters: Int32,
     dequantise_ctas: Int32,
-    stream: driver.CUstream,
 ):
     """Launch both kernels, the second while the first runs."""
     addresses = cute.make_tensor(
@@ -698,7 +696,7 @@ def launch(
     first = cute.make_tensor(first_ptr, cute.make_layout((num_clusters + 1,)))
     workspace = workspace_ptr.toint()
     dequantise_kernel(addresses, tiles, num_tiles, workspace).launch(
-        grid=(dequantise_ctas, 1, 1), block=(DEQUANTISE_THREADS, 1, 1), stream=stream
+        grid=(dequantise_ctas, 1, 1), block=(DEQUANTISE_THREADS, 1, 1)
     )
     group_gemm_kernel(addresses, work, first, workspace).launch(
         grid=(num_clusters * CLUSTER, 1, 1),
@@ -706,7 +704,6 @@ def launch(
         cluster=(CLUSTER, 1, 1),
         min_blocks_per_mp=1,  # without it ptxas ignores setmaxnreg (C7508)
         use_pdl=True,
-        stream=stream,
     )
 
 
@@ -719,7 +716,7 @@ def device_pointer(dtype, address):
 def compiled():
     """The one compiled launcher; all its arguments are run-time values."""
     pointers = [device_pointer(dtype, 0) for dtype in (Int64, Int32, Int32, Int32, Int64)]
-    return cute.compile(launch, *pointers, *[Int32(1)] * 5, driver.CUstream(0))
+    return cute.compile(launch, *pointers, *[Int32(1)] * 5)
 
 
 @functools.lru_cache(maxsize=64)
@@ -772,6 +769,5 @@ def custom_kernel(data: input_t) -> output_t:
         len(work),
         len(first) - 1,
         ctas,
-        driver.CUstream(torch.cuda.current_stream().cuda_stream),
     )
     return outputs

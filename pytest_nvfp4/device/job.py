@@ -77,6 +77,7 @@ class KernelSpec(Model):
         entry: ``PATH::FUNCTION`` for a kernel outside the contract, PATH among the files.
         arch: Architecture that it is compiled for, such as ``sm_100a``.
         compile_options: Options in addition to its own.
+        side_stream: Whether it is to be called while another stream than the default one is current.
     """
 
     files: tuple[SourceFile, ...]
@@ -84,6 +85,7 @@ class KernelSpec(Model):
     entry: str | None = None
     arch: str
     compile_options: tuple[str, ...] = ()
+    side_stream: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -111,6 +113,7 @@ class KernelSpec(Model):
         entry: str | None = None,
         entry_file: Path | None = None,
         compile_options: tuple[str, ...] = (),
+        side_stream: bool = False,
     ) -> tuple[KernelSpec, Path]:
         """Pack a kernel's file and its dependencies, and return them with the folder that their paths are relative to.
 
@@ -121,6 +124,7 @@ class KernelSpec(Model):
             entry: Name of the entry function, for a kernel outside the contract.
             entry_file: File of the entry function; the kernel's file if None.
             compile_options: Options in addition to the kernel's own.
+            side_stream: See `KernelSpec`.
         """
         paths = {main.resolve(), *(path.resolve() for path in others)}
         if entry_file is not None:
@@ -144,6 +148,7 @@ class KernelSpec(Model):
             entry=f"{target}::{entry}" if entry else None,
             arch=arch,
             compile_options=compile_options,
+            side_stream=side_stream,
         )
         return spec, base
 

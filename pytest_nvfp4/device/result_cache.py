@@ -52,6 +52,7 @@ class ResultKeys:
             "entry": kernel.entry,
             "arch": kernel.arch,
             "options": kernel.compile_options,
+            "side_stream": kernel.side_stream,
             "case": case.model_dump_json(),
             "code": self._code,
             "python": platform.python_version(),

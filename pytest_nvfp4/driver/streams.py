@@ -118,6 +118,11 @@ class Streams:
     def current(self, handle: int) -> None:
         self._thread.current = handle
 
+    @property
+    def current_key(self) -> Key:
+        """The stream of work that is issued now without naming one."""
+        return self._key(self.current)
+
     def add(self, handle: int, *, blocking: bool) -> int:
         """Add a stream and return its handle."""
         if not blocking:

@@ -54,6 +54,7 @@ class RunnableKernel:
             others=[Path(path) for path in trace.dependencies],
             arch=settings.arch,
             compile_options=settings.compile_options,
+            side_stream=settings.on_side_stream,
         )
         cases = [JobCase(problem=ProblemSpec.of(chosen), family=name) for name in names]
         done = verifier.verify(spec, cases, base=base, order_seed=seed)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+REFUSED_WORD = "stream"
+"""GPU MODE's submission path rejects a file whose text contains this anywhere, in any case, comments included."""
 CONTRACT = "custom_kernel"
 """Name of the function that GPU MODE's contract requires."""
 
@@ -119,6 +121,18 @@ def _defines_contract(text: str) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return match is not None
     return any(_binds(node, CONTRACT) for node in tree.body)
+
+
+def refused_line(path: Path) -> tuple[int, str] | None:
+    """Return the first line of a file, counted from 1, that GPU MODE's submission path rejects, and its text."""
+    try:
+        text = path.read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return None
+    for number, line in enumerate(text.splitlines(), 1):
+        if REFUSED_WORD in line.lower():
+            return number, line
+    return None
 
 
 def syntax_problem(path: Path) -> SourceProblem | None:

@@ -174,3 +174,43 @@ def test_a_launch_on_a_side_stream(tmp_path: Path, old: str | None, said: str) -
     assert all(said in finding.message for finding in done.findings)
     assert all("kernel.py:15 (" in finding.message for finding in done.findings)
     assert done.status == ("failed" if old else "passed")
+
+
+ON_CURRENT = ("cuda.CUstream(SIDE.cuda_stream)", "cuda.CUstream(torch.cuda.current_stream().cuda_stream)")
+ON_DEFAULT = ("cuda.CUstream(SIDE.cuda_stream)", "cuda.CUstream(torch.cuda.default_stream().cuda_stream)")
+NO_WAIT = ("    SIDE.wait_stream(here)\n", ""), ("    here.wait_stream(SIDE)\n", "")
+UNNAMED = ("block=(128, 1, 1), stream=stream", "block=(128, 1, 1)")
+
+
+@pytest.mark.parametrize(
+    ("edits", "side_stream", "found"),
+    [
+        ([ON_CURRENT, *NO_WAIT], True, False),
+        ([ON_DEFAULT, *NO_WAIT], True, True),
+        ([UNNAMED, *NO_WAIT], True, True),
+        ([UNNAMED, *NO_WAIT], False, False),
+        ([], True, False),
+    ],
+    ids=["the current stream", "the default stream", "none named", "none named, called on the default", "its own"],
+)
+def test_a_call_while_another_stream_is_current(
+    tmp_path: Path, edits: list[tuple[str, str]], side_stream: bool, found: bool
+) -> None:
+    pytest.importorskip("cutlass")
+    text = LAUNCHES
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    path = tmp_path / "kernel.py"
+    path.write_text(text)
+    case = JobCase(problem=ProblemSpec.of(parse_shape("40x128x256")), family="pow2_exact")
+    kernel, base = KernelSpec.from_files(path, arch="sm_100a", side_stream=side_stream)
+    (done,) = simulate(SimDevice(), kernel, [case], folder=tmp_path / "jobs", base=base, races=True)
+    assert done.status == ("failed" if found else "passed"), done.findings
+    if found:
+        (finding,) = done.findings
+        line = next(number for number, text in enumerate(text.splitlines(), 1) if text.startswith("    go("))
+        assert finding.line == line
+        assert "kernel fill is launched on the default stream while stream" in finding.message
+        assert "is torch's current stream: it writes C of group 0" in finding.message
+        assert "cuda.CUstream(torch.cuda.current_stream().cuda_stream)" in finding.message

@@ -152,10 +152,11 @@ class _Worker:
 
     def _exercise(self, function: Callable[..., Any]) -> None:
         assert self._simulation is not None
+        assert self._job.kernel is not None
         findings: list[Finding] = []
         self._events.stage("call 0: on inputs of its own")
         try:
-            with self._simulation.exercise(findings):
+            with self._simulation.exercise(findings), self._simulation.side_stream(self._job.kernel):
                 function()
         except BaseException as error:  # the simulator's findings may explain it
             findings.append(from_exception("run", f"{function.__name__} failed", error, self._own))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4.cores import cores
-from pytest_nvfp4.device.job import Simulating
+from pytest_nvfp4.device.job import KernelSpec, Simulating
 from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers, Region
 from pytest_nvfp4.device.worker.call_recorder import CallRecorder, WatchedOutput
 from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
@@ -76,6 +76,18 @@ class Simulation:
             yield
             return
         with self.session.order.called(slot.extents(), self._results):
+            yield
+
+    @contextmanager
+    def side_stream(self, kernel: KernelSpec) -> Iterator[None]:
+        """Make a new stream the current one, if that is asked for and the order of streams is checked."""
+        if not (kernel.side_stream and self.session.order is not None):
+            yield
+            return
+        import torch
+
+        torch.cuda.synchronize()  # what the kernel's import did is complete
+        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
             yield
 
     def returned(self, value: Any) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.call_plan import PlannedCall, Sizes, plan_calls
-from pytest_nvfp4.device.job import Job, JobCase
+from pytest_nvfp4.device.job import Job, JobCase, KernelSpec
 from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import DeviceMemory
@@ -51,10 +52,12 @@ class CallRunner:
         self._events = events
         self._sender = OutputSender(torch, memory, events, folder)
         self._outputs = True
+        self._kernel: KernelSpec | None = None
         self._overwritten: set[tuple[int, int, int]] = set()
 
     def run(self, job: Job, custom_kernel: Callable[[Any], Any], prepare: Callable[[Any], Any] | None) -> None:
         """Make every planned call; read the outputs again after later calls, and once the device is idle."""
+        self._kernel = job.kernel
         self._outputs = job.action != "simulate" or job.simulating.outputs
         if job.action == "simulate":
             plan = [PlannedCall(case) for case in range(len(job.cases))]
@@ -143,7 +146,7 @@ class CallRunner:
         findings: list[Finding] = []
         context = self._simulation.call(slot, inputs, findings) if self._simulation else contextlib.nullcontext()
         returned = _NOT_RETURNED  # stays so if a fault of the simulator ends the call
-        with context:
+        with self._side_stream(), context:
             returned = custom_kernel(data)
             if self._simulation is not None:
                 self._simulation.returned(returned)
@@ -168,6 +171,11 @@ class CallRunner:
             findings=[finding.to_dict() for finding in findings],
         )
         return sent
+
+    def _side_stream(self) -> AbstractContextManager[None]:
+        if self._simulation is None or self._kernel is None:
+            return contextlib.nullcontext()
+        return self._simulation.side_stream(self._kernel)
 
 
 def _same_sizes(job: Job, sizes: Sizes) -> set[int]:

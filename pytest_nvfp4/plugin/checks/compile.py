@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_nvfp4.plugin.checks.base import Check
+from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.plugin.checks.base import Check, CheckItem
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
 from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.toolchain.source import REFUSED_WORD, refused_line
 
 
 class CompileCheck(Check):
@@ -33,3 +35,28 @@ class CompileCheck(Check):
                     pytest.skip(f"it fails as {item.nodeid} does")
             raise
         nvfp4_case.warn_of_trace(trace)
+        _warn_of_refusal(nvfp4_case)
+
+
+def _warn_of_refusal(kernel: KernelUnderTest) -> None:
+    """Warn, once a file, of a word for which GPU MODE's submission path rejects a kernel under its contract."""
+    items = [
+        item
+        for item in kernel.item.session.items
+        if isinstance(item, CheckItem) and item.parent is kernel.item.parent and item.check is kernel.item.check
+    ]
+    settings = kernel.case.settings
+    if items[0] is not kernel.item or settings.entry is not None or settings.on_side_stream:
+        return
+    if (refused := refused_line(kernel.case.path)) is None:
+        return
+    number, text = refused
+    message = (
+        f'GPU MODE\'s submission path rejects this file, because its text contains "{REFUSED_WORD}" (in any case, '
+        "comments and strings included), which it takes for work on another stream. Its checks call on the default "
+        "stream, so a launch that names none is right there. A kernel for other callers has the setting "
+        "side-stream = true"
+    )
+    kernel.warn_of(
+        Finding("submission", message, severity="warning", file=str(kernel.case.path), line=number, text=text.strip())
+    )

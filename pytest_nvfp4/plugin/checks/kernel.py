@@ -109,6 +109,7 @@ class KernelUnderTest:
                 entry=None if entry is None else entry.function,
                 entry_file=None if entry is None else entry.file,
                 compile_options=self.case.settings.compile_options,
+                side_stream=self.case.settings.on_side_stream,
             )
         except (OSError, SyntaxError, UnicodeDecodeError) as error:
             raise CheckFailure(f"the kernel's files cannot be read: {error}", file=str(self.case.path)) from error

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pytest_nvfp4.driver.launches import Launch
-from pytest_nvfp4.driver.streams import Extent, Key, Streams, Work
+from pytest_nvfp4.driver.streams import LEGACY, Extent, Key, Streams, Work
 from pytest_nvfp4.driver.user_line import UserLine
 from pytest_nvfp4.finding import Finding, Location, Where
 from pytest_nvfp4.sim.memory.globals import GlobalMemory
@@ -47,6 +47,8 @@ _STEP = 512
 """Torch rounds sizes up to multiples of this (kMinBlockSize)."""
 _REMEMBERED = 256
 """Freed blocks in use that new blocks are compared with."""
+_LAUNCH = "kernel "
+"""Beginning of the description of a launch."""
 _PREFIX = "kernel_cutlass_"
 _ARGUMENTS = re.compile(r"_+(?:tensorptr|tensor0|main__|ptr[bfiu]|Tiled|CopyAtom|Ptrgmem|0$|[A-Za-z0-9]*_object_at)")
 _LONGEST = 60
@@ -191,7 +193,8 @@ class HostOrder:
     def launched(self, launch: Launch, grid: Grid) -> None:
         """Add a launch that has run."""
         touched = grid.unit(LaunchRaces).touched()
-        self._streams.launched(f"kernel {_short(launch.kernel)}", launch.stream, lambda work: self._add(work, touched))
+        what = f"{_LAUNCH}{_short(launch.kernel)}"
+        self._streams.launched(what, launch.stream, lambda work: self._add(work, touched))
 
     @contextmanager
     def called(self, memory: Sequence[Extent], results: list[Extent]) -> Iterator[None]:
@@ -246,6 +249,9 @@ class HostOrder:
     # ---- messages ------------------------------------------------------------------------------------------------
 
     def _report(self, race: _Race) -> None:
+        if (launch := self._misplaced(race)) is not None:
+            self._report_misplaced(race, launch)
+            return
         old, new, address = race
         key = (old.work.what, old.work.line, new.work.what, new.work.line)
         if key in self._reported:
@@ -261,6 +267,35 @@ class HostOrder:
         where = _at(new.work.line or old.work.line)
         hint = self._hint(old.work, new.work, first, second)
         self.findings.append(Finding(RACE, message, hint=hint, where=where))
+
+    def _misplaced(self, race: _Race) -> _Use | None:
+        """Return the launch of a race that is on the default stream while the other work's stream is current."""
+        current = self._streams.current_key
+        for launch, other in ((race.new, race.old), (race.old, race.new)):
+            on_default = launch.work.what.startswith(_LAUNCH) and launch.work.stream == LEGACY
+            if on_default and other.work.stream == current != LEGACY:
+                return launch
+        return None
+
+    def _report_misplaced(self, race: _Race, launch: _Use) -> None:
+        key = ("default stream", launch.work.what, launch.work.line)
+        if key in self._reported:
+            return
+        self._reported.add(key)
+        other = race.old if launch is race.new else race.new
+        address = race.address
+        region = self._memory.find(address)
+        place = region.place(address) if region is not None else f"address {address:#x}"
+        message = (
+            f"{launch.work.what} is launched on the default stream while {self._streams.name(other.work.stream)} is "
+            f"torch's current stream: it {_verb(launch, address)}s {place} ({launch.touched.line(address)}), and "
+            f"nothing orders it with {self._describe(other, address)}, which {_verb(other, address)}s the same bytes"
+        )
+        hint = (
+            "launch on the current stream: kernel(...).launch(..., stream=stream) with "
+            "stream = cuda.CUstream(torch.cuda.current_stream().cuda_stream), computed for each call"
+        )
+        self.findings.append(Finding(RACE, message, hint=hint, where=_at(launch.work.line)))
 
     def _hint(self, old: Work, new: Work, first: str, second: str) -> str:
         short = [line and line._replace(caller=None) for line in (old.line, new.line)]
@@ -286,7 +321,7 @@ class HostOrder:
     def _describe(self, use: _Use, address: int) -> str:
         work = use.work
         inside = use.touched.line(address)
-        verb = " launched" if work.what.startswith("kernel ") else ""
+        verb = " launched" if work.what.startswith(_LAUNCH) else ""
         where = f"{verb} at {_line(work.line)}" if work.line is not None else verb
         return f"{work.what}{where} on {self._streams.name(work.stream)}" + (f" ({inside})" if inside else "")
 
