@@ -14,10 +14,15 @@ from dataclasses import dataclass
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.deadlock_cause import cause_of
 from pytest_nvfp4.sim.run.scheduler import Scheduler
 from pytest_nvfp4.sim.run.source import quoted
 from pytest_nvfp4.sim.run.warp import Group, Warp
 
+_HINT = (
+    "check what each warp waits for: a missing arrive, a wrong phase or count, or an expect_tx without a copy of "
+    "as many bytes"
+)
 _CTAS = 4
 """Groups of CTAs with equal waits that are reported in full."""
 _DEFAULT_SUSPICION = 3
@@ -64,16 +69,22 @@ def deadlock(scheduler: Scheduler) -> Fault:
         notes.append(f"{waiting} clusters have not started: {grid.capacity} CTAs fit on the device at once")
     message = f"no warp can continue in {len(ctas)} CTA{'s' if len(ctas) > 1 else ''}"
     first = min(all_blocked, key=lambda blocked: blocked.rank) if all_blocked else None
-    if first is not None:
+    cause = cause_of([(entry.warp, entry.group) for entry in all_blocked], ctas)
+    hint = _HINT
+    if cause is not None:
+        message = f"{cause.text}; so {message}"
+        hint = cause.hint
+    elif first is not None:
         message += f"; look first at warp {first.warp.index} of CTA {first.warp.cta.index}, which {first.reason}"
     fault = Fault(
         "deadlock",
         message,
-        hint="check what each warp waits for: a missing arrive, a wrong phase or count, or an expect_tx without a copy "
-        "of as many bytes",
+        hint=hint,
         notes=tuple(notes),
     )
-    if first is not None:
+    if cause is not None:
+        fault.where = grid.where(cause.warp, cause.at)
+    elif first is not None:
         fault.where = grid.where(first.warp, first.group.pc, mask=first.group.mask)
     return fault
 

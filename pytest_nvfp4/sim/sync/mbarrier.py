@@ -51,6 +51,14 @@ class ArrivalRecord(NamedTuple):
     phase: int
 
 
+class PassedWait(NamedTuple):
+    """A wait that succeeded: the completed phases at that time, the instruction, and the lanes."""
+
+    phase: int
+    at: int
+    lanes: int
+
+
 class Mbarrier:
     """One mbarrier.
 
@@ -61,9 +69,14 @@ class Mbarrier:
         tx: Bytes announced minus bytes arrived, in the current phase.
         phase: Phases completed since init; ``.parity`` waits compare its parity.
         announced, arrived: Bytes of the current phase.
+        announcer: Warp and instruction that announced bytes last, if known.
         brought: Warp and instruction of the last copy that delivered bytes, if known.
         loaded: Completed phases when a phase with bytes last completed, 0 if never.
         seen: Completed phases when a wait of the CTA last succeeded, 0 if never.
+        fresh: Warp and instruction of the first wait that passed before a phase was complete, if any.
+        accepted: By warp, its last wait that succeeded.
+        repeated: Warp and instruction of the first wait that succeeded twice for one phase, if any.
+        arrivers: Everything that has arrived, in order of its first arrival.
         recent: The last arrivals.
         made: Instruction that initialised it, if known.
         valid: False after invalidation.
@@ -71,8 +84,8 @@ class Mbarrier:
     """
 
     __slots__ = (
-        "announced", "arrived", "brought", "count", "cta", "index", "loaded", "made", "pending", "phase", "recent",
-        "seen", "tx", "valid", "waiters",
+        "accepted", "announced", "announcer", "arrived", "arrivers", "brought", "count", "cta", "fresh", "index",
+        "loaded", "made", "pending", "phase", "recent", "repeated", "seen", "tx", "valid", "waiters",
     )  # fmt: skip
 
     def __init__(self, cta: Cta, index: int, count: int, *, made: Instruction | None = None) -> None:
@@ -85,7 +98,12 @@ class Mbarrier:
         self.phase = 0
         self.announced = 0
         self.arrived = 0
+        self.announcer: tuple[Warp, int] | None = None
         self.brought: tuple[Warp, int] | None = None
+        self.fresh: tuple[Warp, int] | None = None
+        self.accepted: dict[Warp, PassedWait] = {}
+        self.repeated: tuple[Warp, int] | None = None
+        self.arrivers: dict[Actor, None] = {}
         self.loaded = 0
         self.seen = 0
         self.recent: deque[ArrivalRecord] = deque(maxlen=_RECENT_LIMIT)
@@ -102,6 +120,16 @@ class Mbarrier:
         made = f", initialised at {quoted(self.made)}" if self.made is not None else ""
         address = self.cta.shared.base + self.index
         return f"mbarrier at byte {self.index} of shared memory{rank} (address {address:#x}{made})"
+
+    def pass_wait(self, w: Warp, mask: int, at: int) -> None:
+        """Record a successful wait of some lanes of a warp."""
+        self.seen = self.phase
+        passed = PassedWait(self.phase, at, mask)
+        if self.accepted.get(w) == passed and self.repeated is None:
+            self.repeated = w, at
+        self.accepted[w] = passed
+        if not self.phase and self.fresh is None:
+            self.fresh = w, at
 
     def suspicion(self) -> int:
         """Rank the barrier as the cause of a deadlock (see ``Waitable``)."""
@@ -260,6 +288,7 @@ def arrive(barrier: Mbarrier, count: int = 1, *, who: Actor = "", lanes: int = F
             hint=_HINT_COUNT,
         )
     barrier.recent.append(ArrivalRecord(who, count, barrier.phase))
+    barrier.arrivers[who] = None
     launch = barrier.cta.launch
     launch.counters["mbarrier.arrivals"] += count
     if launch.machine.monitor is not None:
@@ -277,6 +306,8 @@ def expect_tx(barrier: Mbarrier, size: int, *, who: Actor = "") -> None:
     _check_bytes(size, who, "expect_tx")
     barrier.tx += size
     barrier.announced += size
+    if not isinstance(who, str):
+        barrier.announcer = who
     launch = barrier.cta.launch
     launch.counters["mbarrier.expected_bytes"] += size
     if launch.machine.barrier_log is not None:

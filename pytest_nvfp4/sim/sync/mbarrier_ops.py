@@ -171,7 +171,7 @@ def wait_parity(w: Warp, mask: int, address: Bits, parity: Bits, form: MbarrierF
         if parity > 1:
             raise _bad_parity(parity, form)
         if barrier.phase & 1 != parity:
-            barrier.seen = barrier.phase
+            barrier.pass_wait(w, mask, form.at)
             if refused := w.cta.unit(MbarrierFile).refused:
                 refused.discard((w.current, form.at))
             w.cta.launch.counters["mbarrier.waits"] += 1
@@ -232,7 +232,7 @@ def _wait(
         barrier = _barrier(w, value_in(address, lane), form)
         if complete(lane, barrier):
             answers[lane] = True
-            barrier.seen = barrier.phase
+            barrier.pass_wait(w, 1 << lane, form.at)
             seen[barrier] = seen.get(barrier, 0) | 1 << lane
         elif barrier not in pending:
             pending.append(barrier)

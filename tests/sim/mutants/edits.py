@@ -69,9 +69,9 @@ EDITS = (
         "mbarrier_arrive_and_expect_tx(mbar, STAGE_BYTES)",
         "mbarrier_arrive_and_expect_tx(mbar, AB_STAGE_BYTES)",
         "deadlock",
-        FULL_WAIT,
+        "mbarrier_arrive_and_expect_tx(mbar, AB_STAGE_BYTES)",
         (
-            "look first at warp 4 of CTA (0, 0, 0)",
+            "warp 5 (mbarrier.arrive.expect_tx",
             "mbarrier_init(full_mbar + stage, 1)",
             "8192 bytes too many: 40960 arrived, expect_tx announced 32768",
             "warps 0-3",
@@ -125,7 +125,7 @@ EDITS = (
         "for k_tile in cutlass.range(k_tiles - 1, unroll=1)",
         "deadlock",
         FULL_WAIT,
-        ("look first at warp 4", "1 of 1 arrivals pending", "mbarrier_init(full_mbar + stage, 1)"),
+        ("has left its loop and does not arrive", "warp 4", "mbarrier_init(full_mbar + stage, 1)"),
         slow=True,
     ),
     Edit(
@@ -163,7 +163,7 @@ EDITS = (
         "                pass\n",
         "deadlock",
         EMPTY_WAIT,
-        ("look first at warp 5", "mbarrier_init(empty_mbar + stage, 1)", "nothing ever arrived"),
+        ("where warp 5 waits", "mbarrier_init(empty_mbar + stage, 1)", "no warp ever arrives"),
     ),
     Edit(
         "forgot to commit the accumulator",
@@ -171,7 +171,7 @@ EDITS = (
         "            pass\n",
         "deadlock",
         ACC_WAIT,
-        ("look first at warp 0", "mbarrier_init(acc_mbar, 1)", "nothing ever arrived", "warps 4-5"),
+        ("where warp 0 waits", "mbarrier_init(acc_mbar, 1)", "no warp ever arrives", "warps 4-5"),
         slow=True,
     ),
     Edit(
@@ -223,7 +223,7 @@ EDITS = (
         "deadlock",
         FULL_WAIT,
         (
-            "look first at warp 4",
+            "never completes: 1 of 2 arrivals",
             "mbarrier_init(full_mbar + stage, 2)",
             "1 of 2 arrivals pending, all 36864 bytes arrived",
         ),
@@ -235,7 +235,7 @@ EDITS = (
         "        parity = Int32(0)\n",
         "deadlock",
         EMPTY_WAIT,
-        ("look first at warp 5", "phase 0 (parity 0)", "nothing ever arrived"),
+        ("where warp 5 waits for phase 0 (parity 0)", "before it fills the stage for the first time"),
     ),
     Edit(
         "stages are never wrapped",

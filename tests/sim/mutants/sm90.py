@@ -60,7 +60,7 @@ sync("no wait for tokens", lambda k: pass_all(k, "full_t"), Found("in-flight", "
 sync(
     "no wait for an empty stage of weights",
     lambda k: pass_all(k, "empty_w"),
-    Found("deadlock", "cute.arch.mbarrier_wait(empty_t"),
+    Found("deadlock", "cute.arch.mbarrier_wait(full_w"),
     Found("in-flight", "scale_words = [load_shared("),
     race=Found("race", "copy_async_16(target"),
 )
@@ -72,12 +72,12 @@ sync(
 sync(
     "expect_tx of one row less",
     lambda k: k.one("mbarrier.arrive.expect_tx").compute(2, "sub.s32 #, $, 128;", kind="r"),
-    Found("deadlock", "cute.arch.mbarrier_wait(full_t"),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
 )
 sync(
     "expect_tx of the own CTA's share only",
     lambda k: k.one("mbarrier.arrive.expect_tx").compute(2, "shr.u32 #, $, 1;", kind="r"),
-    Found("deadlock", "cute.arch.mbarrier_wait(full_t"),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
     race=Found("race", "target"),
 )
 sync(
@@ -166,7 +166,7 @@ sync(
 
 address = Mutants("address", kernel="group_gemm_kernel")
 address(
-    "tokens to the own CTA only", lambda k: bulk(k).set(4, "1"), Found("deadlock", "cute.arch.mbarrier_wait(full_t")
+    "tokens to the own CTA only", lambda k: bulk(k).set(4, "1"), Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar")
 )
 address(
     "tokens of a row further",
@@ -177,7 +177,7 @@ address("tokens 16 bytes further in the stage", lambda k: bulk(k).compute(0, "ad
 address(
     "tokens signal the next stage",
     lambda k: bulk(k).compute(3, "add.s32 #, $, 8;", kind="r"),
-    Found("deadlock", "cute.arch.mbarrier_wait(empty_t"),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
 )
 address(
     "size of the copy is not a multiple of 16",

@@ -27,7 +27,7 @@ class Listener:
     def mbarrier_initialised(self, barrier: Mbarrier, who: Any) -> None:
         self.events.append(("made", who[0].index, barrier.count))
 
-    def mbarrier_arrived(self, barrier: Mbarrier, who: Any, count: int) -> None:
+    def mbarrier_arrived(self, barrier: Mbarrier, who: Any, count: int, lanes: int) -> None:  # noqa: ARG002
         self.events.append(("arrived", who[0].index, count, barrier.phase))
 
     def mbarrier_bytes(self, barrier: Mbarrier, who: Any, size: int) -> None:  # noqa: ARG002

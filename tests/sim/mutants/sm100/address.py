@@ -46,12 +46,12 @@ mutant("SFA loaded from the map of SFB", other_map, Wrong(""))
 mutant(
     "A signals the next stage's barrier",
     lambda k: tma(k, "A").shift(2, 8),
-    Found("deadlock", "cute.arch.mbarrier_wait(empty_mbar"),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
 )
 mutant(
     "A signals the empty barrier",
     lambda k: tma(k, "A").shift(2, 24),
-    Found("deadlock", "cute.arch.mbarrier_wait(empty_mbar"),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
 )
 mutant("A from 8 rows further", lambda k: tma(k, "A").coordinate(1, 8), Wrong("every output"))
 mutant("B from 64 elements of k further", lambda k: tma(k, "B").coordinate(0, 64), Wrong(""))

@@ -86,7 +86,11 @@ mutant(
     lambda k: k.one("tcgen05.mma", 0).after(k.ptx[k.one("tcgen05.mma", 0).start : k.one("tcgen05.mma", 0).end]),
     Wrong(""),
 )
-mutant("SFA is not loaded", lambda k: tma(k, "SFA").drop(), Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"))
+mutant(
+    "SFA is not loaded",
+    lambda k: tma(k, "SFA").drop(),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
+)
 mutant(
     "SFA is not loaded and not expected",
     lambda k: [tma(k, "SFA").drop(), k.one("mbarrier.arrive.expect_tx").set(2, "34816")],
@@ -95,7 +99,7 @@ mutant(
 mutant(
     "A is loaded twice",
     lambda k: tma(k, "A").after(k.ptx[tma(k, "A").start : tma(k, "A").end]),
-    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
     Found("in-flight", "cute.copy(tma_atom_a"),
     race=Found("race", "cute.copy(tma_atom_a"),
 )

@@ -163,12 +163,12 @@ mutant(
 mutant(
     "map of A: box of 64 rows",
     field("A", "box_dim", "1", "64"),
-    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
 )
 mutant(
     "map of A: box of 128 elements",
     field("A", "box_dim", "0", "128"),
-    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
 )
 mutant("map of B: swizzle of 64 bytes", field("B", "swizzle_mode", "2"), Found("tensor map", "cute.copy(tma_atom_b"))
 mutant("map of B: no swizzle", field("B", "swizzle_mode", "0"), Wrong("rows 0-199 (all), columns 1-127 (112 of them)"))
@@ -176,7 +176,7 @@ mutant("map of A: element type u8", field("A", "elemtype", "0"), Found("tensor m
 mutant(
     "map of A: element stride 2",
     field("A", "element_stride", "1", "2"),
-    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
 )
 mutant("map of SFA: rank 2", field("SFA", "rank", "1"), Found("tensor map", "cute.copy(tma_atom_sfa"))
 mutant("map of A: out of bounds is NaN", field("A", "fill_mode", "1"), Found("tensor map", "cute.copy(tma_atom_a"))

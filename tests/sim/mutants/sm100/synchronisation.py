@@ -70,42 +70,42 @@ mutant(
 mutant(
     "no expect_tx, no arrival",
     lambda k: k.one("mbarrier.arrive.expect_tx").drop(),
-    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"),
+    Found("deadlock", "cute.copy(tma_atom_sfb"),
 )
 mutant(
     "expect_tx of 16 bytes more",
     lambda k: k.one("mbarrier.arrive.expect_tx").set(2, "36880"),
-    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
 )
 mutant(
     "expect_tx of 16 bytes less",
     lambda k: k.one("mbarrier.arrive.expect_tx").set(2, "36848"),
-    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
 )
 mutant(
     "expect_tx of 0 bytes",
     lambda k: k.one("mbarrier.arrive.expect_tx").set(2, "0"),
-    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
     Found("in-flight", "cute.copy(s2t_sfa"),
     race=Found("race", "cute.copy(s2t_sfa"),
 )
 mutant(
     "expect_tx of A and B without scale factors",
     lambda k: k.one("mbarrier.arrive.expect_tx").set(2, "32768"),
-    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
     race=Found("race", "cute.copy(s2t_sfa"),
 )
 mutant(
     "expect_tx on the next stage's barrier",
     lambda k: k.one("mbarrier.arrive.expect_tx").shift(1, 8),
-    Found("deadlock", "cute.arch.mbarrier_wait(empty_mbar"),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
 )
 mutant(
     "arrival without expect_tx",
     lambda k: k.one("mbarrier.arrive.expect_tx").instead(
         "mbarrier.arrive.shared.b64 %mutd0, " + k.one("mbarrier.arrive.expect_tx").operands[1] + ";"
     ),
-    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"),
+    Found("deadlock", "cute.copy(tma_atom_sfb"),
     Found("in-flight", "cute.copy(s2t_sfa"),
     race=Found("race", "cute.copy(s2t_sfa"),
 )
@@ -147,7 +147,7 @@ mutant(
 mutant(
     "wait for a full stage with the other parity",
     lambda k: wait(k, "full_mbar").compute(2, "xor.b32 #, $, 1;", kind="r"),
-    Found("deadlock", "cute.arch.mbarrier_wait(empty_mbar"),
+    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"),
     Found("in-flight", "cute.copy(s2t_sfa"),
 )
 mutant(
@@ -163,20 +163,20 @@ mutant(
 mutant(
     "parity of full stages never flips",
     lambda k: parity(k, "full_mbar").drop(),
-    Found("deadlock", "cute.arch.mbarrier_wait(empty_mbar"),
+    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"),
     Found("in-flight", "cute.copy(tma_atom_a"),
 )
 mutant(
     "parity of empty stages never flips",
     lambda k: parity(k, "empty_mbar").drop(),
-    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"),
+    Found("deadlock", "cute.arch.mbarrier_wait(empty_mbar"),
     Found("mbarrier", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
     race=Found("race", "cute.copy(tma_atom_a"),
 )
 mutant(
     "wait for an empty stage on its full barrier",
     lambda k: wait(k, "empty_mbar").shift(1, -24),
-    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"),
+    Found("deadlock", "cute.arch.mbarrier_wait(empty_mbar"),
     Found("in-flight", "cute.copy(s2t_sfa"),
 )
 mutant(
@@ -189,7 +189,7 @@ mutant(
 mutant(
     "wait for a full stage on its empty barrier",
     lambda k: wait(k, "full_mbar").shift(1, 24),
-    Found("deadlock", "cute.arch.mbarrier_wait(empty_mbar"),
+    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"),
 )
 mutant(
     "no commit to the empty barrier",
@@ -247,7 +247,7 @@ mutant(
 mutant(
     "CTA barrier after the prologue for 160 threads",
     lambda k: k.one("bar.sync", 0, source="sync_threads").instead("bar.sync 0, 160;"),
-    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"),
+    Found("deadlock", "cute.arch.mbarrier_wait(acc_mbar"),
 )
 mutant(
     "CTA barrier after the prologue for 224 threads",

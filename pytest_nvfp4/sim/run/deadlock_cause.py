@@ -1,0 +1,229 @@
+"""The cause of a deadlock: the wait, arrive, count or announcement that is wrong, not the first warp that suffers.
+
+A warp that waits for a phase of an mbarrier depends on the warps that arrive there. The search looks for evidence that
+a protocol is broken at one place, strongest first, and only then follows those dependencies:
+
+1. Bytes: a phase whose arrivals are complete has more or fewer bytes than announced.
+2. A parity that was accepted too early: a wait for data passed before the mbarrier's first phase was complete. A fresh
+   mbarrier counts as if parity 1 were complete (PTX ISA, "mbarrier.test_wait", ``.parity``), which only who fills a
+   stage may rely on.
+3. A parity that skips a phase: a warp waits for phase k of an mbarrier, and phase k - 1 is complete and was never
+   accepted by this warp, which has accepted earlier ones.
+4. A phase with some arrivals, of which others are missing: the count of its init, or a warp that has ended or waits.
+5. A phase without arrivals: followed to the warps that arrived in earlier phases or at the mbarriers of the same init.
+   If that ends at a warp that has ended, it left early. If nothing ever arrived there, the arrive is missing; or, if
+   its waiter has never passed a wait at these mbarriers and waits in a circle, its first parity is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.source import place_of
+from pytest_nvfp4.sim.run.warp import Group, Meeting, Warp
+from pytest_nvfp4.sim.sync.cluster import ClusterBarrier
+from pytest_nvfp4.sim.sync.mbarrier import Actor, Mbarrier, MbarrierFile, actor_name
+from pytest_nvfp4.sim.sync.mbarrier_ops import AnyOf
+from pytest_nvfp4.sim.sync.named import NamedBarrier
+
+_SYNCHRONISATION = (Mbarrier, AnyOf, NamedBarrier, ClusterBarrier, Meeting)
+_AHEAD = 400
+"""Instructions after a wait that are searched for what the warp does next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A cause: the warp and instruction that are wrong, what is wrong, and what to do."""
+
+    warp: Warp
+    at: int
+    text: str
+    hint: str
+
+
+def cause_of(blocked: Sequence[tuple[Warp, Group]], ctas: Iterable[Cta]) -> Cause | None:
+    """Return the likeliest cause, or None if nothing but the waits themselves is known."""
+    waits = [
+        (warp, group, barrier)
+        for warp, group in blocked
+        for barrier in getattr(group.waiting, "barriers", (group.waiting,))
+        if isinstance(barrier, Mbarrier)
+    ]
+    barriers = [
+        barrier for cta in ctas if MbarrierFile in cta.units for barrier in cta.units[MbarrierFile].barriers.values()
+    ]
+    wrong = _bytes(waits, barriers) or _early(barriers) or _skipped(waits)
+    # A warp that waits for registers or TMEM, or spins on memory, keeps others waiting: no arrive of theirs is missing.
+    if wrong is not None or any(not isinstance(group.waiting, _SYNCHRONISATION) for _, group in blocked):
+        return wrong
+    return _partly(waits) or _missing(waits, barriers)
+
+
+_Wait = tuple[Warp, Group, Mbarrier]
+
+
+def _bytes(waits: list[_Wait], barriers: list[Mbarrier]) -> Cause | None:
+    """Return a wrong number of bytes, at the instruction that announces them, or at the copy if none does."""
+    hint = "the bytes of expect_tx must equal those of all copies to this mbarrier in one phase"
+    for _, _, barrier in waits:
+        if not barrier.tx or not (barrier.arrived or not barrier.pending):
+            continue
+        # What one mbarrier lacks, another may have too much of.
+        others = [each for each in barriers if each.cta is barrier.cta and each.tx * barrier.tx < 0]
+        more = "".join(f"; the {each.name} is in {each.state()}" for each in others[:1])
+        elsewhere = others[0].announcer if others and barrier.tx < 0 and not barrier.announced else None
+        if (source := elsewhere or barrier.announcer or barrier.brought) is not None:
+            text = f"{actor_name(source)} and the copies to the {barrier.name} disagree: {barrier.state()}{more}"
+            return Cause(*source, text, hint)
+    return None
+
+
+def _early(barriers: list[Mbarrier]) -> Cause | None:
+    """Return a wait that passed although nothing had completed for it: too early, or twice for one phase."""
+    for barrier in barriers:
+        if barrier.fresh is not None and (barrier.loaded or barrier.announced):
+            text = (
+                f"{actor_name(barrier.fresh)} passed the {barrier.name} before its phase 0 was complete, by parity 1, "
+                "and used a stage that was not yet filled"
+            )
+            hint = "who waits for data starts with parity 0; only who fills a stage starts with parity 1"
+            return Cause(*barrier.fresh, text, hint)
+    for barrier in barriers:
+        if barrier.repeated is not None and barrier.count == barrier.pending:
+            text = f"{actor_name(barrier.repeated)} passed the {barrier.name} twice for one phase"
+            hint = "flip the parity each time that the stage index wraps"
+            return Cause(*barrier.repeated, text, hint)
+    return None
+
+
+def _skipped(waits: list[_Wait]) -> Cause | None:
+    """Return a wait whose parity skips a phase that is complete."""
+    for warp, group, barrier in waits:
+        passed = barrier.accepted.get(warp)
+        first = passed is None and barrier.phase == 1 and barrier.loaded
+        if first or (passed is not None and passed.phase < barrier.phase):
+            text = (
+                f"warp {warp.index} waits for phase {barrier.phase} (parity {barrier.phase & 1}) of the {barrier.name} "
+                f"and has not waited for phase {barrier.phase - 1}, which is complete"
+            )
+            hint = (
+                "who waits for data starts with parity 0, and flips the parity each time that the stage index wraps; "
+                "or the mbarrier counts fewer arrivals than come, and completes too early"
+            )
+            return Cause(warp, group.pc, text, hint)
+    return None
+
+
+def _partly(waits: list[_Wait]) -> Cause | None:
+    """Return a phase of which some arrivals are missing and nothing that waits could add them."""
+    waiting = {warp for warp, _, _ in waits}
+    for warp, group, barrier in waits:
+        if not 0 < barrier.pending < barrier.count:
+            continue
+        now = [record.who for record in barrier.recent if record.phase == barrier.phase]
+        absent = [who for who in barrier.arrivers if who not in now and not isinstance(who, str)]
+        if any(who[0] in waiting for who in absent):
+            continue
+        came = "; ".join(actor_name(who) for who in now)
+        got = f"{barrier.count - barrier.pending} of {barrier.count} arrivals of phase {barrier.phase} came, by {came}"
+        if absent:
+            left, at = absent[0]
+            text = f"{actor_name(absent[0])} does not arrive in phase {barrier.phase} of the {barrier.name}; {got}"
+            return Cause(left, at, text, "all warps that arrive must execute equally many iterations")
+        return Cause(
+            warp, group.pc, f"the {barrier.name} never completes: {got}",
+            "make the count of its init the number of arrivals of one phase, or add the missing arrive",
+        )  # fmt: skip
+    return None
+
+
+def _missing(waits: list[_Wait], barriers: list[Mbarrier]) -> Cause | None:
+    """Return a phase that nothing arrives at, where the dependencies of the waits end."""
+    by_warp = {warp: (group, barrier) for warp, group, barrier in waits}
+    needs = {warp: _arrivers(barrier, barriers) for warp, _, barrier in waits}
+    depending = {warp: _reached(warp, needs) for warp in needs}
+    ends = []
+    for warp, (group, _) in by_warp.items():
+        left = any(other not in by_warp for other in needs[warp])
+        if left or not needs[warp]:
+            # The end of the chain that most warps depend on; then one whose arriver has left; then who fills stages.
+            depends = sum(warp in others for others in depending.values())
+            ends.append(((-depends, not left, not _loads(warp, group.pc)), warp))
+    if not ends:
+        return None
+    warp = min(ends, key=lambda end: end[0])[1]
+    group, barrier = by_warp[warp]
+    gone = [who for each in _ring(barrier, barriers) for who in each.arrivers if _has_left(who, by_warp)]
+    if gone:
+        text = (
+            f"{actor_name(gone[0])} has left its loop and does not arrive in phase {barrier.phase} of the "
+            f"{barrier.name}, for which warp {warp.index} waits"
+        )
+        return Cause(warp, group.pc, text, "give both warps equally many iterations, and both the same order of stages")
+    beside = [other for other, (_, same) in by_warp.items() if same is barrier and other is not warp]
+    unclaimed = [each for each in barriers if each.cta is barrier.cta and each.loaded > each.seen]
+    if beside and unclaimed and _loads(warp, group.pc):
+        other = beside[0]
+        text = (
+            f"warp {other.index} waits for the {barrier.name}, as warp {warp.index} does, which fills stages; and "
+            f"nothing waits for the data at the {unclaimed[0].name}"
+        )
+        return Cause(other, by_warp[other][0].pc, text, "wait for the mbarrier at which the copies complete")
+    ring = _ring(barrier, barriers)
+    place = f"the {barrier.name}, where warp {warp.index} waits for phase {barrier.phase} (parity {barrier.phase & 1})"
+    if not any(warp in each.accepted for each in ring) and _loads(warp, group.pc):
+        return Cause(
+            warp, group.pc, f"nothing has arrived at {place} before it fills the stage for the first time",
+            "who fills a stage starts with parity 1, which a fresh mbarrier passes",
+        )  # fmt: skip
+    return Cause(
+        warp, group.pc, f"no warp ever arrives at {place}",
+        "an arrive or tcgen05.commit to it is missing, or goes to another mbarrier",
+    )  # fmt: skip
+
+
+def _has_left(who: Actor, waiting: Mapping[Warp, object]) -> bool:
+    return not isinstance(who, str) and who[0] not in waiting
+
+
+def _arrivers(barrier: Mbarrier, barriers: list[Mbarrier]) -> set[Warp]:
+    """Return the warps that arrived at an mbarrier in earlier phases, or at those of the same init."""
+    actors = barrier.arrivers or {who for each in _ring(barrier, barriers) for who in each.arrivers}
+    return {who[0] for who in actors if not isinstance(who, str)}
+
+
+def _ring(barrier: Mbarrier, barriers: list[Mbarrier]) -> list[Mbarrier]:
+    """Return the mbarriers of a CTA that one source line initialises: the stages of one ring."""
+    line = _line(barrier.made)
+    return [
+        each for each in barriers if each is barrier or (each.cta is barrier.cta and line and _line(each.made) == line)
+    ]
+
+
+def _line(made: Instruction | None) -> str:
+    return place_of(made) if made is not None and made.location is not None else ""
+
+
+def _reached(warp: Warp, needs: dict[Warp, set[Warp]]) -> set[Warp]:
+    """Return all warps that a warp waits for, directly or not, and itself."""
+    seen: set[Warp] = set()
+    todo = [warp]
+    while todo:
+        one = todo.pop()
+        if one not in seen:
+            seen.add(one)
+            todo += needs.get(one, ())
+    return seen
+
+
+def _loads(warp: Warp, at: int) -> bool:
+    """Return whether a warp announces or copies data between a wait and its next one."""
+    for instruction in warp.cta.launch.kernel.instructions[at + 1 : at + 1 + _AHEAD]:
+        if instruction.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait", "bar.", "barrier.")):
+            return False
+        if instruction.opcode.startswith(("cp.async", "cp.reduce.", "mbarrier.arrive.expect_tx", "mbarrier.expect_tx")):
+            return True
+    return False
