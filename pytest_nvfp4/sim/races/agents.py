@@ -9,7 +9,19 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_nvfp4.sim.races.access import TensorUse
-from pytest_nvfp4.sim.races.clocks import BEFORE, ISSUED, TENSOR, Agent, Clock, Clocks, Epoch, Memo, Snapshot, TickRow
+from pytest_nvfp4.sim.races.clocks import (
+    BEFORE,
+    ISSUED,
+    TENSOR,
+    VISIBLE,
+    Agent,
+    Clock,
+    Clocks,
+    Epoch,
+    Memo,
+    Snapshot,
+    TickRow,
+)
 from pytest_nvfp4.sim.races.cta_exit import PeerAccesses
 from pytest_nvfp4.sim.races.groups import BulkStores, CpAsyncCopies, MapLoads, MapReads
 from pytest_nvfp4.sim.races.lane_order import LaneOrder
@@ -125,6 +137,7 @@ class BarrierState:
         commits: Snapshots of pipes and ``cp.async`` at the time that they requested an arrive, until it is performed.
         performed: Everything before its relaxed arrives (see ``cta_exit``).
         map_loads: By agent, the last use of a tensor map by a load of the current phase (``map_hooks``).
+        near, near_complete: ``arrived`` and ``complete`` without what other CTAs released, once they have (``scopes``).
     """
 
     def __init__(self, clocks: Clocks, barrier: Mbarrier) -> None:
@@ -136,6 +149,8 @@ class BarrierState:
         self.performed: Clock | None = None
         self.commits: deque[Snapshot] = deque()
         self.map_loads: dict[int, int] = {}
+        self.near: Clock | None = None
+        self.near_complete: Clock | None = None
         self.init: Epoch | None = None
         self.at = -1
         self.warp: WarpId | None = None
@@ -146,8 +161,35 @@ class BarrierState:
         now = (agent.number, agent.version)
         if self.joined != now:
             self.arrived.join(agent.clock)
+            if self.near is not None:
+                self.near.join(agent.clock)
             self.joined = now
         agent.advance()
+
+    def join_peer(self, agent: Agent, *, visible: bool) -> None:
+        """Release everything that an agent of another CTA has done and seen, with its generic writes if ``visible``."""
+        self.separate()
+        if visible:
+            self.arrived.join(agent.clock)
+        else:
+            self.arrived.join_performed(agent.clock, self.clocks.generic)
+        self.joined = None
+        agent.advance()
+
+    def separate(self) -> None:
+        """Keep what the own CTA has released apart, before another CTA releases anything."""
+        if self.near is None:
+            self.near = self.clocks.clock()
+            self.near.join(self.arrived)
+
+    def near_snapshot(self) -> Snapshot:
+        """Return a copy of ``complete`` in which no generic write is visible that only other CTAs released."""
+        assert self.complete is not None
+        ticks = self.complete.ticks.copy()
+        if self.near_complete is not None:
+            generic = self.clocks.generic
+            ticks[VISIBLE, generic] = self.near_complete.ticks[VISIBLE, generic]
+        return {self.clocks.number: ticks, **(self.complete.foreign or {})}
 
     def finish(self) -> None:
         """Complete the phase."""
@@ -158,6 +200,10 @@ class BarrierState:
         if self.complete is None:
             self.complete = self.clocks.clock()
         self.complete.join(self.arrived)
+        if self.near is not None:
+            if self.near_complete is None:
+                self.near_complete = self.clocks.clock()
+            self.near_complete.join(self.near)
 
 
 class RoundState:

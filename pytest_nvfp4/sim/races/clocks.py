@@ -5,10 +5,12 @@ mbarrier, the bulk stores of one thread, the ``cp.async`` of a warp, the ``wgmma
 at each release, so that an access is an epoch ``(agent, tick)`` and happened before everything whose clock has at least
 that tick (Flanagan and Freund, "FastTrack", PLDI 2009).
 
-A clock has seven rows, which travel together along every edge of the causality order (PTX ISA, "Memory Consistency
+A clock has eight rows, which travel together along every edge of the causality order (PTX ISA, "Memory Consistency
 Model"):
 
 - ``BEFORE``: what happened before.
+- ``VISIBLE``: what of it has visible writes. An mbarrier's arrive of ``.cta`` scope in another CTA does not pass on
+  those of the generic proxy (``scopes``).
 - ``ASYNC_SHARED``, ``ASYNC_GLOBAL``: what of it is visible to the async proxy, in shared and in global memory (PTX ISA,
   "Proxies"; ``fence.proxy.async``).
 - ``INITS``: which ``mbarrier.init`` are visible; ``fence.mbarrier_init`` sends them through a relaxed cluster barrier.
@@ -30,7 +32,7 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.races.names import AgentInfo
 
 Ticks: TypeAlias = NDArray[np.int64]
-"""Seven rows, one column an agent."""
+"""Eight rows, one column an agent."""
 TickRow: TypeAlias = NDArray[np.int64]
 """One row of them."""
 Snapshot: TypeAlias = dict[int, Ticks]
@@ -39,8 +41,8 @@ Snapshot: TypeAlias = dict[int, Ticks]
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-ROWS = 7
-BEFORE, ASYNC_SHARED, ASYNC_GLOBAL, INITS, TENSOR, ISSUED, SC = range(ROWS)
+ROWS = 8
+BEFORE, VISIBLE, ASYNC_SHARED, ASYNC_GLOBAL, INITS, TENSOR, ISSUED, SC = range(ROWS)
 _FIRST = 48
 """Initial columns of a clock; they double when a cluster has more agents."""
 
@@ -80,6 +82,12 @@ class Clock:
         np.maximum(self.ticks, other.ticks, out=self.ticks)
         if other.foreign:
             self.join_foreign(other.foreign)
+
+    def join_performed(self, other: Clock, generic: NDArray[np.bool_]) -> None:
+        """Join the clock of the same cluster, without the visibility of the writes of some agents."""
+        visible = self.ticks[VISIBLE, generic]
+        self.join(other)
+        self.ticks[VISIBLE, generic] = visible
 
     def join_foreign(self, foreign: Snapshot) -> None:
         """Join ticks of other clusters."""
@@ -144,6 +152,13 @@ class Clocks:
                 clock.ticks = np.concatenate((clock.ticks, np.zeros((ROWS, more), np.int64)), axis=1)
         return len(self.infos) - 1
 
+    @property
+    def generic(self) -> NDArray[np.bool_]:
+        """By column, whether its agent writes through the generic proxy."""
+        result = np.zeros(self._size, np.bool_)
+        result[: len(self.infos)] = [info.kind in ("warp", "cp.async") for info in self.infos]
+        return result
+
     @cached_property
     def previous_launch(self) -> int:
         """The agent of the launch that this one may overlap. It has one tick."""
@@ -184,7 +199,7 @@ class Agent:
         self.version = 0
         self.joined: tuple[int, int] | None = None
         self._released = False
-        self.clock.ticks[slice(SC) if asynchronous else 0, self.number] = 1
+        self.clock.ticks[: SC if asynchronous else ASYNC_SHARED, self.number] = 1
 
     def acquire(self, clock: Clock) -> None:
         """Order everything in ``clock`` before the agent's next action."""
@@ -224,7 +239,7 @@ class Agent:
         if self._released:
             self._released = False
             self.tick += 1
-            self.clock.ticks[0, self.number] = self.tick
+            self.clock.ticks[:ASYNC_SHARED, self.number] = self.tick
             self.version += 1
         return self.tick
 
@@ -247,12 +262,14 @@ class Agent:
     def fence_sc(self) -> None:
         """Execute a ``fence.sc`` of the device: acquire what earlier ones covered, then cover everything before."""
         ticks = self.clock.ticks
-        np.maximum(ticks[BEFORE], ticks[SC], out=ticks[BEFORE])
-        ticks[SC] = ticks[BEFORE]
+        seen = ticks[:ASYNC_SHARED]
+        np.maximum(seen, ticks[SC], out=seen)
+        ticks[SC] = ticks[VISIBLE]
         foreign = self.clock.foreign
         for number, known in (foreign or {}).items():
             covered = known.copy()
-            covered[SC] = covered[BEFORE] = np.maximum(known[BEFORE], known[SC])
+            covered[:ASYNC_SHARED] = np.maximum(known[:ASYNC_SHARED], known[SC])
+            covered[SC] = covered[VISIBLE]
             foreign[number] = covered  # type: ignore[index]
         self.version += 1
         self.advance()
@@ -277,6 +294,6 @@ class Agent:
     def complete_generic(self, number: int, tick: int) -> None:
         """Do the same for work of the generic proxy, which the async proxy sees only behind a proxy fence."""
         ticks = self.clock.ticks
-        if ticks[BEFORE, number] < tick:
-            ticks[BEFORE, number] = tick
+        if ticks[VISIBLE, number] < tick:
+            ticks[:ASYNC_SHARED, number] = tick
             self.version += 1

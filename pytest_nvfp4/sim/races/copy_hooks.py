@@ -46,7 +46,10 @@ class CopyHooks(Hooks):
             state = agents.barriers[barrier]
             if state.number not in agent.initialised or (self.warnings and not state.fenced):
                 self._use_beside(agent, state, barrier, at)
-            state.join(agent)
+            if barrier.cta is w.cta:
+                state.join(agent)
+            else:
+                state.join_peer(agent, visible=False)
             if order is None:
                 key: Hashable = (index, size)
                 footprint = launch.shared.find(key) or shared_footprint(launch, index, size)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pytest_nvfp4.finding import Finding, Where
 from pytest_nvfp4.sim.races.access import Access
@@ -30,6 +31,13 @@ _VERBS = {"atom": "update", "red": "update", "tcgen05.dealloc": "free"}
 _GroupKey = tuple[object, ...]
 
 
+class Missing(NamedTuple):
+    """What two accesses lack, and the instructions that would order them, for messages."""
+
+    message: str
+    hint: str
+
+
 @dataclass(frozen=True, slots=True)
 class AccessPair:
     """Two accesses that lack an order.
@@ -45,6 +53,7 @@ class AccessPair:
         missing: Of a warning: the instructions that are missing between them.
         partial: The release behind the earlier access that the later one is ordered behind, if only lanes of the warp
             execute it that have not made the access.
+        scope: What they lack if only a scope between them is too narrow.
     """
 
     kind: str
@@ -59,6 +68,7 @@ class AccessPair:
     witness: WarpId | None = None
     missing: tuple[str, ...] = ()
     partial: PartialRelease | None = None
+    scope: Missing | None = None
 
 
 COPY_FENCE = "copy-fence"
@@ -287,6 +297,8 @@ class Reporter:
 
     def _missing(self, pair: AccessPair) -> tuple[str, str]:
         """Return the missing edge of the causality order, and the instructions that would create it."""
+        if pair.scope is not None:
+            return pair.scope
         old, new = pair.old, pair.new
         first, second = self.line(old.at), self.line(new.at)
         kind, name = pair.old_agent.kind, pair.old_agent.name

@@ -27,7 +27,7 @@ from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
 from pytest_nvfp4.sim.races.access_sets import AccessSets
-from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, BEFORE, Clock
+from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, BEFORE, VISIBLE, Clock
 from pytest_nvfp4.sim.races.map_uses import MAP_BYTES, MapUses
 from pytest_nvfp4.sim.races.touched import READ, STRONG_READ, STRONG_WRITE, WRITE, TouchedUnits
 
@@ -322,7 +322,7 @@ class GlobalShadow:
         units = slice(offset // shadow.unit, (offset + MAP_BYTES) // shadow.unit)
         for number in set(shadow.writes[units].tolist()):
             for old in map(self.sets.access, self.sets.members(number)):
-                if not _ordered(old, access, clock):
+                if not _ordered(old, access, clock, VISIBLE):
                     self.report(GlobalConflict(shadow, offset, old, True, access, False, clock, False, map_use=True))
 
     def _settle(self, shadow: RegionShadow) -> None:
@@ -389,7 +389,7 @@ class GlobalShadow:
                 if sets.sync_counts[member - 1] == sync_count and old[0] == access[0] and old[4] is access[4]:
                     self.again = True
                     continue
-                ordered = _ordered(old, access, clock)
+                ordered = _ordered(old, access, clock, VISIBLE if old_writes else BEFORE)
                 # A generic write needs a proxy fence before an access through the async proxy (PTX ISA, "Proxies").
                 if ordered and not (old_writes and access[2] & ASYNC and not old[2] & ASYNC):
                     continue
@@ -403,7 +403,7 @@ def _covers(new: Access, old: Access, clock: Clock) -> bool:
     """Return whether everything that races with an earlier read (or write) also races with a new one."""
     if new[2] & STRONG and not old[2] & STRONG:
         return False
-    return old[2] & ASYNC == new[2] & ASYNC and _ordered(old, new, clock)
+    return old[2] & ASYNC == new[2] & ASYNC and _ordered(old, new, clock, VISIBLE)
 
 
 def _ordered(old: Access, new: Access, clock: Clock, row: int = BEFORE) -> bool:

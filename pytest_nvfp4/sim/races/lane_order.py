@@ -37,7 +37,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_nvfp4.sim.memory.pattern import Pattern
-from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, BEFORE, Agent, TickRow, Ticks
+from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, BEFORE, Agent, TickRow, Ticks
 
 _SETS = 8
 """Sets of lanes of a warp with an agent of their own. The accesses of further sets count as those of the whole warp."""
@@ -109,7 +109,7 @@ class LaneOrder:
             number = self._number(mask)
         if self.open.get(number) != tick and number != agent.number:
             self.open[number] = tick
-            agent.clock.ticks[BEFORE, number] = tick
+            agent.clock.ticks[:ASYNC_SHARED, number] = tick
             agent.version += 1
         return number
 

@@ -13,7 +13,7 @@ from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sim.monitor import PipeAccesses
 from pytest_nvfp4.sim.races.access import ASYNC, Access
-from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, BEFORE, Agent, Clocks, Memo, Ticks
+from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, BEFORE, VISIBLE, Agent, Clocks, Memo, Ticks
 from pytest_nvfp4.sim.races.early_use import early_uses
 from pytest_nvfp4.sim.races.findings import COPY_FENCE, PROXY, RACE, WARNING, AccessPair, Reporter
 from pytest_nvfp4.sim.races.global_shadow import GlobalConflict, GlobalShadow
@@ -24,6 +24,7 @@ from pytest_nvfp4.sim.races.map_uses import MapAccesses, MapUses
 from pytest_nvfp4.sim.races.names import AgentInfo, WarpId
 from pytest_nvfp4.sim.races.orders import Order, order_of
 from pytest_nvfp4.sim.races.partition import Partition
+from pytest_nvfp4.sim.races.scopes import NarrowScopes, acquires_in_cta, arrives_in_cta
 from pytest_nvfp4.sim.races.shadow import Conflict
 from pytest_nvfp4.sim.races.sync_variables import SyncVariables
 from pytest_nvfp4.sim.races.tensor_order import Omissions, ordered_by_fences
@@ -79,6 +80,8 @@ class LaunchRaces:
         bulk_waits: By warp, how many of its tensor loads it had issued at its last wait for bulk groups.
         tensor_parts: The parts that operations of the tensor core touch.
         order, relaxed: By instruction, its memory order, and whether it is ``.relaxed``.
+        arrives_in_cta, acquires_in_cta: By mbarrier instruction, whether its scope is ``.cta``.
+        narrow_scopes: Those that were executed and leave out a CTA.
         matrix: By instruction, how its lanes hold what they access in shared memory (``warp_lanes``).
         tensor_kind: By tcgen05 instruction, its operation (``mma``, ``cp``, ``ld`` ...), and the kind of an MMA.
     """
@@ -102,6 +105,9 @@ class LaunchRaces:
         instructions = grid.kernel.instructions
         self.order = Memo[int, Order](lambda at: order_of(instructions[at]))
         self.relaxed = Memo[int, bool](lambda at: "relaxed" in instructions[at].parts)
+        self.arrives_in_cta = Memo[int, bool](lambda at: arrives_in_cta(instructions[at]))
+        self.acquires_in_cta = Memo[int, bool](lambda at: acquires_in_cta(instructions[at]))
+        self.narrow_scopes = NarrowScopes(grid)
         self.matrix = Memo[int, int](lambda at: matrix_of(instructions[at]))
         self.tensor_kind = Memo[int, tuple[str, str]](lambda at: _tensor_kind(instructions[at].parts))
         self._early_lines: set[str] = set()
@@ -183,7 +189,9 @@ class LaunchRaces:
         if lanes is not None and isinstance(old.detail, LaneItems):
             touching = touching_lanes(old.detail, self.shared.units(conflict.part))
             proxy = conflict.old_writes and conflict.new.flags & ASYNC
-            ordered = lanes.orders(conflict.ticks, old.agent, old.tick, touching, BEFORE)
+            ordered = lanes.orders(
+                conflict.ticks, old.agent, old.tick, touching, VISIBLE if conflict.old_writes else BEFORE
+            )
             visible = not proxy or lanes.orders(conflict.ticks, old.agent, old.tick, touching, ASYNC_SHARED)
             if ordered and visible:
                 return
@@ -284,6 +292,9 @@ class LaunchRaces:
             conflict.old_writes,
             conflict.new_writes,
             foreign=foreign,
+            scope=None
+            if foreign or not conflict.old_writes
+            else self.narrow_scopes.missing(old, new, conflict.clock.ticks),
         )
         monitor = self.grid.machine.monitor
         same_statement = conflict.old_writes and not old.flags and self.grid.place(old.at) == self.grid.place(new.at)
@@ -306,10 +317,13 @@ class LaunchRaces:
     ) -> None:
         clocks, old, new = conflict.shadow.clocks, conflict.old, conflict.new
         witness = _witness(clocks, old, new) if kind == RACE else None
+        narrow = kind == RACE and conflict.old_writes
+        scope = self.narrow_scopes.missing(old, new, conflict.ticks) if narrow else None
         self.reporter.pair(
             AccessPair(
                 kind, place, old, new, clocks.infos[old.agent], clocks.infos[new.agent], conflict.old_writes,
                 conflict.new_writes, witness=witness, missing=missing, partial=partial,
+                scope=scope,
             )
         )  # fmt: skip
 

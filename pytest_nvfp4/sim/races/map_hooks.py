@@ -119,9 +119,9 @@ class MapHooks(MemoryHooks):
         launch.reporter.other(
             WARNING,
             f"{launch.reporter.line(at)} in {agent.id} publishes {int((~written).sum())} bytes of shared memory that "
-            f"were never written, from byte {first} of the tensor map on: they hold no field of a map, so that the copies "
-            "are right, but the 128 bytes differ from run to run; CuTe DSL's template has 64 bytes, and official "
-            "kernels leave the others",
+            f"were never written, from byte {first} of the tensor map on: they hold no field of a map, so that the "
+            "copies are right, but the 128 bytes differ from run to run; CuTe DSL's template has 64 bytes, and "
+            "official kernels leave the others",
             "store zeros to the 128 bytes in shared memory before the template is copied there (copy_tensormap)",
             warp=agent.id,
             at=at,

@@ -16,7 +16,7 @@ from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.memory.shared import SharedMemory
 from pytest_nvfp4.sim.races.access import STRONG, Access, make_access
 from pytest_nvfp4.sim.races.agents import WarpAgent
-from pytest_nvfp4.sim.races.clocks import BEFORE
+from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE
 from pytest_nvfp4.sim.races.findings import RACE
 from pytest_nvfp4.sim.races.global_shadow import item_rows
 from pytest_nvfp4.sim.races.hooks import Hooks, shared_footprint
@@ -197,7 +197,7 @@ class MemoryHooks(Hooks):
         self._use(agent, state, barrier, at)
         copies = agent.agents.copies[agent]
         snapshot = agent.snapshot()
-        snapshot[agent.clocks.number][BEFORE, copies.number] = copies.issued
+        snapshot[agent.clocks.number][:ASYNC_SHARED, copies.number] = copies.issued
         state.commits.append(snapshot)
         agent.advance()
 

@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
-from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE, Clocks, Ticks
+from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE, VISIBLE, Clocks, Ticks
 from pytest_nvfp4.sim.races.partition import Partition
 
 
@@ -98,7 +98,7 @@ class Shadow:
             old = writes[part]
             known = reads[part]
             if old is not None and old[0] != ordered:
-                if ticks[BEFORE, old[0]] < old[1]:
+                if ticks[VISIBLE, old[0]] < old[1]:
                     if not old[2] & access[2] & STRONG:
                         self.report(Conflict(self, part, old, True, access, False, ticks))
                 elif access[2] & ASYNC and not old[2] & ASYNC and ticks[ASYNC_SHARED, old[0]] < old[1]:
@@ -148,7 +148,7 @@ class Shadow:
             old = writes[part]
             if old is not None and old is not checked and old[0] != ordered:
                 checked = old
-                if ticks[BEFORE, old[0]] < old[1]:
+                if ticks[VISIBLE, old[0]] < old[1]:
                     if not old[2] & access[2] & STRONG:
                         self.report(Conflict(self, part, old, True, access, True, ticks))
                 elif access[2] & ASYNC and not old[2] & ASYNC and ticks[ASYNC_SHARED, old[0]] < old[1]:
@@ -168,9 +168,8 @@ class Shadow:
             covered[_Covered(read[0], False, read[2] & STRONG)] = read
 
     def _check_covered(self, part: int, access: Access, ticks: Ticks, *, writes: bool) -> None:
-        before = ticks[BEFORE]
         for (agent, wrote, strong), old in self.covered[part].items():
-            if (wrote or writes) and before[agent] < old[1] and not strong & access[2]:
+            if (wrote or writes) and ticks[VISIBLE if wrote else BEFORE, agent] < old[1] and not strong & access[2]:
                 self.report(Conflict(self, part, old, wrote, access, writes, ticks))
 
     def dissolve(self) -> None:

@@ -18,6 +18,7 @@ from pytest_nvfp4.sim.races.clocks import INITS, ISSUED, TENSOR, Clock, Epoch
 from pytest_nvfp4.sim.races.findings import RACE
 from pytest_nvfp4.sim.races.hooks import Hooks
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, fence_scope, is_sc
+from pytest_nvfp4.sim.races.scopes import NarrowScope
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.mbarrier import Actor, Mbarrier
 
@@ -91,13 +92,14 @@ class SyncHooks(Hooks):
         if barrier.cta is not w.cta:
             arrive = Access(agent.number, agent.epoch(), 0, at, agent.id)
             self._memory(barrier.cta).peer_accesses.last[agent.number] = arrive
+            state.separate()
         if state.commits and w.cta.launch.kernel.instructions[at].opcode.startswith("cp.async"):
             state.arrived.join_snapshot(state.clocks.number, state.commits.popleft())
         elif agent.lane_order.open:
             with agent.lane_order.releasing(lanes, w.live, at):
-                _release(agent, state, relaxed=agent.launch.relaxed[at])
+                _release(agent, state, at, barrier)
         else:
-            _release(agent, state, relaxed=agent.launch.relaxed[at])
+            _release(agent, state, at, barrier)
 
     def mbarrier_bytes(self, barrier: Mbarrier, who: Actor, size: int) -> None:
         """Make the data of the phase's copies visible to waiters, in all proxies.
@@ -121,14 +123,20 @@ class SyncHooks(Hooks):
             self._check_parity(agent, mask, state, barrier, at)
         complete = state.complete
         if complete is not None:
-            if agent.launch.relaxed[at]:
-                scope = CTA if barrier.cta is w.cta else CLUSTER
-                agent.fences.observe(scope, {agent.clocks.number: complete.ticks.copy()})
+            launch = agent.launch
+            if state.near_complete is not None and (launch.relaxed[at] or launch.acquires_in_cta[at]):
+                agent.fences.observe(CLUSTER, {agent.clocks.number: complete.ticks.copy()})
+            if launch.relaxed[at]:
+                agent.fences.observe(CTA, state.near_snapshot())
                 _pass_tensor_work(complete, agent.clock)
                 agent.version += 1
                 agent.memory.peer_accesses.observe(complete)
             else:
-                agent.acquire(complete)
+                if state.near_complete is not None and launch.acquires_in_cta[at]:
+                    launch.narrow_scopes.add(NarrowScope(at, agent.id, barrier.cta.rank, acquires=True))
+                    agent.acquire_snapshot(state.near_snapshot())
+                else:
+                    agent.acquire(complete)
                 agent.lanes.synchronise()
             agent.memory.peer_accesses.observe(state.performed)
 
@@ -169,7 +177,10 @@ class SyncHooks(Hooks):
         agent = w.units.get(WarpAgent) or self._warp(w)
         state = agent.agents.rounds[barrier]
         with agent.lane_order.releasing(mask, w.live, at):
-            _release(agent, state, relaxed=agent.launch.relaxed[at])
+            if agent.launch.relaxed[at]:
+                _release_relaxed(agent, state, scope=CLUSTER)
+            else:
+                agent.release(state.arrived)
 
     def barrier_completed(self, barrier: Any) -> None:
         """Complete the round."""
@@ -187,25 +198,31 @@ class SyncHooks(Hooks):
             agent.memory.cluster_ticks.setdefault(agent.number, agent.epoch())
 
 
-def _release(agent: WarpAgent, state: BarrierState | RoundState, *, relaxed: bool) -> None:
-    """Release to a barrier."""
-    if relaxed:
-        _release_relaxed(agent, state)
-    elif isinstance(state, BarrierState):
+def _release(agent: WarpAgent, state: BarrierState, at: int, barrier: Mbarrier) -> None:
+    """Release to an mbarrier."""
+    launch = agent.launch
+    near = barrier.cta.rank == agent.id.rank
+    if launch.relaxed[at]:
+        _release_relaxed(agent, state, scope=CTA if near else CLUSTER)
+        if near and state.near is not None:
+            _release_fenced(agent, state.near, CTA)
+    elif near:
         state.join(agent)
     else:
-        agent.release(state.arrived)
+        in_cta = launch.arrives_in_cta[at]
+        if in_cta:
+            launch.narrow_scopes.add(NarrowScope(at, agent.id, barrier.cta.rank, acquires=False))
+            _release_fenced(agent, state.arrived, CLUSTER)
+        state.join_peer(agent, visible=not in_cta)
 
 
-def _release_relaxed(agent: WarpAgent, state: BarrierState | RoundState) -> None:
+def _release_relaxed(agent: WarpAgent, state: BarrierState | RoundState, *, scope: int) -> None:
     """Release, by a relaxed arrive, what a fence before it covered, the initialised mbarriers, and tcgen05 work.
 
     Observers of the arrive know everything before it as performed (``cta_exit``).
     """
     clock = state.arrived
-    fenced = agent.fences.fenced.get(CLUSTER)
-    if fenced is not None:
-        clock.join_snapshot(agent.clocks.number, fenced)
+    _release_fenced(agent, clock, scope)
     row = clock.ticks[INITS]
     np.maximum(row, agent.clock.ticks[INITS], out=row)
     _pass_tensor_work(agent.clock, clock)
@@ -213,6 +230,13 @@ def _release_relaxed(agent: WarpAgent, state: BarrierState | RoundState) -> None
         state.performed = agent.clocks.clock()
     state.performed.join(agent.clock)
     agent.advance()
+
+
+def _release_fenced(agent: WarpAgent, clock: Clock, scope: int) -> None:
+    """Release what a fence of at least a scope has covered."""
+    fenced = agent.fences.fenced.get(scope)
+    if fenced is not None:
+        clock.join_snapshot(agent.clocks.number, fenced)
 
 
 def _pass_tensor_work(source: Clock, target: Clock) -> None:

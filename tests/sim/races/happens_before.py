@@ -25,22 +25,28 @@ units = st.one_of(
 accesses = st.tuples(
     st.just("access"), st.integers(0, AGENTS - 1), units, st.booleans(), st.sampled_from([0, ASYNC, STRONG])
 )
-edges = st.tuples(st.sampled_from(["release", "acquire"]), st.integers(0, AGENTS - 1), st.integers(0, OBJECTS - 1))
+edges = st.tuples(
+    st.sampled_from(["release", "acquire", "narrow"]), st.integers(0, AGENTS - 1), st.integers(0, OBJECTS - 1)
+)
 fences = st.tuples(st.just("fence"), st.integers(0, AGENTS - 1))
 programs = st.lists(st.one_of(accesses, accesses, edges, edges, fences), min_size=2, max_size=40)
 
 
 @dataclass
 class Graph:
-    """Events as nodes. An edge also says whether it carries what is visible to the async proxy: all of them do."""
+    """Events as nodes. All edges carry what is visible to the async proxy; narrow ones carry no writes."""
 
     before: list[set[int]] = field(default_factory=list)
-    """By event, all events that happened before it, itself included."""
+    """By event, all events that were executed before it, itself included."""
+    written: list[set[int]] = field(default_factory=list)
+    """By event, those of them from which a path without a narrow edge leads to it."""
     visible: list[set[int]] = field(default_factory=list)
     """By event, those of them behind which, on some path to it, a proxy fence lies."""
 
-    def add(self, preceding: list[int], *, fence: bool = False) -> int:
+    def add(self, preceding: list[int], narrow: list[int], *, fence: bool = False) -> int:
         index = len(self.before)
+        self.written.append({index}.union(*(self.written[p] for p in preceding)))
+        preceding = preceding + narrow
         before = {index}.union(*(self.before[p] for p in preceding))
         visible: set[int] = set().union(*(self.visible[p] for p in preceding))
         if fence:
@@ -55,14 +61,19 @@ def racy_by_definition(program: Sequence[tuple[Any, ...]]) -> tuple[int, set[int
     graph = Graph()
     last: dict[int, int] = {}
     released: dict[int, list[int]] = {}
+    narrowed: dict[int, list[int]] = {}
     seen: list[tuple[int, int, tuple[int, ...], bool, int]] = []
     for index, step in enumerate(program):
         kind, agent = step[0], step[1]
         preceding = [last[agent]] if agent in last else []
+        narrow: list[int] = []
         if kind == "acquire":
             preceding += released.get(step[2], [])
-        event = graph.add(preceding, fence=kind == "fence")
+            narrow = narrowed.get(step[2], [])
+        event = graph.add(preceding, narrow, fence=kind == "fence")
         last[agent] = event
+        if kind == "narrow":
+            narrowed.setdefault(step[2], []).append(event)
         if kind == "release":
             released.setdefault(step[2], []).append(event)
         if kind != "access":
@@ -73,7 +84,8 @@ def racy_by_definition(program: Sequence[tuple[Any, ...]]) -> tuple[int, set[int
             if not (writes or wrote) or not set(touched) & set(bytes_) or flags & theirs & STRONG:
                 continue
             needs_fence = flags & ASYNC and not theirs & ASYNC and wrote
-            if other not in graph.before[event] or (needs_fence and other not in graph.visible[event]):
+            ordered = (graph.written if wrote else graph.before)[event]
+            if other not in ordered or (needs_fence and other not in graph.visible[event]):
                 bad.add(at)
         if bad:
             return index, bad
@@ -93,6 +105,9 @@ def racy_by_clocks(program: Sequence[tuple[Any, ...]]) -> tuple[int, set[int]] |
         agent = agents[step[1]]
         if step[0] == "release":
             agent.release(objects[step[2]])
+        elif step[0] == "narrow":
+            objects[step[2]].join_performed(agent.clock, clocks.generic)
+            agent.advance()
         elif step[0] == "acquire":
             agent.acquire(objects[step[2]])
         elif step[0] == "fence":

@@ -33,6 +33,9 @@ def racy_by_shadow(program: Sequence[tuple[Any, ...]], *, sets: int = 1 << 17) -
         agent = agents[step[1]]
         if step[0] == "release":
             agent.release(objects[step[2]])
+        elif step[0] == "narrow":
+            objects[step[2]].join_performed(agent.clock, clocks.generic)
+            agent.advance()
         elif step[0] == "acquire":
             agent.acquire(objects[step[2]])
         elif step[0] == "fence":

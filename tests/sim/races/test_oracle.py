@@ -1,6 +1,7 @@
 """Clocks, parts and shadows against happens-before computed from the definition: reachability in the graph of events.
 
-Random programs of a few agents: accesses to random bytes, releases into and acquires from random objects, proxy fences.
+Random programs of a few agents: accesses to random bytes, releases into and acquires from random objects (the narrow
+ones release no writes), proxy fences.
 The detector and the graph must agree on the first access that races, and on whether anything does.
 """
 
@@ -46,6 +47,10 @@ def test_an_oracle_that_never_finds_anything_would_fail():
     assert racy_by_definition(program) == (1, {0}) == racy_by_clocks(program)
     ordered = [program[0], ("release", 0, 0), ("acquire", 1, 0), program[1]]
     assert racy_by_definition(ordered) is None is racy_by_clocks(ordered)
+    narrow = [program[0], ("narrow", 0, 0), ("acquire", 1, 0), program[1]]
+    assert racy_by_definition(narrow) == (3, {0}) == racy_by_clocks(narrow)
+    freed = [("access", 0, (2,), False, 0), ("narrow", 0, 0), ("acquire", 1, 0), ("access", 1, (2,), True, 0)]
+    assert racy_by_definition(freed) is None is racy_by_clocks(freed)
     proxy = [program[0], ("release", 0, 0), ("acquire", 1, 0), ("access", 1, (2,), False, ASYNC)]
     assert racy_by_definition(proxy) == (3, {0}) == racy_by_clocks(proxy)
     assert racy_by_clocks([proxy[0], ("fence", 0), *proxy[1:]]) is None
