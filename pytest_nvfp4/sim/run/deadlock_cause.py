@@ -6,13 +6,15 @@ a protocol is broken at one place, strongest first, and only then follows those 
 1. Bytes: a phase whose arrivals are complete has more or fewer bytes than announced.
 2. A parity that was accepted too early: a wait for data passed before the mbarrier's first phase was complete. A fresh
    mbarrier counts as if parity 1 were complete (PTX ISA, "mbarrier.test_wait", ``.parity``), which only who fills a
-   stage may rely on.
+   stage may rely on. Likewise, a wait that passed twice for one phase of a ring.
 3. A parity that skips a phase: a warp waits for phase k of an mbarrier, and phase k - 1 is complete and was never
-   accepted by this warp, which has accepted earlier ones.
+   accepted by this warp, which has accepted earlier ones; or its first wait for data is for phase 1.
 4. A phase with some arrivals, of which others are missing: the count of its init, or a warp that has ended or waits.
 5. A phase without arrivals: followed to the warps that arrived in earlier phases or at the mbarriers of the same init.
-   If that ends at a warp that has ended, it left early. If nothing ever arrived there, the arrive is missing; or, if
+   If that ends at a warp that has left its loop, it left early. If nothing ever arrived there, the arrive is missing; or, if
    its waiter has never passed a wait at these mbarriers and waits in a circle, its first parity is wrong.
+
+The last two are left out while a warp waits for registers or TMEM, or spins on memory.
 """
 
 from __future__ import annotations
@@ -92,7 +94,8 @@ def _early(barriers: list[Mbarrier]) -> Cause | None:
             hint = "who waits for data starts with parity 0; only who fills a stage starts with parity 1"
             return Cause(*barrier.fresh, text, hint)
     for barrier in barriers:
-        if barrier.repeated is not None and barrier.count == barrier.pending:
+        # A barrier that is alone may be waited for in each iteration although it completes once.
+        if barrier.repeated is not None and barrier.count == barrier.pending and len(_ring(barrier, barriers)) > 1:
             text = f"{actor_name(barrier.repeated)} passed the {barrier.name} twice for one phase"
             hint = "flip the parity each time that the stage index wraps"
             return Cause(*barrier.repeated, text, hint)

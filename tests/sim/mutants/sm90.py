@@ -166,7 +166,9 @@ sync(
 
 address = Mutants("address", kernel="group_gemm_kernel")
 address(
-    "tokens to the own CTA only", lambda k: bulk(k).set(4, "1"), Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar")
+    "tokens to the own CTA only",
+    lambda k: bulk(k).set(4, "1"),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
 )
 address(
     "tokens of a row further",
