@@ -11,8 +11,8 @@ a protocol is broken at one place, strongest first, and only then follows those 
    accepted by this warp, which has accepted earlier ones; or its first wait for data is for phase 1.
 4. A phase with some arrivals, of which others are missing: the count of its init, or a warp that has ended or waits.
 5. A phase without arrivals: followed to the warps that arrived in earlier phases or at the mbarriers of the same init.
-   If that ends at a warp that has left its loop, it left early. If nothing ever arrived there, the arrive is missing; or, if
-   its waiter has never passed a wait at these mbarriers and waits in a circle, its first parity is wrong.
+   If that ends at a warp that has left its loop, it left early. If nothing ever arrived there, the arrive is missing;
+   or, if its waiter fills stages and has never passed a wait at these mbarriers, its first parity is wrong.
 
 The last two are left out while a warp waits for registers or TMEM, or spins on memory.
 """
