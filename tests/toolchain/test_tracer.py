@@ -268,7 +268,8 @@ class TestFacts:
         assert prepare(lambda problem_sizes, *, tiles: (problem_sizes, tiles), sizes) is None
 
     def test_custom_kernel_takes_the_inputs_alone(self, trace_it: TraceIt) -> None:
-        source = CONTRACT.replace("def custom_kernel(data: input_t", "def custom_kernel(data: input_t, stream, *, tile=128")
+        taken = "def custom_kernel(data: input_t"
+        source = CONTRACT.replace(taken, f"{taken}, stream, *, tile=128")
         kind, text, line = only_error(trace_it(source, entry=None))
         assert (kind, line) == ("contract", line_of(source, "def custom_kernel"))
         assert "custom_kernel(data, stream, *, tile=128) cannot be called" in text
