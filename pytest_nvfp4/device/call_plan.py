@@ -7,7 +7,8 @@ kernel cannot predict:
 
 - one call is followed at once by a call in the same memory in which one row of A of each group differs;
 - one call is in memory of its own, where the inputs begin at a storage offset, while the memory of an earlier call
-  still holds that call's inputs and outputs.
+  still holds that call's inputs and outputs;
+- with ``side_stream``, one call more is between the caller's work on a stream of its own (``worker.side_stream``).
 
 The worker makes the calls, and the parent, which has the same seed, knows which call it judges.
 """
@@ -41,6 +42,7 @@ class PlannedCall:
         visit: None for the case's own inputs; else one row of A of each group changes (see ``rotation.inputs_at``).
         offset: Whether the inputs begin at a storage offset, in new memory.
         other_sizes: Sizes of a call that is not judged, in place of those of the case; None for the sizes of the case.
+        side_stream: Whether another stream than the default one is current, with the caller's work before and after.
     """
 
     case: int
@@ -48,9 +50,10 @@ class PlannedCall:
     visit: int | None = None
     offset: bool = False
     other_sizes: Sizes | None = None
+    side_stream: bool = False
 
 
-def plan_calls(cases: Sequence[JobCase], seed: int) -> list[PlannedCall]:
+def plan_calls(cases: Sequence[JobCase], seed: int, *, side_stream: bool = False) -> list[PlannedCall]:
     """Plan the calls of a job; ``seed`` determines what the kernel cannot predict."""
     draw = random.Random(seed)
     by_sizes: dict[Sizes, list[int]] = {}
@@ -69,6 +72,8 @@ def plan_calls(cases: Sequence[JobCase], seed: int) -> list[PlannedCall]:
         plan += visits.next_calls(len(plan))
         if not visits.cases:
             waiting.remove(visits)
+            if side_stream:
+                plan.append(PlannedCall(plan[-1].case, side_stream=True))
     return plan
 
 
@@ -143,6 +148,11 @@ def describe(plan: Sequence[PlannedCall], position: int, cases: Sequence[JobCase
         for index in range(position)
         if plan[index].other_sizes is None and cases[plan[index].case].problem.sizes == sizes
     ]
+    if call.side_stream:
+        return (
+            "while a stream of the caller's is torch's current stream, which fills the inputs late and takes the "
+            "outputs as soon as it may: launch on cuda.CUstream(torch.cuda.current_stream().cuda_stream)"
+        )
     if not same:
         return f"{FIRST} of these sizes, after calls of other sizes: {position}" if position else f"{FIRST} call"
     if call.reuse is not None:

@@ -79,7 +79,9 @@ class _Calls:
     def of(cls, job: Job, result: Result, folder: Path) -> _Calls:
         manners: list[str] = []
         if job.action == "verify":
-            plan = call_plan.plan_calls(job.cases, job.order_seed)
+            plan = call_plan.plan_calls(
+                job.cases, job.order_seed, side_stream=job.kernel is not None and job.kernel.side_stream
+            )
             manners = [call_plan.describe(plan, position, job.cases) for position in range(len(plan))]
         launched = {report.call: len(report.launches) for report in result.cases if report.launches is not None}
         return cls(job.cases, result.outputs, result.cases, launched, manners, folder)

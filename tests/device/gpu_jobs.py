@@ -14,13 +14,13 @@ from pytest_nvfp4.problem import parse_shape, resolve
 KERNELS = Path(__file__).parent / "kernels"
 
 
-def spec(device: LocalDevice, path: Path) -> tuple[KernelSpec, Path]:
+def spec(device: LocalDevice, path: Path, *, side_stream: bool = False) -> tuple[KernelSpec, Path]:
     major, minor = device.describe().capability
-    return KernelSpec.from_files(path, arch=f"sm_{major}{minor}a")
+    return KernelSpec.from_files(path, arch=f"sm_{major}{minor}a", side_stream=side_stream)
 
 
-def verified(device: LocalDevice, folder: Path, path: Path) -> list[CaseVerdict]:
-    kernel, base = spec(device, path)
+def verified(device: LocalDevice, folder: Path, path: Path, *, side_stream: bool = False) -> list[CaseVerdict]:
+    kernel, base = spec(device, path, side_stream=side_stream)
     cases = [
         JobCase(problem=ProblemSpec.of(parse_shape(shape)), family=family)
         for shape in ("40x128x256", "7x128x256,130x128x512")

@@ -48,6 +48,14 @@ def test_work_on_another_stream_goes_red_when_it_is_timed(device: LocalDevice, t
     assert any("another stream" in text for text in said), said
 
 
+@pytest.mark.parametrize(("kernel", "right"), [("honest", True), ("cheat_other_stream", False)])
+def test_work_must_be_ordered_with_the_callers_stream(
+    device: LocalDevice, tmp_path: Path, kernel: str, right: bool
+) -> None:
+    verdicts = verified(device, tmp_path, KERNELS / f"{kernel}.py", side_stream=True)
+    assert ({verdict.status for verdict in verdicts} == {"passed"}) is right, verdicts
+
+
 def test_a_fault_on_the_device_does_not_reach_the_next_job(device: LocalDevice, tmp_path: Path) -> None:
     text = (
         (KERNELS / "honest.py")

@@ -146,6 +146,11 @@ class TestPlan:
                 assert any(len(call.other_sizes or ()) == len(sizes) for call in before)
                 assert not any(call.other_sizes == sizes for call in before)
 
+    def test_with_a_side_stream_each_list_of_sizes_is_called_once_more(self) -> None:
+        plan = plan_calls(self.cases, 4, side_stream=True)
+        assert sorted(call.case // 3 for call in plan if call.side_stream) == [0, 1, 2]
+        assert not any(call.side_stream for call in plan_calls(self.cases, 4))
+
     def test_memory_is_reused_only_for_equal_sizes(self) -> None:
         for seed in range(20):
             plan = plan_calls(self.cases, seed)

@@ -20,11 +20,13 @@ pytest.importorskip("torch")
 SHAPES = ("40x128x256,9x128x256", "9x128x256,130x128x512", "7x128x256")
 
 
-def verdicts(folder: Path, text: str, *shapes: str, seed: int) -> dict[str, list[CaseVerdict]]:
+def verdicts(
+    folder: Path, text: str, *shapes: str, seed: int, side_stream: bool = False
+) -> dict[str, list[CaseVerdict]]:
     """The verdicts on a kernel, by problem."""
     path = folder / "kernel.py"
     path.write_text(HONEST + text)
-    spec, base = KernelSpec.from_files(path, arch="sm_100a")
+    spec, base = KernelSpec.from_files(path, arch="sm_100a", side_stream=side_stream)
     cases = tuple(
         JobCase(problem=ProblemSpec.of(parse_shape(shape)), family=family)
         for shape in shapes
@@ -75,7 +77,7 @@ def custom_kernel(data):
         c[:, :, 0].copy_(space)
     return [c for _, _, c in abc]
 """
-    for found in verdicts(tmp_path, text, *SHAPES, seed=3).values():
+    for found in verdicts(tmp_path, text, *SHAPES, seed=3, side_stream=True).values():
         assert [verdict.status for verdict in found] == ["passed"] * 2, found
 
 
@@ -128,3 +130,50 @@ def test_the_shipped_kernel_that_keeps_state_is_red_in_each_item(
     assert [verdict.status for verdict in done.verdicts] == ["failed"] * 2, done
     said = [finding.message for verdict in done.verdicts for finding in verdict.findings]
     assert any(words in message for message in said), said
+
+
+NAMED_STREAM = [
+    ("import torch\n", "import torch\nfrom cuda.bindings import driver\n"),
+    ("num_groups: Int32, num_tiles: Int32):", "num_groups: Int32, num_tiles: Int32, side: driver.CUstream):"),
+    ("block=(NUM_THREADS, 1, 1))\n", "block=(NUM_THREADS, 1, 1), stream=side)\n"),
+    ("Int32(1), Int32(1))\n", "Int32(1), Int32(1), driver.CUstream(0))\n"),
+    (
+        "        num_tiles,\n    )\n    return",
+        "        num_tiles,\n        driver.CUstream(torch.cuda.current_stream().cuda_stream),\n    )\n    return",
+    ),
+]
+
+
+FORKED = [
+    *NAMED_STREAM,
+    ("driver.CUstream(torch.cuda.current_stream().cuda_stream)", "driver.CUstream(SIDE.cuda_stream)"),
+    ("@functools.cache\ndef compiled():", "SIDE = torch.cuda.Stream()\n\n\n@functools.cache\ndef compiled():"),
+    ("    compiled()(\n", "    SIDE.wait_stream(torch.cuda.current_stream())\n    compiled()(\n"),
+]
+JOINED = [
+    *FORKED,
+    ("    )\n    return outputs", "    )\n    torch.cuda.current_stream().wait_stream(SIDE)\n    return outputs"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("edits", "status"),
+    [([], "failed"), (NAMED_STREAM, "passed"), (FORKED, "failed"), (JOINED, "passed")],
+    ids=["the default stream", "the current stream", "its own, forked", "its own, forked and joined"],
+)
+def test_a_launch_must_be_ordered_with_the_callers_stream(
+    tmp_path: Path, edits: list[tuple[str, str]], status: str
+) -> None:
+    text = SM100.read_text()
+    for old, new in edits:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    path = tmp_path / "kernel.py"
+    path.write_text(text)
+    kernel, base = KernelSpec.from_files(path, arch="sm_100a", side_stream=True)
+    cases = [JobCase(problem=ProblemSpec.of(problem), family="pow2_exact") for problem in resolve(["gpumode-2"])]
+    (verdict,) = Verifier(SimDevice(), folder=tmp_path / "jobs").verify(kernel, cases, base=base).verdicts
+    assert verdict.status == status, verdict.findings
+    said = [finding.message for finding in verdict.findings]
+    assert all("stream of the caller's is torch's current stream" in message for message in said), said

@@ -12,6 +12,8 @@ from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 
+NAN_SCALE = 0x7F
+"""NaN as a scale factor (E4M3)."""
 _OFFSETS = (1536, 2560, 512, 3584)
 """Storage offsets of A, B, SFA and SFB in bytes: all different, and multiples of 512 like the addresses of whole
 tensors (c10/cuda/CUDACachingAllocator, kMinBlockSize), so that a kernel may rely on the same alignment."""
@@ -72,6 +74,18 @@ class GroupBuffers:
             memory.write(region.address - region.offset, bytes([byte]) * region.offset + data)
         memory.write(self.c.address, group.c_buffer().tobytes())
 
+    @property
+    def inputs(self) -> tuple[Region, ...]:
+        """The buffers of A, B, SFA and SFB."""
+        return self.a, self.b, self.sfa, self.sfb
+
+    def poisoned(self) -> list[tuple[Region, bytes]]:
+        """Return the input buffers with bytes that spoil every output that is computed from them."""
+        guard = self._group.guard
+        packed, scale = bytes([guard.packed_byte]), bytes([NAN_SCALE])
+        content = (packed, packed, scale, scale)
+        return [(region, byte * region.size) for region, byte in zip(self.inputs, content, strict=True)]
+
     def _inputs(self) -> list[tuple[Region, bytes]]:
         group, guard = self._group, self._group.guard
         half = group.group.k // 2
@@ -89,8 +103,8 @@ class GroupBuffers:
 
     def digest(self, memory: DeviceMemory) -> str:
         """Return the hash of the current content of the input buffers."""
-        regions = (self.a, self.b, self.sfa, self.sfb)
-        return hashlib.sha256(b"".join(memory.read(region.address, region.size) for region in regions)).hexdigest()
+        data = (memory.read(region.address, region.size) for region in self.inputs)
+        return hashlib.sha256(b"".join(data)).hexdigest()
 
     def read_c(self, memory: DeviceMemory) -> bytes:
         """Return the fp16 bits of C with its guard rows, row-major."""
@@ -137,6 +151,12 @@ class CallBuffers:
         """Write the inputs and poison every C."""
         for buffers, group in zip(self.groups, inputs.groups, strict=True):
             buffers.fill(memory, group)
+
+    def poison_inputs(self, memory: DeviceMemory) -> None:
+        """Overwrite all inputs by bytes that spoil every output."""
+        for buffers in self.groups:
+            for region, data in buffers.poisoned():
+                memory.write(region.address, data)
 
     def extents(self) -> list[Extent]:
         """Return the extents of all buffers."""

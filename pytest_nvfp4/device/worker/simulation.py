@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from pytest_nvfp4.cores import cores
 from pytest_nvfp4.device.job import KernelSpec, Simulating
 from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers, Region
 from pytest_nvfp4.device.worker.call_recorder import CallRecorder, WatchedOutput
+from pytest_nvfp4.device.worker.late_caller import LateCaller
+from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
 from pytest_nvfp4.device.worker.simulator import simulate
 from pytest_nvfp4.driver.streams import Extent
@@ -77,6 +79,27 @@ class Simulation:
             return
         with self.session.order.called(slot.extents(), self._results):
             yield
+
+    @contextmanager
+    def late_caller(self, slot: CallBuffers, memory: DeviceMemory) -> Iterator[AbstractContextManager[None]]:
+        """Reschedule the launches of a call on a stream of the caller's; the value surrounds the kernel's part."""
+        assert self.session.streams is not None
+        late = LateCaller(
+            self.session.streams,
+            memory,
+            inputs=[
+                (Extent(region.address, region.size), poison)
+                for group in slot.groups
+                for region, poison in group.poisoned()
+            ],
+            outputs=[Extent(group.c.address, group.c.size) for group in slot.groups],
+        )
+        self.session.around = late.launch
+        try:
+            with late.watching():
+                yield late.between()
+        finally:
+            self.session.around = None
 
     @contextmanager
     def side_stream(self, kernel: KernelSpec) -> Iterator[None]:

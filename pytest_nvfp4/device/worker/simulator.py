@@ -54,6 +54,7 @@ def simulate(
     memory = SimulatedMemory(machine.memory)
     session = Session(machine, memory, processes=processes)
     with redirect.install(session.launch, device=machine.model, memory=memory, compiled=compiled) as side:
+        session.streams = side.streams
         if detector is not None:
             detector.followed = True
             session.order = HostOrder(side.streams, machine.memory)

@@ -17,6 +17,7 @@ from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.device.worker.returned_tensors import OutputSender, SentOutput
+from pytest_nvfp4.device.worker.side_stream import SideStreamCall
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.numerics.inputs import ProblemInput
 
@@ -62,7 +63,7 @@ class CallRunner:
         if job.action == "simulate":
             plan = [PlannedCall(case) for case in range(len(job.cases))]
         else:
-            plan = plan_calls(job.cases, job.order_seed)
+            plan = plan_calls(job.cases, job.order_seed, side_stream=job.kernel is not None and job.kernel.side_stream)
         slots: dict[int, CallBuffers] = {}
         made: dict[int, _MadeCall] = {}
         prepared: set[Sizes] = set()
@@ -147,7 +148,10 @@ class CallRunner:
         context = self._simulation.call(slot, inputs, findings) if self._simulation else contextlib.nullcontext()
         returned = _NOT_RETURNED  # stays so if a fault of the simulator ends the call
         with self._side_stream(), context:
-            returned = custom_kernel(data)
+            if call.side_stream:
+                returned = self._call_on_side_stream(slot, custom_kernel, data, given)
+            else:
+                returned = custom_kernel(data)
             if self._simulation is not None:
                 self._simulation.returned(returned)
         self._memory.synchronize()
@@ -171,6 +175,15 @@ class CallRunner:
             findings=[finding.to_dict() for finding in findings],
         )
         return sent
+
+    def _call_on_side_stream(
+        self, slot: CallBuffers, custom_kernel: Callable[[Any], Any], data: Any, given: list[Any]
+    ) -> Any:
+        side = SideStreamCall(self._torch, self._memory, slot)
+        if self._simulation is None:
+            return side(custom_kernel, data, given, between=contextlib.nullcontext())
+        with self._simulation.late_caller(slot, self._memory) as between:
+            return side(custom_kernel, data, given, between=between)
 
     def _side_stream(self) -> AbstractContextManager[None]:
         if self._simulation is None or self._kernel is None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from pytest_nvfp4.driver.launches import Launch
+from pytest_nvfp4.driver.streams import Streams
 from pytest_nvfp4.finding import Finding, Where
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.races.host_order import HostOrder
@@ -43,6 +45,8 @@ class Session:
         faults: Faults that stopped a kernel; stored because code around a launch may catch the exception.
         prepare: Called with each grid before it runs (to watch outputs, to count, to trace).
         order: Race detection between streams, if races are looked for.
+        streams: The device's streams; None if no host code issues the launches.
+        around: Surrounds each launch, to change what it sees of other streams' work.
         logs_barriers: Whether to log the operations on mbarriers of each launch, which then runs in one process.
     """
 
@@ -54,6 +58,8 @@ class Session:
     faults: list[Fault] = field(default_factory=list)
     prepare: Callable[[Grid], None] | None = None
     order: HostOrder | None = None
+    streams: Streams | None = None
+    around: Callable[[Launch], AbstractContextManager[None]] | None = None
     logs_barriers: bool = False
 
     @property
@@ -101,7 +107,8 @@ class Session:
                 judged = self.machine.monitor.launched(grid, stream=launch.stream, early=early)
             # The distribution of CTAs over processes depends on time, so a seed reproduces a run in one process only.
             alone = trace is not None or log is not None or self.machine.asynchronous.shuffles
-            run_grid(grid, processes=1 if alone else self.processes)
+            with self.around(launch) if self.around is not None else nullcontext():
+                run_grid(grid, processes=1 if alone else self.processes)
             if self.order is not None:
                 self.order.launched(launch, grid)
             if not judged:
