@@ -201,6 +201,8 @@ class Simulating(Model):
         trace_ctas: Number of CTAs of each launch whose timeline is recorded; 0 for no timeline.
         races: Whether to search for races.
         race_warnings: Whether to report also orderings that the PTX ISA requires and official kernels omit.
+        provenance: Whether to call the kernel on tags in place of its inputs, and to report operands of MMAs that read
+            wrong data (``sim.provenance``). The outputs are then meaningless.
         schedule: ``eager``, ``lazy``, ``late-0-3`` (warps 0 and 3 run last), or the seed of a random schedule.
     """
 
@@ -208,6 +210,7 @@ class Simulating(Model):
     trace_ctas: int = Field(default=0, ge=0, le=9999)
     races: bool = False
     race_warnings: bool = False
+    provenance: bool = False
     schedule: str = Field(default="eager", pattern=f"^({schedules.PATTERN})$")
 
 

@@ -56,6 +56,7 @@ def simulate(
     trace_ctas: int = 0,
     races: bool = False,
     race_warnings: bool = False,
+    provenance: bool = False,
     schedule: str = "eager",
 ) -> list[SimulationResult]:
     """Simulate a kernel on every case, in order. A case that ends the process does not affect the others.
@@ -69,7 +70,12 @@ def simulate(
         trace_ctas: This option and those after it are the fields of ``Simulating``.
     """
     settings = Simulating(
-        outputs=outputs, trace_ctas=trace_ctas, races=races, race_warnings=race_warnings, schedule=schedule
+        outputs=outputs,
+        trace_ctas=trace_ctas,
+        races=races,
+        race_warnings=race_warnings,
+        provenance=provenance,
+        schedule=schedule,
     )
     run = partial(_run, device, kernel, folder=folder, base=base, deadline_s=deadline_s, settings=settings)
     done = run(cases)

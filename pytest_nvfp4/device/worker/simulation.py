@@ -15,6 +15,7 @@ from pytest_nvfp4.device.worker.late_caller import LateCaller
 from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
 from pytest_nvfp4.device.worker.simulator import simulate
+from pytest_nvfp4.device.worker.tagged_inputs import tagged
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.host.compile_cache import CompileCache
@@ -22,6 +23,8 @@ from pytest_nvfp4.host.tensor import HostCudaTensor
 from pytest_nvfp4.host.torch_effects import extent
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
+from pytest_nvfp4.sim.provenance.judge import OperandJudge
+from pytest_nvfp4.sim.provenance.recorder import OperandRecorder
 from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
 from pytest_nvfp4.sim.run.session import Session
 
@@ -54,7 +57,17 @@ class Simulation:
         self._outputs: list[WatchedOutput] = []
         self._results: list[Extent] = []
         self._before = 0
+        self._provenance = settings.provenance
+        self._operands: OperandJudge | None = None
         self._recorder = None if simulating is None else CallRecorder(self.session, folder, simulating)
+
+    def inputs(self, inputs: ProblemInput) -> ProblemInput:
+        """Return the inputs of the next call: those given, or tags if the operands of MMAs are to be followed."""
+        self._operands = None
+        if self._provenance and (made := tagged(inputs)) is not None:
+            inputs, tags = made
+            self._operands = OperandJudge(OperandRecorder(tags))
+        return inputs
 
     def close(self) -> None:
         """Restore torch and the DSL."""
@@ -134,10 +147,12 @@ class Simulation:
             self._recorder.begin(self._outputs)
         self.session.faults.clear()
         raised: BaseException | None = None
+        self.session.machine.operands = self._operands.recorder if self._operands is not None else None
         try:
             yield
         except BaseException as error:
             raised = error
+        self.session.machine.operands = None
         faults = list(self.session.faults)
         findings += [worker_finding(fault.finding()) for fault in faults]
         for record in self.session.launches[before:]:
@@ -147,6 +162,9 @@ class Simulation:
             raise raised
         if not faults and len(self.session.launches) > before:
             findings += map(worker_finding, coverage_findings(output.region for output in self._outputs))
+        if not faults and self._operands is not None:
+            outputs = {output.group: (output.region, output.columns) for output in self._outputs}
+            findings += map(worker_finding, self._operands.findings(outputs))
 
     @property
     def stopped(self) -> bool:

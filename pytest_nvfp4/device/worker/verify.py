@@ -80,6 +80,8 @@ class CallRunner:
                 inputs = rotation.set_inputs(case, 0)
             else:
                 inputs = rotation.inputs_at(case, index=0, visit=call.visit, key=job.row_key)
+            if self._simulation is not None:
+                inputs = self._simulation.inputs(inputs)
             owner = position if call.reuse is None else call.reuse
             if call.reuse is None:
                 slots[owner] = CallBuffers(self._torch, inputs, offset=call.offset)

@@ -10,6 +10,7 @@ from pytest_nvfp4.sim.run.asynchronous import Asynchronous, Eager
 from pytest_nvfp4.sim.run.units import HasUnits
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.sim.provenance.recorder import OperandRecorder
     from pytest_nvfp4.sim.races.detector import Detector
     from pytest_nvfp4.sim.run.trace import Trace
     from pytest_nvfp4.sim.sync.barrier_log import BarrierLog
@@ -26,6 +27,7 @@ class Machine(HasUnits):
             constant spins forever.
         monitor: The race detector, if any.
         trace: The recorder of a timeline, if any.
+        operands: The recorder of what MMAs read, if any.
         barrier_log: The log of operations on mbarriers of the running launch, if they are recorded.
         elected_lane: Lane that ``elect.sync`` elects if it is a member; None for the lowest.
     """
@@ -40,6 +42,7 @@ class Machine(HasUnits):
         self.changes = 0
         self.monitor: Detector | None = None
         self.trace: Trace | None = None
+        self.operands: OperandRecorder | None = None
         self.barrier_log: BarrierLog | None = None
         self.elected_lane: int | None = self.asynchronous.elected_lane
         self._ticks = 0

@@ -69,6 +69,8 @@ def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: CopyShape, 
             plan.accesses = tuple([CtaAccesses(part.tmem.cta, accesses) for part in plan.parts])
         core.machine.monitor.tensor_issued(w, at, core.pipe.queue, plan.accesses)
     core.submit(core.pipe.queue, plan.execute, what=what)
+    if core.machine.operands is not None:
+        core.machine.operands.copied(at, plan)
 
 
 @lru_cache(maxsize=4096)

@@ -78,6 +78,8 @@ def issue(
     if core.machine.monitor is not None:
         core.machine.monitor.tensor_issued(w, at, core.pipe.queue, plan.accesses())
     core.submit(core.pipe.queue, plan.execute, what=what)
+    if core.machine.operands is not None:
+        core.machine.operands.multiplied(w, at, plan)
 
 
 def _plan(

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
@@ -96,7 +97,15 @@ def reader(tmem: Tmem, column: int, rows: int, *, halves: bool = False) -> Calla
     """Return a function that reads the current words of the rows, in order, padded to whole columns of 32."""
     if not halves:
         return tmem.data[column : column + columns(rows), :32].tobytes
-    half = np.arange(rows // 2)
-    places = np.concatenate([column + half // 32] * 2), np.concatenate([half % 32, 64 + half % 32])
+    where = places(column, rows, halves=True)
     padding = bytes(4 * (-rows % 32))
-    return lambda: tmem.data[places].tobytes() + padding
+    return lambda: tmem.data[where].tobytes() + padding
+
+
+def places(column: int, rows: int, *, halves: bool = False) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the columns and the lanes of the words of the rows, in order; ``halves`` as in ``check``."""
+    if not halves:
+        row = np.arange(rows)
+        return column + row // 32, row % 32
+    half = np.arange(rows // 2)
+    return np.concatenate([column + half // 32] * 2), np.concatenate([half % 32, 64 + half % 32])

@@ -186,6 +186,8 @@ def _in(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, s
     submit_inbound(
         InboundCopy(w, lane, at, receivers, copy, count=size, what=what), size=size, overwrites=not form.operation
     )
+    if machine.operands is not None and form.source == "global":
+        machine.operands.filled(w, at, receivers, size, start)
 
 
 def _put(data: NDArray[np.uint8], shared: SharedMemory, index: int) -> None:

@@ -196,3 +196,5 @@ def _issue(
             machine.monitor.map_loaded(w, at, where, receivers)
     inbound = InboundCopy(w, lane, at, receivers, copy, count=size, what=what)
     submit_inbound(inbound, size=order.footprint, units=units)
+    if machine.operands is not None:
+        machine.operands.loaded(w, at, receivers, order, boxes, coordinates)
