@@ -12,9 +12,13 @@ from pathlib import Path
 
 from pytest_nvfp4.device.base import Device, SendsAhead
 from pytest_nvfp4.device.batch import INCONCLUSIVE, CompletedJob, run_batch
-from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, Timing
+from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, Timing
 from pytest_nvfp4.device.result import DeviceInfo, Result
+from pytest_nvfp4.device.simulate import simulate
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
+
+PROVENANCE = "provenance"
+"""Kind of the finding that names the wrong operand of an MMA (``sim.provenance.judge``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,36 @@ class Verifier:
                 _, again, _ = run(alone, seed=seed)
                 by_case.update(zip(alone, again, strict=True))
             verdicts = [by_case[case] for case in cases]
+        if self._device.name == "sim":
+            self._explain(kernel, verdicts, base=base)
         return Verification(tuple(verdicts), result.device, seed, result.stdout, result.stderr)
+
+    def _explain(self, kernel: KernelSpec, verdicts: Sequence[CaseVerdict], *, base: Path | None) -> None:
+        """Put the cause before a wrong result: an operand of an MMA that read the wrong data (``sim.provenance``).
+
+        The kernel is called once more on each such problem, with tags as inputs.
+        """
+        wrong: dict[ProblemSpec, list[CaseVerdict]] = {}
+        for verdict in verdicts:
+            if verdict.status == "failed" and any(finding.kind == "mismatch" for finding in verdict.findings):
+                wrong.setdefault(verdict.case.problem, []).append(verdict)
+        cases = [several[0].case for several in wrong.values()]
+        if not cases:
+            return
+        followed = simulate(
+            self._device,
+            kernel,
+            cases,
+            folder=self._folder,
+            base=base,
+            deadline_s=self._deadline_s,
+            outputs=False,
+            provenance=True,
+        )
+        for done, several in zip(followed, wrong.values(), strict=True):
+            causes = [finding for finding in done.findings if finding.kind == PROVENANCE]
+            for verdict in several:
+                verdict.findings[:0] = causes
 
     def _run(
         self, kernel: KernelSpec, cases: Sequence[JobCase], *, base: Path | None, seed: int | None, drawn: bool

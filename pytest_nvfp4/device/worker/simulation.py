@@ -147,7 +147,9 @@ class Simulation:
             self._recorder.begin(self._outputs)
         self.session.faults.clear()
         raised: BaseException | None = None
-        self.session.machine.operands = self._operands.recorder if self._operands is not None else None
+        if self._operands is not None:
+            self._operands.watch({output.group: (output.region, output.columns) for output in self._outputs})
+            self.session.machine.operands = self._operands.recorder
         try:
             yield
         except BaseException as error:
@@ -163,8 +165,7 @@ class Simulation:
         if not faults and len(self.session.launches) > before:
             findings += map(worker_finding, coverage_findings(output.region for output in self._outputs))
         if not faults and self._operands is not None:
-            outputs = {output.group: (output.region, output.columns) for output in self._outputs}
-            findings += map(worker_finding, self._operands.findings(outputs))
+            findings += map(worker_finding, self._operands.findings())
 
     @property
     def stopped(self) -> bool:

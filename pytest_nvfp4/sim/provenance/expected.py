@@ -22,7 +22,7 @@ from pytest_nvfp4.sim.provenance.recorder import Operand, Part
 from pytest_nvfp4.sim.provenance.tags import NO_TAG, ZERO, Places, Tags
 
 PAIRS = (("A", "SFA"), ("B", "SFB"))
-OUTSIDE, UNKNOWN = -1, -2
+OUTSIDE, UNKNOWN, MISPLACED = -1, -2, -3
 _K_BITS, _ROW_BITS = 24, 28
 
 
@@ -43,8 +43,8 @@ class Content:
 
     Attributes:
         places: By row of the tile.
-        keys: By row one number for matrix, group, row and k, equal for a matrix and its scale factors; ``OUTSIDE`` or
-            ``UNKNOWN`` where there is none.
+        keys: By row one number for matrix, group, row and k, equal for a matrix and its scale factors. Where there is
+            none: ``OUTSIDE``, ``UNKNOWN``, or ``MISPLACED`` (elements that are read as scale factors, or the reverse).
         group, matrix, k: Those of most rows; None if no row is inside a tensor.
     """
 
@@ -62,10 +62,12 @@ class Content:
         places = tags.places(cells)
         tensors = tags.tensors
         limits = np.array([(t.rows, t.k) for t in tensors] + [(0, 0)], np.int64)[places.tensor]
-        inside = (places.tensor >= 0) & (places.row < limits[:, 0]) & (places.k < limits[:, 1])
+        scales = np.array([t.name.startswith("SF") for t in tensors] + [False])[places.tensor]
+        misplaced = (places.tensor >= 0) & (scales != operand.name.startswith("SF"))
+        inside = (places.tensor >= 0) & (places.row < limits[:, 0]) & (places.k < limits[:, 1]) & ~misplaced
         matrices = np.array([2 * t.group + (t.matrix == "B") for t in tensors] + [0], np.int64)
         keys = ((matrices[places.tensor] << _ROW_BITS) + places.row << _K_BITS) + places.k
-        keys = np.where(inside, keys, np.where(cells == NO_TAG, UNKNOWN, OUTSIDE))
+        keys = np.where(inside, keys, np.where(cells == NO_TAG, UNKNOWN, np.where(misplaced, MISPLACED, OUTSIDE)))
         if not inside.any():
             return cls(operand, places, keys, None, None, None)
         most = int(np.bincount(places.tensor[inside]).argmax())
@@ -167,7 +169,8 @@ def blames(read: Contents, seen: Mapping[str, set[int]], tags: Tags) -> list[Bla
             right = other.k is not None and (other.group, other.matrix, other.k) == wanted
             if mask.any():
                 source = other if right or each.k is None else each
-                found += _needs(name, partner, mask, source, wanted, tags)
+                reference = partner if right or each.k is None else _right(read, wanted, sides)
+                found += _needs(name, reference or partner, mask, source, wanted, tags)
     if found:
         return found
     for pair in PAIRS:
@@ -179,6 +182,15 @@ def blames(read: Contents, seen: Mapping[str, set[int]], tags: Tags) -> list[Bla
                 wanted = (group, sides[name[-1]], k)
                 found += _needs(name, partner, mask, other, wanted, tags, doubtful=True)
     return found
+
+
+def _right(read: Contents, wanted: tuple[int, str, int], sides: Mapping[str, str]) -> str | None:
+    """Return an operand that reads the right group and k of its own matrix."""
+    group, _, k = wanted
+    for name, each in read.items():
+        if (each.group, each.matrix, each.k) == (group, sides[name[-1]], k):
+            return name
+    return None
 
 
 def _needs(
@@ -212,7 +224,7 @@ def _majority(votes: Mapping[str, int | None], otherwise: int | None) -> int | N
 
 
 def _sides(matrices: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the matrix of each side of the MMA, by the fewest operands that contradict it; A and B over their scales."""
+    """Return the matrix of each side of the MMA that the fewest operands contradict; A and B outweigh their scales."""
 
     def contradictions(sides: Mapping[str, str]) -> tuple[int, int]:
         wrong = [name for name, matrix in matrices.items() if matrix != sides[name[-1]]]

@@ -24,14 +24,13 @@ from pytest_nvfp4.sim.run.grid import Grid
 
 KIND = "provenance"
 _HINT = "the indices, stages and descriptors of the statements that are named"
-_MOST = 4
-"""Findings of one call."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Suspicion:
     """A wrong operand, as words: ``at`` is the statement at fault."""
 
+    grid: Grid
     mma: Mma
     part: Part
     blame: Blame
@@ -51,6 +50,7 @@ class OperandJudge:
 
     def __post_init__(self) -> None:
         self.accumulations = Accumulations(self.recorder)
+        self.recorder.launched = self.accumulations.begin
         self.recorder.listen = self._multiplied
         self.recorder.read = self.accumulations.read
 
@@ -77,25 +77,23 @@ class OperandJudge:
             again = content.k != blame.k and content.k in seen.get(blame.name, ())
             text = words.reading(mma, blame, read, found, self.recorder, grid, again=again)
             note = "" if found.over else found.fact
-            self._suspicions.append(_Suspicion(mma, part, blame, text, mma.at if found.at < 0 else found.at, note))
+            self._suspicions.append(
+                _Suspicion(grid, mma, part, blame, text, mma.at if found.at < 0 else found.at, note)
+            )
 
-    def findings(self, outputs: Mapping[int, tuple[Region, int]]) -> list[Finding]:
-        """Return the findings of the call, the most telling first; none if every operand is right or not followed.
+    def watch(self, outputs: Mapping[int, tuple[Region, int]]) -> None:
+        """Set for each group the watched memory of C, and its columns, before the call."""
+        self.accumulations.outputs = outputs
 
-        Args:
-            outputs: For each group the watched memory of C, and its columns.
-        """
-        grid = self.recorder.grid
-        if grid is None:
-            return []
-        written = self.accumulations.written(grid, outputs)
-        made = [self._finding(each, grid) for each in self._told(written)]
-        if not made:
-            made = [
-                Finding(KIND, text, where=_where(grid, at, cta), hint=_HINT)
-                for text, at, cta in self.accumulations.faults(grid, written)
-            ]
-        return made[:_MOST]
+    def findings(self) -> list[Finding]:
+        """Return the finding of the call that explains a wrong result; none if all operands are right or unknown."""
+        written = self.accumulations.written()
+        if made := [self._finding(each) for each in self._told(written)]:
+            return made
+        return [
+            Finding(KIND, fault.text, where=_where(fault.grid, fault.at, fault.cta), hint=_HINT)
+            for fault in self.accumulations.faults(written)
+        ]
 
     def _told(self, written: Written) -> list[list[_Suspicion]]:
         """Return the suspicions to tell, those of one MMA together.
@@ -107,7 +105,7 @@ class OperandJudge:
         for each in self._suspicions:
             if each.blame.doubtful:
                 tensor = self.recorder.tags.tensors[each.blame.tensor]
-                stored = written.get((each.part.linear, tensor.group))
+                stored = written.get((each.mma.launch, each.part.linear, tensor.group))
                 needed = each.blame.name.startswith("SF")
                 if stored is not None:
                     needed = bool(np.isin(each.blame.rows, stored[tensor.matrix]).any())
@@ -126,11 +124,13 @@ class OperandJudge:
             groups.append(list(first.values()))
         return groups[:1]
 
-    def _finding(self, several: Sequence[_Suspicion], grid: Grid) -> Finding:
+    def _finding(self, several: Sequence[_Suspicion]) -> Finding:
         first, *others = several
         notes = [first.note] if first.note else []
         notes += [each.text for each in others]
-        return Finding(KIND, first.text, notes=tuple(notes), hint=_HINT, where=_where(grid, first.at, first.part.cta))
+        return Finding(
+            KIND, first.text, notes=tuple(notes), hint=_HINT, where=_where(first.grid, first.at, first.part.cta)
+        )
 
 
 def _where(grid: Grid, at: int, cta: tuple[int, int, int] | None) -> Where:

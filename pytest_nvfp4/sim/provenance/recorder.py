@@ -1,6 +1,6 @@
 """Record of what each ``tcgen05.mma`` reads: the cells of each operand, and the loads and copies that brought them.
 
-Set ``machine.operands = OperandRecorder(tags)`` before a launch on tagged inputs (see ``tags``), with the eager schedule
+Set ``machine.operands = OperandRecorder(tags)`` before a launch on tagged inputs (``tags``), with the eager schedule
 and in one process. Then:
 
 - ``recorder.loads``: every TMA tensor load and bulk copy: statement, coordinates, and the bytes of shared memory that
@@ -112,8 +112,9 @@ class OperandRecorder:
     """Records the operands of MMAs.
 
     Attributes:
+        launched: Called with each launch before it runs.
         listen: Called with each MMA and the origins of its CTAs, while memory is as the MMA finds it.
-        read: Called with a CTA's number and the columns that a ``tcgen05.ld`` reads.
+        read: Called with a CTA, and the statement and the columns of a ``tcgen05.ld``.
         truncated: Whether MMAs were left out.
         unfollowed: Number of MMAs whose form is not followed.
     """
@@ -122,13 +123,20 @@ class OperandRecorder:
     loads: list[Load] = field(default_factory=list)
     copies: list[Copy] = field(default_factory=list)
     mmas: list[Mma] = field(default_factory=list)
+    launched: Callable[[Grid], None] | None = None
     listen: Callable[[Mma, Sequence[CtaOrigins]], None] | None = None
-    read: Callable[[Cta, Range], None] | None = None
+    read: Callable[[Cta, int, Range], None] | None = None
     truncated: bool = False
     unfollowed: int = 0
     grid: Grid | None = None
-    """The launch of the last MMA."""
+    """The launch that runs."""
     _interned: dict[bytes, Cells] = field(default_factory=dict)
+
+    def begin(self, grid: Grid) -> None:
+        """Begin a launch."""
+        self.grid = grid
+        if self.launched is not None:
+            self.launched(grid)
 
     def loaded(
         self, w: Warp, at: int, targets: Sequence[CopyTarget], order: BoxOrder, boxes: Sequence[TmaBox],
@@ -168,11 +176,11 @@ class OperandRecorder:
                 cta.unit(CtaOrigins).copied(plan.column, units, len(self.copies))
         self.copies.append(Copy(at, (plan.column, plan.column + plan.shape.columns), tuple(sources)))
 
-    def loaded_from_tmem(self, cta: Cta, boxes: Sequence[TmemBox]) -> None:
+    def loaded_from_tmem(self, cta: Cta, at: int, boxes: Sequence[TmemBox]) -> None:
         """Report the columns that a ``tcgen05.ld`` reads."""
         if self.read is not None:
             for box in boxes:
-                self.read(cta, (box.column, box.column + box.columns))
+                self.read(cta, at, (box.column, box.column + box.columns))
 
     def multiplied(self, w: Warp, at: int, plan: MmaPlan) -> None:
         """Record an MMA, while its operands are as it reads them."""
@@ -191,8 +199,7 @@ class OperandRecorder:
             Part(each.cta.index, each.cta.linear, self._operands(each, part, plan, b))
             for each, part in zip(origins, plan.parts, strict=True)
         ])  # fmt: skip
-        grid = self.grid = w.cta.launch
-        mma = Mma(grid.ordinal, at, plan.enable, (plan.column, plan.column + plan.path.columns), parts)
+        mma = Mma(w.cta.launch.ordinal, at, plan.enable, (plan.column, plan.column + plan.path.columns), parts)
         self.mmas.append(mma)
         if self.listen is not None:
             self.listen(mma, origins)

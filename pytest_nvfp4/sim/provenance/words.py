@@ -96,7 +96,9 @@ def evidence(
         if was >= 0 and recorder.loads[was].at != here.at:
             return Evidence(here.at, f"byte {16 * lost[0]} of shared memory", statement(grid, recorder.loads[was].at))
     at = recorder.loads[load].at if load >= 0 else -1
-    return Evidence(at, "no copy has brought what it needs to this CTA, or another one has overwritten it")
+    return Evidence(
+        at, "what it needs lies nowhere in this CTA: nothing has copied it there, or something has overwritten it"
+    )
 
 
 def reading(
@@ -110,11 +112,13 @@ def reading(
     part = "" if blame.mask.all() else f", in rows {span(np.flatnonzero(blame.mask))} of the tile,"
     subject = f"the {blame.name} operand of the MMA at {where}"
     needed = f"{tags.tensors[blame.tensor]}, rows {span(blame.rows)}, {k_range(blame.k)}"
+    beside = read[blame.reference]
+    because = f", because its {blame.reference} operand reads {what_is_read(beside, beside.keys >= 0, tags)}"
     if content.operand.cells[row] == 0 and load >= 0 and recorder.loads[load].outside:
         made = recorder.loads[load]
         return (
             f"{subject}{part} reads zeros: the box of {statement(grid, made.at)} {box_text(made)}, so that TMA filled "
-            f"in zeros; it needs {needed}"
+            f"in zeros; it needs {needed}{because}"
         )
     what = what_is_read(content, blame.mask, tags)
     if found.over:
@@ -129,7 +133,7 @@ def reading(
     if copy >= 0:
         came.append(f"copied to TMEM by {statement(grid, recorder.copies[copy].at)}")
     chain = f" ({', '.join(came)})" if came else ""
-    return f"{subject}{part} reads {what}{' again' if again else ''}{chain}, and needs {needed}"
+    return f"{subject}{part} reads {what}{' again' if again else ''}{chain}, and needs {needed}{because}"
 
 
 def what_is_read(content: Content, mask: NDArray[np.bool_], tags: Tags) -> str:

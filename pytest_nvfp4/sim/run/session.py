@@ -103,10 +103,13 @@ class Session:
                 self.prepare(grid)
             if trace is not None:
                 trace.begin(grid)
+            if self.machine.operands is not None:
+                self.machine.operands.begin(grid)
             if self.machine.monitor is not None:
                 judged = self.machine.monitor.launched(grid, stream=launch.stream, early=early)
             # The distribution of CTAs over processes depends on time, so a seed reproduces a run in one process only.
-            alone = trace is not None or log is not None or self.machine.asynchronous.shuffles
+            recorded = trace is not None or log is not None or self.machine.operands is not None
+            alone = recorded or self.machine.asynchronous.shuffles
             with self.around(launch) if self.around is not None else nullcontext():
                 run_grid(grid, processes=1 if alone else self.processes)
             if self.order is not None:

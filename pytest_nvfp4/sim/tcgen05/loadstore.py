@@ -126,7 +126,7 @@ def load(w: Warp, mask: int, address: Bits, move: Movement, what: str, at: int) 
     if w.cta.launch.machine.monitor is not None:
         w.cta.launch.machine.monitor.tmem_accessed(w, at, _boxes(move, lane, column), write=False)
     if w.cta.launch.machine.operands is not None:
-        w.cta.launch.machine.operands.loaded_from_tmem(w.cta, _boxes(move, lane, column))
+        w.cta.launch.machine.operands.loaded_from_tmem(w.cta, at, _boxes(move, lane, column))
     if move.plain:
         return tuple(tmem.data[column : column + move.registers, reached].copy())
     words: NDArray[np.uint32] = tmem.data[move.columns + column, move.lanes + lane]
