@@ -14,6 +14,7 @@ import pytest
 
 from pytest_nvfp4.plugin import device_options as _device_options
 from pytest_nvfp4.plugin import options as _options
+from pytest_nvfp4.plugin.causes import CAUSES, Causes
 from pytest_nvfp4.plugin.devices import DEVICES, Devices
 from pytest_nvfp4.plugin.failure import CheckFailure, KernelWarning, TimingWarning
 from pytest_nvfp4.plugin.fixtures import (
@@ -72,6 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
     devices = config.stash[DEVICES] = Devices(config, options, remote)
     simulations = config.stash[SIMULATIONS] = Simulations(config, devices)
     config.stash[VERIFICATIONS] = Verifications(devices, simulations)
+    config.stash[CAUSES] = Causes()
     registry.configure(config)
     listed = "".join(f"\n    {check.name}: {check.help}" for check in registry)
     config.addinivalue_line("markers", f"nvfp4: a check of a kernel file (set on its items), one of{listed}")

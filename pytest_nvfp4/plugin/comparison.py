@@ -111,9 +111,9 @@ class Comparison:
         self._item.stash.setdefault(RECORDS, []).append(record)
         return record
 
-    def failure(self, text: str, *, line: int | None = None) -> CheckFailure:
+    def failure(self, text: str, *, line: int | None = None, cause: str | None = None) -> CheckFailure:
         """Return a failure that points at the kernel."""
-        return CheckFailure(text, file=self.trace.kernel, line=line)
+        return CheckFailure(text, file=self.trace.kernel, line=line, cause=cause)
 
     def settle(self, text: str, *, passes: bool, may_write: bool = True) -> bool:
         """Count the comparison and update the snapshot if requested; see `snapshots.settle`.
@@ -133,7 +133,8 @@ class Comparison:
         if not self.settle(text, passes=False):
             raise self.failure(
                 f"there is no snapshot of the {self._what} yet ({self.shown})\n"
-                f"record it with: {self.update_command()}, look at it, and commit it"
+                f"record it with: {self.update_command()}, look at it, and commit it",
+                cause=f"no snapshots of {self.kernel}",
             )
 
     def damaged(self, text: str, error: Exception) -> CheckFailure:

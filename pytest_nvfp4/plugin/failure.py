@@ -50,21 +50,35 @@ class CheckFailure(AssertionError):
     Attributes:
         file: The user's file that the failure concerns.
         line: The line in that file, counted from 1.
+        findings: The findings that it reports, the most important one first.
+        effects: What it observed of the outputs, which several defects may cause.
+        cause: Identity of what is wrong, if no finding tells; see `causes`.
     """
 
     __module__ = "pytest_nvfp4.plugin"  # the public name, which pytest's short summary shows
 
-    def __init__(self, text: str, *, file: str | None = None, line: int | None = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        *,
+        file: str | None = None,
+        line: int | None = None,
+        findings: Sequence[Finding] = (),
+        effects: Sequence[str] = (),
+        cause: str | None = None,
+    ) -> None:
         super().__init__(text)
         self.file = file
         self.line = line
+        self.findings = tuple(findings)
+        self.effects = tuple(effects)
+        self.cause = cause
 
-    def same_as(self, other: CheckFailure) -> bool:
-        """Return whether both failures have one place and one text; the paths of debug bundles are ignored."""
-        return (self.file, self.line, self._text()) == (other.file, other.line, other._text())
-
-    def _text(self) -> list[str]:
-        return [line for line in str(self).splitlines() if not line.startswith(_BUNDLE)]
+    @property
+    def identity(self) -> str:
+        """Place and text, without the paths of debug bundles: equal for failures that are alike."""
+        text = [line for line in str(self).splitlines() if not line.startswith(_BUNDLE)]
+        return "\n".join([f"{self.file}:{self.line}", *text])
 
 
 def fails_at_caller(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -91,7 +105,8 @@ def failure_at(lines: Sequence[str], findings: Sequence[Finding], *, kernel: Pat
     """
     place = next((finding for finding in findings if finding.file), None)
     file = place.file if place is not None else str(kernel)
-    return CheckFailure("\n".join(lines), file=file, line=place.line if place is not None else None)
+    line = place.line if place is not None else None
+    return CheckFailure("\n".join(lines), file=file, line=line, findings=findings)
 
 
 def finding_lines(findings: Sequence[Finding], run: Run, *, most: int) -> list[str]:

@@ -22,6 +22,7 @@ class CheckRecord:
         new: The text that was compared with it.
         kind: Name of the check whose snapshots have this kind of text; empty without texts.
         protected: Patterns of protected layouts.
+        cause: Node id of the item whose failure has the same cause and the whole text; empty for none.
     """
 
     kernel: str
@@ -33,6 +34,7 @@ class CheckRecord:
     new: str | None = None
     kind: str = ""
     protected: Sequence[str] = ()
+    cause: str = ""
 
     @property
     def changed(self) -> bool:

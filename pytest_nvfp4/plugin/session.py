@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_nvfp4.plugin import ownership
+from pytest_nvfp4.plugin.causes import CAUSES, causes_of
 from pytest_nvfp4.plugin.checks.registry import CheckRegistry, check_items
 from pytest_nvfp4.plugin.devices import NOT_RUN
 from pytest_nvfp4.plugin.failure import CheckFailure
@@ -36,6 +37,7 @@ class SessionHooks:
         self._ledger = Ledger()
         self._entries: list[Entry] = []
         self._workers_lost = False
+        self._causes = config.stash[CAUSES]
         self._summary = Summary(self._run, registry)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
@@ -76,6 +78,10 @@ class SessionHooks:
                     1,
                     report.longrepr[2],
                 )  # instead of the line of this package that skipped it
+            failure = call.excinfo.value if call.excinfo is not None else None
+            # Other tests show their own lines above the text, so they are not shortened.
+            causes = causes_of(failure, self._run) if case is not None and isinstance(failure, CheckFailure) else []
+            self._causes.attach(report, item, causes)
         return report
 
     def _records(self, records: list[CheckRecord], report: Any, call: pytest.CallInfo[None]) -> list[dict[str, Any]]:
@@ -91,8 +97,10 @@ class SessionHooks:
                 last.message = str(report.longreprtext)
         return [asdict(record) for record in records]
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record the outcome and the records of an item."""
+        """Record the outcome and the records of an item; group failures before other plugins show them."""
+        cause = "" if is_xdist_worker(self._config) else self._causes.settle(report)
         if report.when == "call" and report.passed:
             self._ledger.passed.add(report.nodeid)
         elif not report.passed:
@@ -101,6 +109,8 @@ class SessionHooks:
                 self._ledger.failed.add(report.nodeid)
         for record in getattr(report, _OUTPUT, ()):
             self._entries.append(Entry(report.nodeid, report.outcome, CheckRecord(**record)))
+        if cause:
+            self._entries[-1].record.message, self._entries[-1].record.cause = str(report.longrepr), cause
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -143,6 +153,10 @@ class SessionHooks:
         if self._run.options.find_unused:
             # The value set above has had its effect, and syrupy's summary would show it as the user's option.
             self._config.option.disable_unused_snapshots = False
+        added = self._causes.finish()
+        for entry in self._entries:
+            if entry.outcome == "failed" and entry.nodeid in added:
+                entry.record.message += f"\n{added[entry.nodeid]}"
         if not self._summary.write_reports(self._entries, environ=os.environ):
             _fail(session)
         if not self._stopped(session) and not self._workers_lost:
@@ -174,6 +188,7 @@ class SessionHooks:
                 if name == check.note_name and report.when == "call"
             ]
             check.summarise(terminal, notes)
+        self._causes.summarise(terminal)
         reasons: Counter[str] = Counter()
         for report in terminal.stats.get("skipped", []):
             text = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else ""

@@ -49,6 +49,7 @@ def check_report(entry: Entry, registry: CheckRegistry) -> CheckReport:
         message=message,
         file=record.file,
         line=record.line,
+        cause=record.cause,
         diff=changed.layouts,
         facts=changed.facts,
     )

@@ -48,7 +48,7 @@ def _property(text: str) -> str:
 
 
 def annotate(report: Report, *, root: Path | None = None) -> list[str]:
-    """Return the workflow commands of a report: an error for a failed check, a warning for changes below the gate.
+    """Return the workflow commands of a report: an error for each cause, a warning for changes below the gate.
 
     There are at most ten of each level, since GitHub silently drops further ones; the tenth then counts the rest.
 
@@ -56,7 +56,7 @@ def annotate(report: Report, *, root: Path | None = None) -> list[str]:
         report: The report.
         root: Folder of the repository, to which GitHub needs files to be relative.
     """
-    errors = [_error(check, report, root) for check in report.worst_first() if check.bad]
+    errors = [_error(check, report, root) for check in report.worst_first() if check.bad and not check.cause]
     warnings = [line for check in report.worst_first() if not check.bad and (line := _warning(check, root)) is not None]
     return _capped(errors, "error", "failed check") + _capped(warnings, "warning", "check with layout changes")
 

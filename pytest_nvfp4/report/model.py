@@ -25,6 +25,7 @@ class CheckReport:
         message: What is wrong, why, and what to do next; may have several lines. Untrusted text.
         file: File that the message is about, or None.
         line: Line in the file, counted from 1, or None.
+        cause: Another check that fails by the same cause and has the whole message; empty for none.
         diff: Layouts against the snapshot, if the check compared them.
         facts: Launch facts that changed.
     """
@@ -35,6 +36,7 @@ class CheckReport:
     message: str = ""
     file: str | None = None
     line: int | None = None
+    cause: str = ""
     diff: ListingDiff | None = None
     facts: Sequence[FactChange] = ()
 
@@ -66,6 +68,7 @@ class CheckReport:
             "message": self.message,
             "file": self.file,
             "line": self.line,
+            "cause": self.cause,
             "diff": None if self.diff is None else self.diff.to_json(),
             "facts": [fact.to_json() for fact in self.facts],
         }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.plugin.checks.base import Check, CheckItem
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
@@ -31,8 +29,9 @@ class CompileCheck(Check):
             for item in nvfp4_case.item.siblings(self.name):
                 if item is nvfp4_case.item:
                     break
-                if (other := KernelUnderTest(item).compile_failure()) is not None and other.same_as(failure):
-                    pytest.skip(f"it fails as {item.nodeid} does")
+                other = KernelUnderTest(item).compile_failure()
+                if other is not None and other.identity == failure.identity:
+                    nvfp4_case.refer_to(item, f"it fails as {item.nodeid} does")
             raise
         nvfp4_case.warn_of_trace(trace)
         _warn_of_refusal(nvfp4_case)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from pytest_nvfp4.plugin.causes import REFERS
 from pytest_nvfp4.plugin.checks.base import CheckItem
 from pytest_nvfp4.plugin.devices import DEVICES
 from pytest_nvfp4.plugin.failure import CheckFailure, KernelWarning, described, not_compiled, warn_of
@@ -85,7 +86,7 @@ class KernelUnderTest:
             reporting = self.item.siblings(self.item.check.compile_errors_reported_by)
             for item in sorted(reporting, key=lambda item: item.case.label != label):
                 if item.case.label == label or KernelUnderTest(item).compile_failure() is not None:
-                    pytest.skip(f"it did not compile: see {item.nodeid}")
+                    self.refer_to(item, f"it did not compile: see {item.nodeid}")
             raise
 
     def spec(self, trace: Trace | None = None, *, entry: Entry | None = None) -> tuple[KernelSpec, Path]:
@@ -150,7 +151,12 @@ class KernelUnderTest:
         """Skip the item if an item of the named check reports what this kernel does wrong on the same problem."""
         for item in self.item.siblings(check):
             if item.case.label == self.case.label:
-                pytest.skip(f"the kernel fails: see {item.nodeid}")
+                self.refer_to(item, f"the kernel fails: see {item.nodeid}")
+
+    def refer_to(self, item: CheckItem, reason: str) -> NoReturn:
+        """Skip this item, because another one reports what is wrong."""
+        self.item.stash[REFERS] = item.nodeid
+        pytest.skip(reason)
 
     def note(self, line: str) -> None:
         """Add a line to the terminal summary and a property to JUnit."""

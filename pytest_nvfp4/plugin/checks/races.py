@@ -37,6 +37,8 @@ _TOO_EARLY = frozenset({"uninitialised", "in-flight"})
 """Faults of a reader that ran before the writer. Another schedule may show which writer it did not wait for."""
 _WARP = re.compile(r"^  CTA \([\d, ]+\), warp (\d+)", re.MULTILINE)
 """The warp of a finding, as the simulator writes it."""
+_COMPARED = ("eager", "lazy", "1")
+"""Schedules whose outputs show whether a wrong value depends on the order of work."""
 _WARPS_DELAYED = 8
 _FINDINGS_SHOWN = 6
 
@@ -157,11 +159,26 @@ def _work(problem: Problem) -> int:
     return sum(group.m * group.n * group.k for group in problem.groups)
 
 
-class _Races:
-    """The simulations of one item."""
+def races_behind(kernel: KernelUnderTest, case: JobCase, *, effects_only: bool) -> list[Finding]:
+    """Return the races by which a kernel under GPU MODE's contract may fail on a case; empty if there are none.
 
-    def __init__(self, kernel: KernelUnderTest, options: RaceOptions) -> None:
-        self._kernel, self._options = kernel, options
+    Args:
+        kernel: The kernel.
+        case: The case that failed.
+        effects_only: Nothing but values of outputs is wrong. If they are the same under each schedule that is tried,
+            they do not come from a race.
+
+    Raises:
+        CheckFailure: The kernel did not compile.
+    """
+    return _Races(kernel, RaceOptions("all", 0, None, warnings=False), case).behind(effects_only=effects_only)
+
+
+class _Races:
+    """The simulations of one item, or of one case."""
+
+    def __init__(self, kernel: KernelUnderTest, options: RaceOptions, case: JobCase | None = None) -> None:
+        self._kernel, self._options, self._case = kernel, options, case
 
     def first_failure(self, *, warn: bool = False) -> tuple[SimulationResult, str] | None:
         """Return the first result that is not right, and its schedule. Raises CheckFailure."""
@@ -177,6 +194,24 @@ class _Races:
             if done.errors or done.status != "passed":
                 return done, schedule
         return None
+
+    def behind(self, *, effects_only: bool) -> list[Finding]:
+        """Return the races of the eager schedule, or of one that delays what read too early; see `races_behind`."""
+        failing = self.first_failure()
+        if failing is not None and not any(finding.kind in _RACES for finding in failing[0].errors):
+            failing = self._delayed(failing[0].errors)
+        if failing is None or (effects_only and not self._depends_on_order()):
+            return []
+        return [finding for finding in failing[0].errors if finding.kind in _RACES]
+
+    def _depends_on_order(self) -> bool:
+        """Return whether the values of outputs differ between schedules."""
+        spec, base = self._spec()
+        outputs = set()
+        for schedule in _COMPARED:
+            done = self._simulate(spec, base, schedule)
+            outputs.add(() if done is None else tuple(str(error) for error in done.errors if error.kind == "mismatch"))
+        return len(outputs) > 1
 
     def _spec(self) -> tuple[KernelSpec, Path]:
         return self._kernel.spec(entry=self._exercise())
@@ -199,6 +234,8 @@ class _Races:
     def _job_case(self) -> JobCase:
         from pytest_nvfp4.device.job import ProblemSpec
 
+        if self._case is not None:
+            return self._case
         case = job_case(self._kernel.case.problem)
         if self._kernel.case.settings.exercise is not None:
             return case.model_copy(update={"problem": ProblemSpec(name="inputs of its own", sizes=(), seed=0)})

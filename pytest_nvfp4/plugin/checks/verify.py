@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, Needs, Preparation, RemoteBatch
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, job_case
-from pytest_nvfp4.plugin.failure import CheckFailure, failure_at, finding_lines, stderr_lines
+from pytest_nvfp4.plugin.checks.wrong_results import wrong_results
+from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.remote import remote_error
 from pytest_nvfp4.plugin.simulations import SIMULATIONS
 from pytest_nvfp4.plugin.state import KernelCase
@@ -21,14 +22,12 @@ from pytest_nvfp4.problem import GPUMODE
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
-    from pytest_nvfp4.device.verdict import CaseVerdict
     from pytest_nvfp4.device.verify import Verification
 
 _OWN_SHAPES = "own-shapes"
 """Variant and label of the case of the input families that have sizes of their own (edges, decode probes)."""
 _DEVICE_PROPERTY = "nvfp4_device"
 """Property of test reports, and so of JUnit, that names the device."""
-_FINDINGS_SHOWN = 6
 _MOST_OUTPUT_BYTES = 192 << 20
 """Bytes of outputs of one remote job, so that no response takes long."""
 _CALLS = 1.5
@@ -96,7 +95,10 @@ class VerifyCheck(Check):
         _write_timeline(nvfp4_case, spec, wrong[0].case if wrong else cases[0], base=base)
         if wrong:
             at = next(index for index, case in enumerate(cases) if case == wrong[0].case)
-            raise _failure(nvfp4_case, wrong, done[at])
+            if (reason := remote_error(wrong[0].findings)) is not None:
+                device = nvfp4_case.devices.options.device
+                raise CheckFailure(f"not run on {device}: {reason}", file=str(nvfp4_case.case.path))
+            raise wrong_results(nvfp4_case, wrong, done[at])
 
     def _verify(self, kernel: KernelUnderTest) -> tuple[KernelSpec, Path, list[Verification]]:
         """Return the kernel, the folder of its files, and the verification of each case of the item.
@@ -170,21 +172,3 @@ def _write_timeline(kernel: KernelUnderTest, spec: KernelSpec, case: JobCase, *,
         return
     simulations = kernel.item.config.stash[SIMULATIONS]
     kernel.write_timeline(simulations.simulate(spec, case, others=(), base=base))
-
-
-def _failure(kernel: KernelUnderTest, wrong: Sequence[CaseVerdict], verification: Verification) -> CheckFailure:
-    if (reason := remote_error(wrong[0].findings)) is not None:
-        device = kernel.devices.options.device
-        return CheckFailure(f"not run on {device}: {reason}", file=str(kernel.case.path))
-    lines: list[str] = []
-    shown: set[str] = set()
-    for verdict in wrong:
-        new = [finding for finding in verdict.findings if str(finding) not in shown]
-        shown.update(map(str, new))
-        if new:
-            lines += finding_lines(new, kernel.run, most=_FINDINGS_SHOWN)
-            lines.append(f"{verdict.status} on {verdict.case.problem.name} with inputs {verdict.case.family!r}")
-    device = f"on {verification.device}" if verification.device else "no device answered"
-    lines.append(f"{device}; order of calls: seed {verification.order_seed}")
-    findings = [finding for verdict in wrong for finding in verdict.findings]
-    return failure_at([*lines, *stderr_lines(verification.stderr)], findings, kernel=kernel.case.path)
