@@ -204,6 +204,9 @@ class Simulating(Model):
         provenance: Whether to call the kernel on tags in place of its inputs, and to report operands of MMAs that read
             wrong data (``sim.provenance``). The outputs are then meaningless.
         schedule: ``eager``, ``lazy``, ``late-0-3`` (warps 0 and 3 run last), or the seed of a random schedule.
+        protocol: Whether to record what each warp of a launch's first cluster waits for, signals, reads and writes.
+            No races are searched for, and in the lazy schedule a wait may return False once.
+        sms: Number of SMs of the simulated device, if not the product's.
     """
 
     outputs: bool = True
@@ -212,6 +215,8 @@ class Simulating(Model):
     race_warnings: bool = False
     provenance: bool = False
     schedule: str = Field(default="eager", pattern=f"^({schedules.PATTERN})$")
+    protocol: bool = False
+    sms: int | None = Field(default=None, ge=1, le=1024)
 
 
 class Job(Model):

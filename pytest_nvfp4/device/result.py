@@ -310,6 +310,7 @@ class SimulatedCall(_Open):
         launches: Launches of the call, in order.
         outputs: Counts of the writes to each group's C.
         trace: Timeline as JSON text, if requested.
+        protocol: Recordings of the launches as JSON text, if requested (``sim.sync.protocol_log``).
     """
 
     call: int
@@ -319,6 +320,7 @@ class SimulatedCall(_Open):
     launches: tuple[SimulatedLaunch, ...]
     outputs: tuple[OutputWrites, ...]
     trace: Blob | None = None
+    protocol: Blob | None = None
 
     @property
     def printed(self) -> str:

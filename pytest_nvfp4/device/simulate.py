@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_nvfp4.device.base import Device
 from pytest_nvfp4.device.batch import INCONCLUSIVE
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, Simulating
-from pytest_nvfp4.device.result import DeviceInfo, Result, SimulatedCall, Status
+from pytest_nvfp4.device.result import Blob, DeviceInfo, Result, SimulatedCall, Status
 from pytest_nvfp4.finding import Finding
 
 
@@ -27,6 +27,7 @@ class SimulationResult:
         stdout: End of the standard output of the kernel's host code.
         stderr: End of its standard error.
         trace: Timeline as JSON text, if requested.
+        protocol: Recordings of the launches as JSON text, if requested.
     """
 
     case: JobCase
@@ -37,6 +38,7 @@ class SimulationResult:
     stdout: str = ""
     stderr: str = ""
     trace: bytes | None = None
+    protocol: bytes | None = None
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -58,6 +60,8 @@ def simulate(
     race_warnings: bool = False,
     provenance: bool = False,
     schedule: str = "eager",
+    protocol: bool = False,
+    sms: int | None = None,
 ) -> list[SimulationResult]:
     """Simulate a kernel on every case, in order. A case that ends the process does not affect the others.
 
@@ -76,6 +80,8 @@ def simulate(
         race_warnings=race_warnings,
         provenance=provenance,
         schedule=schedule,
+        protocol=protocol,
+        sms=sms,
     )
     run = partial(_run, device, kernel, folder=folder, base=base, deadline_s=deadline_s, settings=settings)
     done = run(cases)
@@ -135,11 +141,15 @@ def _simulated(
     case: JobCase, status: Status, findings: tuple[Finding, ...], *, result: Result, index: int, folder: Path
 ) -> SimulationResult:
     call = next((call for call in result.simulated if call.case == index), None)
-    trace = None
-    if call is not None and call.trace is not None:
+    read: dict[str, bytes] = {}
+    for name, what in (("trace", "timeline"), ("protocol", "recorded protocol")) if call is not None else ():
+        blob: Blob | None = getattr(call, name)
+        if blob is None:
+            continue
         try:
-            trace = call.trace.read(folder)
+            read[name] = blob.read(folder)
         except (ValueError, OSError) as error:
-            findings += (Finding(kind="internal", message=f"the timeline cannot be read: {error}", severity="warning"),)
-        call = call.model_copy(update={"trace": None})
-    return SimulationResult(case, status, findings, call, result.device, result.stdout, result.stderr, trace)
+            findings += (Finding(kind="internal", message=f"the {what} cannot be read: {error}", severity="warning"),)
+    if call is not None:
+        call = call.model_copy(update={"trace": None, "protocol": None})
+    return SimulationResult(case, status, findings, call, result.device, result.stdout, result.stderr, **read)

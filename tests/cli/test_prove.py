@@ -89,6 +89,7 @@ def test_the_snippet_is_python_with_the_tile_asked_for(cli, monkeypatch, search,
         (["prove", "cta-indexing", "--shape", "3x3"], "MxNxK"),
         (["prove", "cta-indexing", "--shape", "10000000x10000000x256"], "more than"),
         (["prove", "scale-factors", "nothing.py"], "no such file"),
+        (["prove", "pipeline", "nothing.py"], "no such file"),
     ],
 )
 def test_wrong_usage_is_named(cli, arguments, says):
@@ -124,3 +125,43 @@ def test_everything_and_the_installed_dsls_helpers(cli):
     assert judged["scale-factors.helpers"]["checked"] == "64 layouts"
     assert judged["scale-factors.helpers"]["method"] == "canonical form"
     assert judged["scale-factors.helpers.gmem"]["checked"] == "2 layouts"
+
+
+COMMIT = """            with cute.arch.elect_one():
+                tcgen05.commit(empty_mbar + stage)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("solver")
+def test_the_pipeline_of_the_repositorys_kernel(cli):
+    pytest.importorskip("cutlass")
+    done = cli("prove", "pipeline", KERNEL, "--json", "--query-timeout", "600000")
+    data = json.loads(done.out)
+    judged = {one["name"].rpartition(".")[2]: one for one in data["statements"]}
+    assert done.code == 0, done.out
+    assert set(judged) == {"runs", "not-overwritten", "filled", "no-deadlock"}
+    assert {one["status"] for one in judged.values()} == {"proved"}
+    assert all(control["status"] == "refuted" for one in judged.values() for control in one["controls"])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("solver")
+def test_a_commit_before_its_mmas_is_refuted_with_both_lines(cli, tmp_path):
+    pytest.importorskip("cutlass")
+    text = KERNEL.read_text()
+    loop = "            for k_block in cutlass.range_constexpr(TILE_K // MMA_K):\n                tiled_mma.set("
+    assert text.count(COMMIT) == text.count(loop) == 1
+    changed = tmp_path / "early.py"
+    changed.write_text(text.replace(COMMIT, "").replace(loop, COMMIT + loop))
+    lines = changed.read_text().splitlines()
+    copy = next(number for number, line in enumerate(lines, 1) if "cute.copy(tma_atom_a, tAgA" in line)
+    read = next(number for number, line in enumerate(lines, 1) if "cute.copy(s2t_sfa, tSsSFA" in line)
+    shapes = [part for k in (256, 1280, 2304) for part in ("--shape", f"128x128x{k}")]
+    done = cli("prove", "pipeline", changed, *shapes, "--json")
+    assert done.code == 1
+    (refuted,) = [one for one in json.loads(done.out)["statements"] if one["status"] == "refuted"]
+    assert refuted["name"] == "pipeline.ring-0.not-overwritten"
+    assert refuted["counterexample"].startswith("N = 4 ")
+    assert f"early.py:{copy} " in refuted["counterexample"]
+    assert f"early.py:{read} " in refuted["counterexample"]

@@ -1,4 +1,4 @@
-"""``nvfp4 prove``, ``prove cta-indexing`` and ``prove scale-factors``."""
+"""``nvfp4 prove``, ``prove cta-indexing``, ``prove scale-factors`` and ``prove pipeline``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.options import KernelOptions
 from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.prove.options import finish, groups_of, proof_options
+from pytest_nvfp4.cli.prove.pipeline import pipeline_command
 from pytest_nvfp4.cli.subject import findings_text, resolve
 from pytest_nvfp4.cli.tracing import Traced, trace, traced_kernel
 from pytest_nvfp4.proof.cta_indexing import DEFAULT_GROUPS
@@ -37,7 +38,7 @@ def prove_command(ctx: click.Context, *, everything: bool, brief: bool, query_ms
             raise click.UsageError(f"give options after {ctx.invoked_subcommand!r}; --all takes no subcommand")
         return
     if not everything:
-        raise click.UsageError("choose what to prove: --all, cta-indexing, or scale-factors KERNEL")
+        raise click.UsageError("choose what to prove: --all, cta-indexing, scale-factors KERNEL or pipeline KERNEL")
     from pytest_nvfp4.proof.catalogue import judge_all, pure_claims
 
     helpers, missing = _helper_claims()
@@ -169,3 +170,6 @@ def scale_factors_command(
     statements = judge_all((*claims_of(found), *scale_claims()), Limits(query_ms=query_ms))
     title = f"Scale factors of {traced.subject.description}"
     finish(ctx, statements, result=result, brief=brief, title=title, missing=missing)
+
+
+prove_command.add_command(pipeline_command)

@@ -17,6 +17,7 @@ from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.session import LaunchRecord, Session
 from pytest_nvfp4.sim.run.trace import Trace
+from pytest_nvfp4.sim.sync.protocol_log import ProtocolLog
 
 
 class WatchedOutput(NamedTuple):
@@ -84,6 +85,7 @@ class CallRecorder:
             ],
             "outputs": [_writes(*output) for output in self._outputs],
             "trace": self._write_trace(call),
+            "protocol": self._write_protocol(call),
         }
 
     def _launch(self, record: LaunchRecord, grid: Grid, writers: int) -> dict[str, Any]:
@@ -122,8 +124,18 @@ class CallRecorder:
     def _write_trace(self, call: int) -> dict[str, Any] | None:
         if self._trace is None:
             return None
-        data = json.dumps(self._trace.to_json(), separators=(",", ":")).encode()
-        name = f"trace-{call}.json"
+        return self._write(f"trace-{call}.json", self._trace.to_json())
+
+    def _write_protocol(self, call: int) -> dict[str, Any] | None:
+        monitor: object = self._session.machine.monitor
+        if not isinstance(monitor, ProtocolLog):
+            return None
+        content = {"stopped": bool(self._session.faults), "launches": monitor.recordings()}
+        return self._write(f"protocol-{call}.json", content)
+
+    def _write(self, name: str, content: Any) -> dict[str, Any]:
+        """Write JSON to a file and return the fields of its ``Blob``."""
+        data = json.dumps(content, separators=(",", ":")).encode()
         (self._folder / name).write_bytes(data)
         return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "file": name}
 

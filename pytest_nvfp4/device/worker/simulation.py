@@ -51,6 +51,8 @@ class Simulation:
                 schedule=settings.schedule,
                 races=settings.races,
                 race_warnings=settings.race_warnings,
+                protocol=settings.protocol,
+                sms=settings.sms,
                 compiled=CompileCache(compiled) if compiled else None,
             )
         )

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import cast
 
 from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.host import redirect, torch_cuda
 from pytest_nvfp4.host.compile_cache import CompileCache
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.races.host_order import HostOrder
-from pytest_nvfp4.sim.run.asynchronous import Asynchronous
+from pytest_nvfp4.sim.run.asynchronous import Asynchronous, Lazy
 from pytest_nvfp4.sim.run.asynchronous import schedule as make_schedule
 from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
 from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.session import Session
+from pytest_nvfp4.sim.sync.protocol_log import ProtocolLog
 
 
 @contextlib.contextmanager
@@ -31,6 +34,8 @@ def simulate(
     schedule: str | int = "eager",
     races: bool = False,
     race_warnings: bool = False,
+    protocol: bool = False,
+    sms: int | None = None,
     compiled: CompileCache | None = None,
 ) -> Iterator[Session]:
     """Redirect ``device="cuda"`` and the launches of compiled kernels to the simulator.
@@ -42,17 +47,24 @@ def simulate(
         schedule: ``eager``, ``lazy``, or the seed of a random one.
         races: Whether to search for races by happens-before, within launches and between the work of streams.
         race_warnings: See ``device.job.Simulating`` (``races.tensor_order``, ``fence.mbarrier_init``).
+        protocol: Whether to record the protocol of each launch (see ``device.job.Simulating``).
+        sms: Number of SMs, if not the product's.
         compiled: Modules that need not be compiled again.
 
     Raises:
         ValueError: The schedule does not exist.
         HostSideError: The redirection is already in place, torch finds a real GPU, or the environment is not set.
     """
-    machine = Machine(model=for_arch(arch), asynchronous=asynchronous or make_schedule(schedule))
-    detector = Detector(warnings=race_warnings) if races or race_warnings else None
+    model = for_arch(arch) if sms is None else replace(for_arch(arch), sm_count=sms, max_active_clusters={})
+    machine = Machine(model=model, asynchronous=asynchronous or make_schedule(schedule))
+    detector = Detector(warnings=race_warnings) if (races or race_warnings) and not protocol else None
     machine.monitor = detector
     memory = SimulatedMemory(machine.memory)
-    session = Session(machine, memory, processes=processes)
+    session = Session(machine, memory, processes=processes, logs_barriers=protocol)
+    if protocol:
+        # A wait that fails once shows where a kernel waits again, after a test that did not wait.
+        machine.asynchronous = Lazy(patient=False) if schedule == "lazy" else machine.asynchronous
+        machine.monitor = cast("Detector", ProtocolLog())
     with redirect.install(session.launch, device=machine.model, memory=memory, compiled=compiled) as side:
         session.streams = side.streams
         if detector is not None:
