@@ -12,6 +12,7 @@ from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.plugin.failure import CheckFailure, KernelWarning, warn_of
 
 from .conftest import Project
+from .shipped_kernel import SHIPPED
 from .simulated import FILL, PROBLEM, written
 
 pytest.importorskip("torch")
@@ -141,3 +142,16 @@ def test_an_entry_without_an_exercise_has_no_races_check(project: Project) -> No
     ran = project.run("k.py", "--nvfp4-device=sim", "--co", "-q")
     assert "k.py::compile" in ran.text
     assert "k.py::races" not in ran.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slot", ["0", "group"])
+def test_ctas_of_the_shipped_kernel_share_tensor_maps(project: Project, slot: str) -> None:
+    """Of one group even with equal bytes; without settings, as in ``pytest k.py``."""
+    source = SHIPPED.read_text()
+    assert source.count("tensormaps[None, i, cta]") == 2
+    project.file("k.py", source.replace("tensormaps[None, i, cta]", f"tensormaps[None, i, {slot}]"))
+    (said,) = project.run("k.py", "-k", "races", "--nvfp4-device=sim").failures().values()
+    publish = source[: source.index("cpasync.cp_fence_tma_desc_release(")].count("\n") + 1
+    assert said.startswith(f"k.py:{publish}: simulated, race: k.py:{publish} in warp 0 of CTA")
+    assert "the two CTAs share the map" in said

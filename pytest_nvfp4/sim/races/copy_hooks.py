@@ -71,6 +71,9 @@ class CopyHooks(Hooks):
         footprint = launch.shared.find((index, size)) or shared_footprint(launch, index, size)
         access = Access(state.number, barrier.phase + 1, ASYNC, at, agent.id)
         agent.memory.shared.read(footprint.parts, access, agent.clock.ticks)
+        if barrier.cta is not w.cta:
+            # The copy completes at the other CTA, so that this one may end before its memory was read.
+            agent.memory.peer_accesses.last[state.number] = access
 
     def copy_out(self, w: Warp, at: int, lane: int, index: int, size: int) -> None:
         """Record a bulk store's read of shared memory."""

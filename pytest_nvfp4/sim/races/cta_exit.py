@@ -3,7 +3,9 @@
 PTX ISA, "Cluster of Cooperative Thread Arrays" and ``mapa``: shared memory, and the mbarriers in it, exist as long as
 the CTA. A peer's access, an arrive (also by a multicast commit of the tensor core), and the reads and writes of an MMA
 of a CTA pair in the other CTA must be ordered before the end of the CTA that they target: by a wait of one of its
-threads (the reason why the tail of a producer waits for every stage), or by a cluster barrier at the end.
+threads (the reason why the tail of a producer waits for every stage), or by a cluster barrier at the end. So must the
+read of a CTA's own memory by a bulk copy to a peer, which completes at the peer's mbarrier. (A multicast copy completes
+at each target's mbarrier: ``sync.mbarrier`` reports a CTA that ends without a wait for it.)
 
 A relaxed arrive or wait, which orders no memory, is enough: a thread that saw a barrier's phase complete has observed
 that the arrive was performed, and the end of a CTA requires no more.

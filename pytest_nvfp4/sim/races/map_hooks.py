@@ -29,7 +29,7 @@ from collections.abc import Sequence
 
 from pytest_nvfp4.sim.memory.access import READ, WRITE
 from pytest_nvfp4.sim.monitor import CopyTarget
-from pytest_nvfp4.sim.races.access import ASYNC, Access
+from pytest_nvfp4.sim.races.access import ASYNC, Access, make_access
 from pytest_nvfp4.sim.races.agents import WarpAgent
 from pytest_nvfp4.sim.races.findings import WARNING
 from pytest_nvfp4.sim.races.hooks import ZERO
@@ -72,10 +72,12 @@ class MapHooks(MemoryHooks):
         if uses is not None:
             agents = agent.agents
             loads = agents.map_loads[agent]
-            loads.issued += 1
-            for _, _, barrier in targets:
-                agents.barriers[barrier].map_loads[loads.number] = loads.issued
-            uses.add(Access(loads.number, loads.issued, ASYNC, at, agent.id))
+            number, tick = loads.number, loads.issued + 1
+            loads.issued = tick
+            barriers = agents.barriers
+            for target in targets:
+                barriers[target[2]].map_loads[number] = tick
+            uses.add(make_access((number, tick, ASYNC, at, agent.id, None, None)))
 
     def map_prefetched(self, w: Warp, at: int, address: int) -> None:
         """Check the use of a map by a prefetch, a hint whose end no instruction waits for."""

@@ -54,6 +54,37 @@ def test_an_arrive_at_a_peer_comes_before_its_end(arrive, end, said):
     assert kinds(INIT + GATHER + ONLY.format(ARRIVE.format(arrive)) + STAY) == []
 
 
+SEND = (
+    "setp.ne.u32 %p5, %r0, 0; mapa.shared::cluster.u32 %r12, %r3, 1; add.u32 %r13, %r3, 512; @%p5 bra SENT;"
+    "mapa.shared::cluster.u32 %r14, %r13, 1; mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [%r12],"
+    "256; cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r14], [%r13], 256, [%r12]; SENT:"
+)
+"""What CTA 0 sends of its memory to CTA 1."""
+CAST = (
+    "mov.u16 %rs1, 3; setp.ne.u32 %p5, %r0, 0; add.u32 %r13, %r3, 512; @%p5 bra READY;"
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 256; READY: @%p5 bra SENT; setp.ne.u32 %p6, %r4, 0;"
+    "@%p6 bra SENT; cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r13],"
+    "[%rd100], 256, [%r3], %rs1; SENT:"
+)
+"""A copy of CTA 0 into both CTAs."""
+
+
+@pytest.mark.parametrize(("end", "said"), [(STAY, []), ("", ["race"])], ids=["a cluster barrier", "nothing"])
+def test_a_copy_to_a_peer_comes_before_the_end_of_its_source(end, said):
+    fill = "shl.b32 %r5, %r0, 2; add.u32 %r7, %r3, %r5; st.shared.b32 [%r7+512], %r0; fence.proxy.async; bar.sync 0;"
+    one = INIT.replace("64;", "1;", 1)
+    rest = "setp.eq.u32 %p7, %r4, 0; @%p7 bra LEFT;" + TAIL.format("") + "LEFT:"
+    assert kinds(one + fill + STAY + ONLY.format(SEND) + rest + end) == said
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_multicast_copy_comes_before_the_end_of_each_target(rank):
+    one = INIT.replace("64;", "1;", 1)
+    waits = f"setp.eq.u32 %p7, %r4, {rank}; @%p7 bra LEFT;" + TAIL.format("") + "LEFT:"
+    assert kinds(one + GATHER + CAST + TAIL.format("")) == []
+    assert "in-flight" in kinds(one + GATHER + CAST + waits)
+
+
 def test_in_another_order_the_cta_has_ended():
     assert kinds(INIT + GATHER + ARRIVE.format("")) == ["race", "cluster"]
 
