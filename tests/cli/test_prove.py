@@ -165,3 +165,17 @@ def test_a_commit_before_its_mmas_is_refuted_with_both_lines(cli, tmp_path):
     assert refuted["counterexample"].startswith("N = 4 ")
     assert f"early.py:{copy} " in refuted["counterexample"]
     assert f"early.py:{read} " in refuted["counterexample"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("solver")
+@pytest.mark.parametrize(("structure", "rings", "undecided"), [("persistent", 2, 2), ("two_cta", 1, 0)])
+def test_the_pipelines_of_other_structures(cli, structure, rings, undecided):
+    """Nothing is refuted; the rings of a persistent kernel differ in rate, so deadlocks across them are unknown."""
+    pytest.importorskip("cutlass")
+    kernel = Path(__file__).parents[1] / "sim" / "mutants" / "structures" / f"{structure}.py"
+    done = cli("prove", "pipeline", kernel, "--json", "--query-timeout", "600000")
+    statements = json.loads(done.out)["statements"]
+    assert len(statements) == 1 + 3 * rings
+    assert sum(one["status"] == "proved" for one in statements) == len(statements) - undecided
+    assert {one["name"].rpartition(".")[2] for one in statements if one["status"] == "unknown"} <= {"no-deadlock"}

@@ -170,6 +170,9 @@ def test_a_run_that_does_not_end_proves_nothing() -> None:
         found = judge(claim)
         assert found.status is Status.UNKNOWN
         assert "4 k-tiles that stop does not end" in found.reason
+    stuck = RecordedRun("4 k-tiles", "deadlock at k.py:3", deadlock=True)
+    refuted = [one.counterexample for claim in claims(protocol, [stuck]) if (one := judge(claim)).counterexample]
+    assert refuted == ["with 4 k-tiles: deadlock at k.py:3"]
     said = judge(runs_claim([RecordedRun("a"), RecordedRun("b", "deadlock at k.py:3")]))
     assert said.status is Status.REFUTED
     assert said.counterexample == "with b: deadlock at k.py:3"

@@ -105,7 +105,8 @@ def _judge(
     runs: list[RecordedRun] = []
     for label, run in done:
         error = subject.finding_text(run.errors[0]) if run.errors else ""
-        runs.append(RecordedRun(label, error or ("" if run.status == "passed" else run.status)))
+        deadlock = bool(run.errors) and run.errors[0].kind == "deadlock"
+        runs.append(RecordedRun(label, error or ("" if run.status == "passed" else run.status), deadlock))
         if run.protocol is None:
             continue
         try:
@@ -122,7 +123,7 @@ def _judge(
     for number, recordings in enumerate(kernels.values()):
         protocol = fit(recordings)
         topic = "pipeline" if len(kernels) == 1 else f"pipeline.kernel-{number}"
-        own = claims(protocol, topic=topic)
+        own = claims(protocol, runs, topic=topic)
         found += own
         if not own:
             missing.append(f"no memory of {recordings[0].kernel[:60]} is filled again and guarded by mbarriers")

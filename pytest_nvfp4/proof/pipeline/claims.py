@@ -41,10 +41,17 @@ _PRECONDITIONS = (
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """A recorded run: its problem and schedule, and the first error that the simulator found in it, if any."""
+    """A recorded run.
+
+    Attributes:
+        label: Its problem and schedule.
+        error: The first error that the simulator found in it; empty for none.
+        deadlock: Whether that is a deadlock.
+    """
 
     label: str
     error: str = ""
+    deadlock: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +62,13 @@ class RingCheck:
     ring: Ring
     failure: Failure
     questions: Callable[[Z3, RingModel], Iterator[Question]]
+    seen: str = ""
+    """The failure as it happened in a recorded run, if it did."""
 
     def run(self, limits: Limits) -> ProofVerdict:
         """Decide the statement."""
+        if self.seen:
+            return ProofVerdict(Status.REFUTED, counterexample=self.seen)
         verdict = self._prove(limits)
         if verdict.status is Status.PROVED:
             return verdict
@@ -99,7 +110,7 @@ class RingCheck:
 
     def changed(self, **changes: Any) -> Self:
         """Return the check of a protocol without some waits or signals (``without``)."""
-        return replace(self, protocol=self.protocol.without(changes["without"]))
+        return replace(self, protocol=self.protocol.without(changes["without"]), seen="")
 
     @property
     def solver(self) -> str:
@@ -107,12 +118,13 @@ class RingCheck:
         return version()
 
 
-def claims(protocol: Protocol, *, topic: str = "pipeline") -> tuple[Claim, ...]:
-    """Return the statements on the rings of a kernel."""
+def claims(protocol: Protocol, runs: Sequence[RecordedRun] = (), *, topic: str = "pipeline") -> tuple[Claim, ...]:
+    """Return the statements on the rings of a kernel; a deadlock among its runs refutes that there is none."""
+    deadlock = next((f"with {run.label}: {run.error}" for run in runs if run.deadlock), "")
     return tuple(
         claim
         for number, ring in enumerate(protocol.rings)
-        for claim in _of_ring(protocol, ring, f"{topic}.ring-{number}")
+        for claim in _of_ring(protocol, ring, f"{topic}.ring-{number}", deadlock)
     )
 
 
@@ -135,7 +147,7 @@ def runs_claim(runs: Sequence[RecordedRun], *, topic: str = "pipeline") -> Claim
     )
 
 
-def _of_ring(protocol: Protocol, ring: Ring, name: str) -> Iterator[Claim]:
+def _of_ring(protocol: Protocol, ring: Ring, name: str, deadlock: str) -> Iterator[Claim]:
     title = protocol.ring_name(ring)
     fillers = {part.fill.role for part in ring.parts}
     readers = {read.role for part in ring.parts for read in part.reads}
@@ -166,7 +178,7 @@ def _of_ring(protocol: Protocol, ring: Ring, name: str) -> Iterator[Claim]:
     yield claim(
         "no-deadlock",
         f"Every wait of the warps that use {title} ends, for any N.",
-        RingCheck(protocol, ring, "deadlock", progress),
+        RingCheck(protocol, ring, "deadlock", progress, seen=deadlock),
         "one of the stages' releases is left out",
         released[:1],
     )

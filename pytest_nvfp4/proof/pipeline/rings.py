@@ -240,7 +240,7 @@ def _reads(recordings: Sequence[Recording], fill: Stream, regions: Sequence[int]
             )
             if two is not None:
                 place = recordings[-1].place(two.at)
-                stream = replace(stream, problem=f"{place} reads more than one stage of what {fill.role} fills")
+                stream = replace(stream, problem=f"{place} reads more than one stage at once")
             found.append(stream)
     return found
 
