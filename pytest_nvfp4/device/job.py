@@ -206,7 +206,9 @@ class Simulating(Model):
         schedule: ``eager``, ``lazy``, ``late-0-3`` (warps 0 and 3 run last), or the seed of a random schedule.
         protocol: Whether to record what each warp of a launch's first cluster waits for, signals, reads and writes.
             No races are searched for, and in the lazy schedule a wait may return False once.
-        sms: Number of SMs of the simulated device, if not the product's.
+        ring_ctas: Largest number of CTAs of a launch whose rings of mbarriers are reported; 0 for none.
+        launch_only: Indices of cases whose launches are recorded but not executed, which shows their grids.
+        sms: SMs of the simulated device; None for those of the product. It also applies to a job that verifies.
     """
 
     outputs: bool = True
@@ -216,7 +218,9 @@ class Simulating(Model):
     provenance: bool = False
     schedule: str = Field(default="eager", pattern=f"^({schedules.PATTERN})$")
     protocol: bool = False
-    sms: int | None = Field(default=None, ge=1, le=1024)
+    ring_ctas: int = Field(default=0, ge=0, le=9999)
+    launch_only: tuple[int, ...] = ()
+    sms: int | None = Field(default=None, ge=1, le=9999)
 
 
 class Job(Model):

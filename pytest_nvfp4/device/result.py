@@ -238,6 +238,43 @@ class _Open(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+class SimulatedRing(_Open):
+    """A ring of mbarriers, in the CTA of a launch that refilled it most often (see ``sim.sync.rings``).
+
+    Attributes:
+        made: The statement that initialised it, such as ``k.py:12 `mbarrier_init(...)```; empty if unknown.
+        waiters: Source lines of the waits for it, such as ``k.py:34``.
+        cta: Linear index of the CTA.
+        barriers: Byte indices in its shared memory, in stage order.
+        count: Arrivals that complete a phase.
+        bytes: Most bytes that copies delivered in a phase.
+        phases: Completed phases of each stage.
+    """
+
+    made: str
+    waiters: tuple[str, ...]
+    cta: int
+    barriers: tuple[int, ...]
+    count: int
+    bytes: int
+    phases: tuple[int, ...]
+
+    @property
+    def stages(self) -> int:
+        """Number of stages."""
+        return len(self.barriers)
+
+    @property
+    def refills(self) -> int:
+        """Number of times that every stage completed a phase after its first one; -1 if a stage completed none."""
+        return min(self.phases) - 1
+
+    @property
+    def iterations(self) -> int:
+        """Number of completed phases of all stages."""
+        return sum(self.phases)
+
+
 class SimulatedLaunch(_Open):
     """One launch in the simulator.
 
@@ -252,6 +289,7 @@ class SimulatedLaunch(_Open):
         writers: Number of CTAs that wrote the final value of an output element; None if the launch wrote no output.
         printed: Text that the kernel printed.
         findings: Findings in the launch.
+        rings: Its rings of mbarriers, if they were requested and the launch is small enough.
     """
 
     kernel: str
@@ -264,6 +302,7 @@ class SimulatedLaunch(_Open):
     writers: int | None = None
     printed: str = ""
     findings: tuple[ReportedFinding, ...] = ()
+    rings: tuple[SimulatedRing, ...] = ()
 
     @property
     def ctas(self) -> int:

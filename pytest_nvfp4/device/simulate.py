@@ -61,6 +61,8 @@ def simulate(
     provenance: bool = False,
     schedule: str = "eager",
     protocol: bool = False,
+    ring_ctas: int = 0,
+    launch_only: tuple[int, ...] = (),
     sms: int | None = None,
 ) -> list[SimulationResult]:
     """Simulate a kernel on every case, in order. A case that ends the process does not affect the others.
@@ -81,12 +83,15 @@ def simulate(
         provenance=provenance,
         schedule=schedule,
         protocol=protocol,
+        ring_ctas=ring_ctas,
+        launch_only=launch_only,
         sms=sms,
     )
-    run = partial(_run, device, kernel, folder=folder, base=base, deadline_s=deadline_s, settings=settings)
-    done = run(cases)
+    run = partial(_run, device, kernel, folder=folder, base=base, deadline_s=deadline_s)
+    done = run(cases, settings=settings)
     if len(cases) > 1 and any(result.status in INCONCLUSIVE for result in done):
-        done = [result for case in cases for result in run([case])]
+        alone = [settings.model_copy(update={"launch_only": (0,) * (at in launch_only)}) for at in range(len(cases))]
+        done = [result for case, own in zip(cases, alone, strict=True) for result in run([case], settings=own)]
     return done
 
 

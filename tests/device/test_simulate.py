@@ -76,10 +76,15 @@ class TestWhatIsTold:
 
 def test_a_process_that_ends_spoils_no_other_case(tmp_path: Path) -> None:
     spec, base = spec_of(tmp_path, KERNEL)
-    done = simulate(SimDevice(), spec, cases("13x128x256", "5x128x256"), folder=tmp_path / "jobs", base=base)
-    assert [one.status for one in done] == ["crashed", "passed"]
+    shapes = cases("13x128x256", "5x128x256", "9x128x256")
+    done = simulate(SimDevice(), spec, shapes, folder=tmp_path / "jobs", base=base, launch_only=(2,), sms=12)
+    assert [one.status for one in done] == ["crashed", "passed", "passed"]
     assert done[0].call is None
-    assert done[1].call is not None
+    executed, launched = (one.call for one in done[1:])
+    assert executed is not None
+    assert launched is not None
+    assert (executed.sms, executed.launches[1].grid, executed.launches[1].counters["ctas"]) == (12, (5, 1, 1), 5)
+    assert (launched.launches[1].grid, launched.launches[1].counters) == ((9, 1, 1), {}), "recorded, not executed"
 
 
 def test_a_device_that_is_none_says_so(tmp_path: Path) -> None:

@@ -121,7 +121,8 @@ class _Worker:
         os.environ.update(redirect.environment(dump, arch=arch))
         simulating = self._job.simulating if self._job.action == "simulate" else None
         known = [Path(folder) for folder in os.environ.pop(_COMPILED_VARIABLE, "").split(os.pathsep) if folder]
-        return Simulation(arch, folder=self._folder, simulating=simulating, compiled=known)
+        sms = self._job.simulating.sms
+        return Simulation(arch, folder=self._folder, simulating=simulating, sms=sms, compiled=known)
 
     def _describe(self, torch: Any) -> None:
         reason = device_info.unavailable(torch)

@@ -16,8 +16,11 @@ from pytest_nvfp4.device.worker.sim_findings import worker_finding
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.session import LaunchRecord, Session
+from pytest_nvfp4.sim.run.source import place_of, quoted
 from pytest_nvfp4.sim.run.trace import Trace
+from pytest_nvfp4.sim.sync.barrier_log import BarrierLog
 from pytest_nvfp4.sim.sync.protocol_log import ProtocolLog
+from pytest_nvfp4.sim.sync.rings import Ring, rings
 
 
 class WatchedOutput(NamedTuple):
@@ -100,6 +103,7 @@ class CallRecorder:
             "writers": writers or None,
             "printed": record.output[-_PRINTED_CHARACTERS:],
             "findings": [worker_finding(finding).to_dict() for finding in record.findings],
+            "rings": [] if record.barriers is None else _rings(record.barriers),
         }
 
     def _writers(self) -> list[int]:
@@ -138,6 +142,27 @@ class CallRecorder:
         data = json.dumps(content, separators=(",", ":")).encode()
         (self._folder / name).write_bytes(data)
         return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "file": name}
+
+
+def _rings(log: BarrierLog) -> list[dict[str, Any]]:
+    """Return the fields of a ``SimulatedRing`` for each ring; of one in several CTAs, where it was refilled most."""
+    most: dict[object, Ring] = {}
+    for ring in rings(log):
+        key = ring.made, ring.barriers
+        if key not in most or (ring.refills, ring.iterations) > (most[key].refills, most[key].iterations):
+            most[key] = ring
+    return [
+        {
+            "made": "" if ring.made is None else quoted(ring.made),
+            "waiters": sorted({place_of(log.grid.kernel.instructions[waiter.at]) for waiter in ring.waiters}),
+            "cta": ring.cta,
+            "barriers": ring.barriers,
+            "count": ring.count,
+            "bytes": ring.bytes,
+            "phases": ring.phases,
+        }
+        for ring in most.values()
+    ]
 
 
 def _ctas_per_sm(grid: Grid) -> int:

@@ -35,11 +35,18 @@ class Simulation:
     Args:
         arch: Architecture for which the kernel is compiled.
         simulating: Settings for the record of each call; None to collect findings only.
+        sms: SMs of the device, if not those of the product.
         compiled: Folders of modules that need not be compiled again.
     """
 
     def __init__(
-        self, arch: str, *, folder: Path, simulating: Simulating | None = None, compiled: Sequence[Path] = ()
+        self,
+        arch: str,
+        *,
+        folder: Path,
+        simulating: Simulating | None = None,
+        sms: int | None = None,
+        compiled: Sequence[Path] = (),
     ) -> None:
         self._stack = ExitStack()
         processes = min(4, cores())
@@ -52,10 +59,12 @@ class Simulation:
                 races=settings.races,
                 race_warnings=settings.race_warnings,
                 protocol=settings.protocol,
-                sms=settings.sms,
+                ring_ctas=settings.ring_ctas,
+                sms=sms,
                 compiled=CompileCache(compiled) if compiled else None,
             )
         )
+        self._launch_only = frozenset(settings.launch_only)
         self._outputs: list[WatchedOutput] = []
         self._results: list[Extent] = []
         self._before = 0
@@ -76,11 +85,14 @@ class Simulation:
         self._stack.close()
 
     @contextmanager
-    def call(self, slot: CallBuffers, inputs: ProblemInput, findings: list[Finding]) -> Iterator[None]:
-        """Watch a call of the kernel with these buffers, and append the simulator's findings to ``findings``.
+    def call(
+        self, slot: CallBuffers, inputs: ProblemInput, findings: list[Finding], *, case: int = 0
+    ) -> Iterator[None]:
+        """Watch a call of the kernel with the buffers of a case, and append the simulator's findings to ``findings``.
 
         A fault ends the call here, even if the kernel's own code has caught the exception.
         """
+        self.session.launch_only = case in self._launch_only
         self._name(slot, inputs)
         with self._watched(findings), self._called(slot):
             yield
@@ -164,7 +176,7 @@ class Simulation:
         findings += map(worker_finding, between[reported:])
         if raised is not None and not faults:
             raise raised
-        if not faults and len(self.session.launches) > before:
+        if not faults and len(self.session.launches) > before and not self.session.launch_only:
             findings += map(worker_finding, coverage_findings(output.region for output in self._outputs))
         if not faults and self._operands is not None:
             findings += map(worker_finding, self._operands.findings())

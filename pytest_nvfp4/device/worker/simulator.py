@@ -8,6 +8,7 @@ launch is executed before the call returns. ``CUTE_DSL_*`` must be set before cu
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
@@ -35,6 +36,7 @@ def simulate(
     races: bool = False,
     race_warnings: bool = False,
     protocol: bool = False,
+    ring_ctas: int = 0,
     sms: int | None = None,
     compiled: CompileCache | None = None,
 ) -> Iterator[Session]:
@@ -48,7 +50,8 @@ def simulate(
         races: Whether to search for races by happens-before, within launches and between the work of streams.
         race_warnings: See ``device.job.Simulating`` (``races.tensor_order``, ``fence.mbarrier_init``).
         protocol: Whether to record the protocol of each launch (see ``device.job.Simulating``).
-        sms: Number of SMs, if not the product's.
+        ring_ctas: Largest number of CTAs of a launch whose operations on mbarriers are logged.
+        sms: SMs of the device, if not those of the product.
         compiled: Modules that need not be compiled again.
 
     Raises:
@@ -60,7 +63,7 @@ def simulate(
     detector = Detector(warnings=race_warnings) if (races or race_warnings) and not protocol else None
     machine.monitor = detector
     memory = SimulatedMemory(machine.memory)
-    session = Session(machine, memory, processes=processes, logs_barriers=protocol)
+    session = Session(machine, memory, processes=processes, log_ctas=sys.maxsize if protocol else ring_ctas)
     if protocol:
         # A wait that fails once shows where a kernel waits again, after a test that did not wait.
         machine.asynchronous = Lazy(patient=False) if schedule == "lazy" else machine.asynchronous

@@ -147,7 +147,11 @@ class CallRunner:
         before = slot.expected_digest()
         self._memory.synchronize()
         findings: list[Finding] = []
-        context = self._simulation.call(slot, inputs, findings) if self._simulation else contextlib.nullcontext()
+        context = (
+            self._simulation.call(slot, inputs, findings, case=call.case)
+            if self._simulation
+            else contextlib.nullcontext()
+        )
         returned = _NOT_RETURNED  # stays so if a fault of the simulator ends the call
         with self._side_stream(), context:
             if call.side_stream:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from math import prod
 
 from pytest_nvfp4.driver.launches import Launch
 from pytest_nvfp4.driver.streams import Streams
@@ -32,7 +33,7 @@ class LaunchRecord:
     findings: tuple[Finding, ...]
     output: str
     barriers: BarrierLog | None = None
-    """The operations on mbarriers, if the session logs them."""
+    """The operations on mbarriers, if they were logged."""
 
 
 @dataclass(slots=True)
@@ -47,7 +48,8 @@ class Session:
         order: Race detection between streams, if races are looked for.
         streams: The device's streams; None if no host code issues the launches.
         around: Surrounds each launch, to change what it sees of other streams' work.
-        logs_barriers: Whether to log the operations on mbarriers of each launch, which then runs in one process.
+        log_ctas: Largest number of CTAs of a launch whose operations on mbarriers are logged; it runs in one process.
+        launch_only: Whether launches are recorded and not executed.
     """
 
     machine: Machine
@@ -60,7 +62,8 @@ class Session:
     order: HostOrder | None = None
     streams: Streams | None = None
     around: Callable[[Launch], AbstractContextManager[None]] | None = None
-    logs_barriers: bool = False
+    log_ctas: int = 0
+    launch_only: bool = False
 
     @property
     def findings(self) -> list[Finding]:
@@ -95,12 +98,15 @@ class Session:
         if _BOUNDS & grid.kernel.directives.keys():
             grid.registers_per_thread = launch.module.registers.get(launch.kernel)
         trace = self.machine.trace
-        log = self.machine.barrier_log = BarrierLog(grid) if self.logs_barriers else None
+        logged = not self.launch_only and prod(launch.grid) <= self.log_ctas
+        log = self.machine.barrier_log = BarrierLog(grid) if logged else None
         early = self._before(launch) is not None
         judged = False
         try:
             if self.prepare is not None:
                 self.prepare(grid)
+            if self.launch_only:
+                return
             if trace is not None:
                 trace.begin(grid)
             if self.machine.operands is not None:
