@@ -67,6 +67,11 @@ class Problem:
         """Groups and seed as text, without the name: equal for equal work."""
         return ",".join(str(group) for group in self.groups) + f"@{self.seed}"
 
+    @property
+    def work(self) -> int:
+        """Number of multiplications."""
+        return sum(group.m * group.n * group.k * group.l for group in self.groups)
+
     def contract_violation(self) -> str | None:
         """Return the violated rule of GPU MODE's contract (l = 1, k % 256 == 0, n % 128 == 0), or None."""
         for index, group in enumerate(self.groups):

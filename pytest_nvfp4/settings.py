@@ -60,6 +60,8 @@ class KernelSettings:
             contract, and one trace without a problem's name for an entry.
         verify: The problems it is verified on, on a device; None for GPU MODE's ten tests.
         simulate: The problems on which the simulator counts what it does; None for those it is traced on.
+        fitted: Whether the simulator also runs it on a problem fitted to it (``device.fitted_problem``); None if that
+            depends on ``verify`` (see ``on_fitted_problem``).
         benchmark: The problems it is timed on; None for GPU MODE's four benchmarks.
         protected: Patterns (``fnmatch``) of layout names that change only with ``--nvfp4-unprotect``.
         compile_options: Options in addition to the kernel's own.
@@ -76,11 +78,20 @@ class KernelSettings:
     problems: tuple[Problem, ...] | None = None
     verify: tuple[Problem, ...] | None = None
     simulate: tuple[Problem, ...] | None = None
+    fitted: bool | None = None
     benchmark: tuple[Problem, ...] | None = None
     protected: tuple[str, ...] = ()
     compile_options: tuple[str, ...] = ()
     cost_tolerance: tuple[tuple[str, float], ...] = ()
     side_stream: bool | None = None
+
+    @property
+    def on_fitted_problem(self) -> bool:
+        """Whether the simulator also runs it on a problem fitted to it.
+
+        By default a kernel that is verified on problems of the user's own is not: it may take no others.
+        """
+        return self.verify is None if self.fitted is None else self.fitted
 
     @property
     def on_side_stream(self) -> bool:
@@ -243,7 +254,7 @@ def _share(value: object) -> float | None:
 
 
 _COMMON_KEYS = (
-    *("arch", "problems", "verify-problems", "simulate-problems", "benchmark-problems"),
+    *("arch", "problems", "verify-problems", "simulate-problems", "fitted-problem", "benchmark-problems"),
     *("protected", "compile-options", "cost-tolerance", "side-stream"),
 )
 _KERNEL_KEYS = (*_COMMON_KEYS, "path", "name", "entry", "exercise")
@@ -268,6 +279,7 @@ def _kernel(reader: _Reader, base: KernelSettings, own: Mapping[str, Problem], p
         problems=problems(problems_key, base.problems),
         verify=problems("verify-problems", base.verify),
         simulate=problems("simulate-problems", base.simulate),
+        fitted=reader.flag("fitted-problem", base.fitted),
         benchmark=problems("benchmark-problems", base.benchmark),
         protected=reader.texts("protected", base.protected),
         compile_options=reader.texts("compile-options", base.compile_options),

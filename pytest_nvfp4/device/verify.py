@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_nvfp4.device.base import Device, SendsAhead
 from pytest_nvfp4.device.batch import INCONCLUSIVE, CompletedJob, run_batch
-from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, Timing
+from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, Simulating, Timing
 from pytest_nvfp4.device.result import DeviceInfo, Result
 from pytest_nvfp4.device.simulate import simulate
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
@@ -50,7 +50,13 @@ class Verifier:
         self._judge = Judge()
 
     def verify(
-        self, kernel: KernelSpec, cases: Sequence[JobCase], *, base: Path | None = None, order_seed: int | None = None
+        self,
+        kernel: KernelSpec,
+        cases: Sequence[JobCase],
+        *,
+        base: Path | None = None,
+        order_seed: int | None = None,
+        sms: int | None = None,
     ) -> Verification:
         """Return the verdict of every case.
 
@@ -58,9 +64,9 @@ class Verifier:
         that process does not end properly, each problem runs again in a process of its own, so that verdicts stay
         independent.
 
-        The kernel's files are relative to ``base``. For ``order_seed`` see ``verify_job``.
+        The kernel's files are relative to ``base``. For ``order_seed`` and ``sms`` see ``verify_job``.
         """
-        run = partial(self._run, kernel, base=base, drawn=order_seed is None)
+        run = partial(self._run, kernel, base=base, drawn=order_seed is None, sms=sms)
         result, verdicts, seed = run(cases, seed=order_seed)
         problems = list(dict.fromkeys(case.problem for case in cases))
         if result.status in INCONCLUSIVE and len(problems) > 1:
@@ -71,10 +77,12 @@ class Verifier:
                 by_case.update(zip(alone, again, strict=True))
             verdicts = [by_case[case] for case in cases]
         if self._device.name == "sim":
-            self._explain(kernel, verdicts, base=base)
+            self._explain(kernel, verdicts, base=base, sms=sms)
         return Verification(tuple(verdicts), result.device, seed, result.stdout, result.stderr)
 
-    def _explain(self, kernel: KernelSpec, verdicts: Sequence[CaseVerdict], *, base: Path | None) -> None:
+    def _explain(
+        self, kernel: KernelSpec, verdicts: Sequence[CaseVerdict], *, base: Path | None, sms: int | None
+    ) -> None:
         """Put the cause before a wrong result: an operand of an MMA that read the wrong data (``sim.provenance``).
 
         The kernel is called once more on each such problem, with tags as inputs.
@@ -95,6 +103,7 @@ class Verifier:
             deadline_s=self._deadline_s,
             outputs=False,
             provenance=True,
+            sms=sms,
         )
         for done, several in zip(followed, wrong.values(), strict=True):
             causes = [finding for finding in done.findings if finding.kind == PROVENANCE]
@@ -102,23 +111,33 @@ class Verifier:
                 verdict.findings[:0] = causes
 
     def _run(
-        self, kernel: KernelSpec, cases: Sequence[JobCase], *, base: Path | None, seed: int | None, drawn: bool
+        self,
+        kernel: KernelSpec,
+        cases: Sequence[JobCase],
+        *,
+        base: Path | None,
+        seed: int | None,
+        drawn: bool,
+        sms: int | None,
     ) -> tuple[Result, list[CaseVerdict], int]:
         """Run one process, and return its result, its verdicts, and the seed, which a job sent ahead may have drawn."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._folder, prefix="job-") as name:
             folder = Path(name)
-            job = verify_job(kernel, cases, deadline_s=self._deadline_s, seed=seed)
+            job = verify_job(kernel, cases, deadline_s=self._deadline_s, seed=seed, sms=sms)
             if drawn:
                 job = _with_draws_sent(self._device, job)
             result = self._device.run(job, folder=folder, base=base)
             return result, self._judge.judge(job, result, folder=folder), job.order_seed
 
 
-def verify_job(kernel: KernelSpec, cases: Sequence[JobCase], *, deadline_s: float, seed: int | None = None) -> Job:
+def verify_job(
+    kernel: KernelSpec, cases: Sequence[JobCase], *, deadline_s: float, seed: int | None = None, sms: int | None = None
+) -> Job:
     """Return the job that verifies a kernel on some cases.
 
-    ``seed`` is that of the order of calls; it is drawn if None, so that a kernel cannot predict it.
+    ``seed`` is that of the order of calls; it is drawn if None, so that a kernel cannot predict it. ``sms`` is the SM
+    count of a simulated device; None for that of the product.
     """
     seed = secrets.randbits(32) if seed is None else seed
     return Job(
@@ -128,6 +147,7 @@ def verify_job(kernel: KernelSpec, cases: Sequence[JobCase], *, deadline_s: floa
         cases=tuple(cases),
         order_seed=seed,
         row_key=seed,
+        simulating=Simulating(sms=sms),
         deadline_s=deadline_s,
     )
 

@@ -17,6 +17,7 @@ from pytest_nvfp4.plugin import options as _options
 from pytest_nvfp4.plugin.causes import CAUSES, Causes
 from pytest_nvfp4.plugin.devices import DEVICES, Devices
 from pytest_nvfp4.plugin.failure import CheckFailure, KernelWarning, TimingWarning
+from pytest_nvfp4.plugin.fitted import FITTED_PROBLEMS, FittedProblems
 from pytest_nvfp4.plugin.fixtures import (
     layout_snapshot,
     nvfp4_case,
@@ -74,6 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
     simulations = config.stash[SIMULATIONS] = Simulations(config, devices)
     config.stash[VERIFICATIONS] = Verifications(devices, simulations)
     config.stash[CAUSES] = Causes()
+    config.stash[FITTED_PROBLEMS] = FittedProblems(simulations)
     registry.configure(config)
     listed = "".join(f"\n    {check.name}: {check.help}" for check in registry)
     config.addinivalue_line("markers", f"nvfp4: a check of a kernel file (set on its items), one of{listed}")

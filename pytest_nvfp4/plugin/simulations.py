@@ -33,7 +33,8 @@ class Simulations:
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, KernelSpec], threading.Lock] = {}
         self._simulated: dict[KernelSpec, dict[JobCase, SimulationResult]] = {}
-        self._raced: dict[tuple[KernelSpec, JobCase, str], SimulationResult | None] = {}
+        self._raced: dict[tuple[KernelSpec, JobCase, str, int | None], SimulationResult] = {}
+        self._observations: dict[str, SimulationCache] = {}
         self._verdicts: dict[str, VerdictCache] = {}
         self.cache_hits = 0
         """Number of cases whose result an earlier run stored."""
@@ -134,28 +135,105 @@ class Simulations:
             known[result.case] = result
             self._stored.add(kernel, result)
 
+    def observe(
+        self,
+        kernel: KernelSpec,
+        cases: Sequence[JobCase],
+        *,
+        launch_only: tuple[int, ...] = (),
+        sms: int | None = None,
+        base: Path,
+    ) -> list[SimulationResult]:
+        """Return what a kernel does on each case, with its rings; results of earlier runs are looked up on disk.
+
+        If the simulator does not support the architecture, the calling test is skipped or fails.
+
+        Args:
+            kernel: The kernel.
+            cases: The cases, which are simulated in one job.
+            launch_only: Indices of cases whose launches are recorded and not executed.
+            sms: SMs of the simulated device; None for those of the product.
+            base: The folder that the kernel's files are relative to.
+        """
+        from filelock import FileLock
+
+        self._devices.require_simulator(kernel.arch)
+        stored = [self._observed("launches" if at in launch_only else "rings", sms) for at in range(len(cases))]
+        lock = FileLock(stored[0].lock(kernel, cases[0])) if self._devices.shared else contextlib.nullcontext()
+        with lock:
+            fresh = self._devices.options.fresh
+            found = [None if fresh else cache.get(kernel, case) for cache, case in zip(stored, cases, strict=True)]
+            with self._lock:
+                self.cache_hits += sum(result is not None for result in found)
+            missing = [at for at, result in enumerate(found) if result is None]
+            if missing:
+                done = self._run_rings(kernel, cases, missing, launch_only=launch_only, sms=sms, base=base)
+                for at, result in zip(missing, done, strict=True):
+                    stored[at].add(kernel, result)
+                    found[at] = result
+        return [result for result in found if result is not None]
+
+    def _run_rings(
+        self,
+        kernel: KernelSpec,
+        cases: Sequence[JobCase],
+        missing: Sequence[int],
+        *,
+        launch_only: tuple[int, ...],
+        sms: int | None,
+        base: Path,
+    ) -> list[SimulationResult]:
+        from pytest_nvfp4.device.fitted_problem import RING_CTAS
+        from pytest_nvfp4.device.simulate import simulate
+
+        return simulate(
+            self._devices.simulator,
+            kernel,
+            [cases[at] for at in missing],
+            folder=self._devices.jobs,
+            base=base,
+            deadline_s=self._devices.options.timeout_s,
+            ring_ctas=RING_CTAS,
+            launch_only=tuple(place for place, at in enumerate(missing) if at in launch_only),
+            sms=sms,
+        )
+
+    def _observed(self, part: str, sms: int | None) -> SimulationCache:
+        """Return the cache of observed calls, of a part of the cache folder for each SM count."""
+        from pytest_nvfp4.device.result_cache import SimulationCache
+
+        name = _part(part, sms)
+        with self._lock:
+            if name not in self._observations:
+                self._observations[name] = SimulationCache(self._root / name, keys=self._keys)
+                self._config.add_cleanup(self._observations[name].prune)
+            return self._observations[name]
+
     def races(
-        self, kernel: KernelSpec, case: JobCase, schedule: str, *, warnings: bool, base: Path
-    ) -> SimulationResult | None:
-        """Return the result of a case under a schedule, checked for races; None if it is known to pass.
+        self, kernel: KernelSpec, case: JobCase, schedule: str, *, warnings: bool, sms: int | None = None, base: Path
+    ) -> SimulationResult:
+        """Return the result of a case under a schedule, checked for races, with its rings.
 
         If the simulator does not support the architecture, the calling test is skipped or fails.
         """
         self._devices.require_simulator(kernel.arch)
-        with self.locked(f"races of {case.problem.name}, {schedule}", kernel):
-            key = kernel, case, schedule
+        with self.locked(f"races of {case.problem.name}, {schedule}, {sms}", kernel):
+            key = kernel, case, schedule, sms
             if key not in self._raced:
-                self._raced[key] = self._race(kernel, case, schedule, warnings=warnings, base=base)
+                self._raced[key] = self._race(kernel, case, schedule, warnings=warnings, sms=sms, base=base)
             return self._raced[key]
 
     def _race(
-        self, kernel: KernelSpec, case: JobCase, schedule: str, *, warnings: bool, base: Path
-    ) -> SimulationResult | None:
+        self, kernel: KernelSpec, case: JobCase, schedule: str, *, warnings: bool, sms: int | None, base: Path
+    ) -> SimulationResult:
+        from pytest_nvfp4.device.fitted_problem import RING_CTAS
         from pytest_nvfp4.device.simulate import simulate
 
-        part = f"races-{schedule}" + ("-warnings" if warnings else "")
-        if self.lookup(part, kernel, case):
-            return None
+        passed = self._observed(f"races-{schedule}" + ("-warnings" if warnings else ""), sms)
+        if not self._devices.options.fresh and (stored := passed.get(kernel, case)) is not None:
+            with self._lock:
+                self.cache_hits += 1
+            return stored
         (done,) = simulate(
             self._devices.simulator,
             kernel,
@@ -167,10 +245,17 @@ class Simulations:
             races=True,
             race_warnings=warnings,
             schedule=schedule,
+            ring_ctas=RING_CTAS,
+            sms=sms,
         )
-        if done.status == "passed" and not done.findings:
-            self.verdicts(part).add(kernel, case)
+        if not done.findings:
+            passed.add(kernel, done)
         return done
+
+
+def _part(name: str, sms: int | None) -> str:
+    """Return the part of the cache folder for results on the product (None) or on a device of fewer SMs."""
+    return name if sms is None else f"{name}-{sms}sms"
 
 
 SIMULATIONS = pytest.StashKey[Simulations]()

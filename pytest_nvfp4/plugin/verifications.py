@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
     from pytest_nvfp4.device.verify import Verification, Verifier
 
-_PART = ""
-"""Part of the verdict cache: its root."""
-
 
 class Verifications:
     """The verifications of a run. The verdict cache of the simulations holds the cases that pass in the simulator."""
@@ -26,7 +23,7 @@ class Verifications:
         self._devices = devices
         self._simulations = simulations
         self._verifiers: dict[str, Verifier] = {}
-        self._known: dict[KernelSpec, dict[JobCase, Verification]] = {}
+        self._known: dict[tuple[KernelSpec, int | None], dict[JobCase, Verification]] = {}
 
     def verifier(self, arch: str) -> Verifier:
         """Return the verifier of the device for an architecture; without a device, skip or fail the calling test."""
@@ -40,7 +37,13 @@ class Verifications:
         return self._verifiers[device.name]
 
     def verify(
-        self, kernel: KernelSpec, cases: Sequence[JobCase], *, others: Sequence[JobCase], base: Path
+        self,
+        kernel: KernelSpec,
+        cases: Sequence[JobCase],
+        *,
+        others: Sequence[JobCase],
+        sms: int | None = None,
+        base: Path,
     ) -> list[Verification]:
         """Return the verification that each case is part of.
 
@@ -49,26 +52,30 @@ class Verifications:
             cases: The cases.
             others: Further cases of the same job: those that this process requires later, or for a remote all cases
                 of the job that was sent ahead.
+            sms: SMs of the device if it is simulated; None for those of the product.
             base: The folder that the kernel's files are relative to.
         """
-        with self._simulations.locked("verification", kernel):
-            known = self._known.setdefault(kernel, {})
+        simulated = self._devices.device(kernel.arch).name == "sim"
+        sms = sms if simulated else None
+        part = "" if sms is None else f"verdicts-{sms}sms"
+        with self._simulations.locked(f"verification {part}", kernel):
+            known = self._known.setdefault((kernel, sms), {})
             # A remote matches a job with one that was sent ahead by its cases, so their order must not depend on
             # which item comes first.
             ordered = [*others, *cases] if self._devices.remote is not None else [*cases, *others]
             missing = [case for case in dict.fromkeys(ordered) if case not in known]
             if any(case in missing for case in cases):
-                if self._devices.device(kernel.arch).name == "sim":
-                    known.update(self._lookup(kernel, missing))
+                if simulated:
+                    known.update(self._lookup(part, kernel, missing))
                     missing = [case for case in missing if case not in known]
                 if missing:
-                    done = self.verifier(kernel.arch).verify(kernel, missing, base=base)
+                    done = self.verifier(kernel.arch).verify(kernel, missing, base=base, sms=sms)
                     known.update(dict.fromkeys(missing, done))
-                    self._store(kernel, done)
+                    self._store(part, kernel, done)
             return [known[case] for case in cases]
 
-    def _lookup(self, kernel: KernelSpec, cases: Sequence[JobCase]) -> dict[JobCase, Verification]:
-        """Return the cases that are known to pass in the simulator."""
+    def _lookup(self, part: str, kernel: KernelSpec, cases: Sequence[JobCase]) -> dict[JobCase, Verification]:
+        """Return the cases that are known to pass in the simulator, in a part of the verdict cache."""
         from pytest_nvfp4.device.verdict import CaseVerdict
         from pytest_nvfp4.device.verify import Verification
 
@@ -76,15 +83,15 @@ class Verifications:
         return {
             case: Verification((CaseVerdict(case, "passed"),), info, 0, "", "")
             for case in cases
-            if self._simulations.lookup(_PART, kernel, case)
+            if self._simulations.lookup(part, kernel, case)
         }
 
-    def _store(self, kernel: KernelSpec, done: Verification) -> None:
+    def _store(self, part: str, kernel: KernelSpec, done: Verification) -> None:
         if done.device is None or not done.device.simulated:
             return
         for verdict in done.verdicts:
             if verdict.status == "passed" and not verdict.findings:
-                self._simulations.verdicts(_PART).add(kernel, verdict.case)
+                self._simulations.verdicts(part).add(kernel, verdict.case)
 
 
 VERIFICATIONS = pytest.StashKey[Verifications]()

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 ENVIRONMENTS = "environments"
 """Folder of environments with other versions of the DSL."""
-_RESULTS = ("verdicts", "simulations", "races-*")
+_RESULTS = ("verdicts", "simulations", "races-*", "rings*", "launches*", "verdicts-*")
 """Folders of the simulator's results. Results of a remote are not among them, since they cost money."""
 
 

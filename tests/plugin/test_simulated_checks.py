@@ -164,7 +164,9 @@ class TestCost:
         assert "is damaged: the file ends without its '# end' line" in messages(ran, "cost")
 
     def test_a_run_without_the_simulator_leaves_its_snapshots_alone(self, project: Project) -> None:
-        project.settings(f'[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\nproblems = ["{PROBLEM}"]')
+        project.settings(
+            f'[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\nproblems = ["{PROBLEM}"]\nfitted-problem = false'
+        )
         written(project, FILL)
         assert project.run("k.py", "--nvfp4-device=sim", "-k", "not verify", "--snapshot-update").code == 0
         assert f"k/cost[{PROBLEM}].txt" in project.snapshots()

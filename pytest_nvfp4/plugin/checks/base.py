@@ -40,6 +40,7 @@ import pytest
 from pytest_nvfp4.plugin.device_options import DeviceOptions
 from pytest_nvfp4.plugin.devices import DEVICES
 from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.fitted import FITTED
 from pytest_nvfp4.plugin.record import CheckRecord
 from pytest_nvfp4.plugin.state import CASE, RUN, KernelCase, Run
 
@@ -84,6 +85,17 @@ class CollectedKernel:
             if case.settings.entry is None and case.error is None:
                 configurations.setdefault(case.settings.name, []).append(case)
         return list(configurations.values())
+
+    def fitted_cases(self) -> Iterator[KernelCase]:
+        """Yield the case of each configuration on the problem fitted to it (`plugin.fitted`).
+
+        There are none if the command line names problems, and with a device or a remote that is not simulated.
+        """
+        options = self.device_options
+        if options.simulates and options.remote is None and not self.run.chosen_problems:
+            for case, *_ in self.runnable:
+                if case.settings.on_fitted_problem:
+                    yield case.on(case.problem, label=FITTED, variant=FITTED)
 
     def simulated_cases(self) -> Iterator[KernelCase]:
         """Yield the cases of a check that counts what a kernel does in the simulator.

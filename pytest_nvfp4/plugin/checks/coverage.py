@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, Needs
-from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
+from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, fitted_preparation
 from pytest_nvfp4.plugin.failure import CheckFailure, failure_at, finding_lines, simulated_stderr
+from pytest_nvfp4.plugin.fitted import FITTED
 from pytest_nvfp4.plugin.state import KernelCase
 from pytest_nvfp4.text import plural
 
@@ -47,6 +48,16 @@ class CoverageCheck(SimulatedCheck):
     help = "every output element is written, and by one CTA (simulated)"
     wrong_results_reported_by = "verify"
     summary_title = "coverage (simulated)"
+
+    def cases(self, kernel: CollectedKernel) -> Iterable[KernelCase]:
+        """Return the simulated cases, and the case on the fitted problem."""
+        return [*super().cases(kernel), *kernel.fitted_cases()]
+
+    def needs(self, item: CheckItem) -> Needs:
+        """Return the trace and one simulation, or what fits the problem."""
+        if item.case.variant != FITTED:
+            return super().needs(item)
+        return Needs((item.case.trace_case,), preparations=(fitted_preparation(item),))
 
     def run(self, nvfp4_case: KernelUnderTest) -> None:
         """Fail if an element was never written, or by two CTAs; note a line about the CTAs."""

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from pytest_nvfp4.plugin.causes import REFERS
-from pytest_nvfp4.plugin.checks.base import CheckItem
+from pytest_nvfp4.plugin.checks.base import CheckItem, Preparation
 from pytest_nvfp4.plugin.devices import DEVICES
 from pytest_nvfp4.plugin.failure import CheckFailure, KernelWarning, described, not_compiled, warn_of
+from pytest_nvfp4.plugin.fitted import FITTED, FITTED_PROBLEMS
 from pytest_nvfp4.plugin.places import safe_name
 from pytest_nvfp4.plugin.remote import RemoteRun
 from pytest_nvfp4.plugin.simulations import SIMULATIONS
-from pytest_nvfp4.plugin.state import RUN, Run
+from pytest_nvfp4.plugin.state import RUN, KernelCase, Run
 from pytest_nvfp4.plugin.writing import write_whole
 from pytest_nvfp4.problem import Problem
 from pytest_nvfp4.toolchain.request import Entry, EntryError
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.device.fitted_problem import FittedProblem
     from pytest_nvfp4.device.job import JobCase, KernelSpec
     from pytest_nvfp4.device.simulate import SimulationResult
     from pytest_nvfp4.finding import Finding
@@ -37,6 +39,11 @@ def job_case(problem: Problem, family: str = _FAMILY) -> JobCase:
     return JobCase(problem=ProblemSpec.of(problem), family=family)
 
 
+def fitted_preparation(item: CheckItem) -> Preparation:
+    """Return the work that finds the fitted problem of an item."""
+    return Preparation((FITTED, item.case.path, item.case.settings.name), KernelUnderTest(item).fitted)
+
+
 class KernelUnderTest:
     """The kernel of a check item, with the item, its case, the run's options and settings, and its devices."""
 
@@ -45,6 +52,32 @@ class KernelUnderTest:
         self.case = item.case
         self.run: Run = item.config.stash[RUN]
         self.devices = item.config.stash[DEVICES]
+
+    def fitted(self) -> FittedProblem | None:
+        """Return the problem fitted to the kernel, if the item runs on it.
+
+        The first item of a kernel that requires it measures the kernel; see `device.fitted_problem`.
+
+        Raises:
+            CheckFailure: The kernel did not compile.
+        """
+        if self.case.variant != FITTED:
+            return None
+        spec, base = self.spec()
+        compiled = [case.problem for case in self._configured()]
+        fallback = min(compiled, key=lambda problem: problem.work)
+        return self.item.config.stash[FITTED_PROBLEMS].of(spec, fallback=fallback, base=base)
+
+    def _configured(self) -> list[KernelCase]:
+        """Return the cases that this configuration is compiled for."""
+        cases = self.run.cases(self.case.path, named=False)
+        return [case for case in cases if case.settings.name == self.case.settings.name] or [self.case]
+
+    @property
+    def problem(self) -> Problem:
+        """The problem of the item. Raises CheckFailure as `fitted` does."""
+        fitted = self.fitted()
+        return self.case.problem if fitted is None else fitted.problem
 
     def compiled(self) -> Trace:
         """Return the trace of the kernel.
@@ -136,16 +169,19 @@ class KernelUnderTest:
         Raises:
             CheckFailure: The kernel did not compile.
         """
+        fitted = self.fitted()
+        if fitted is not None and self.devices.options.trace is None:
+            return fitted.shown
         spec, base = self.spec()
         others = [
             job_case(case.problem)
             for item in self.item.session.items
             if isinstance(item, CheckItem) and item.parent is self.item.parent and not self.devices.shared
             for case in item.check.needs(item).simulations
-            if case.settings == self.case.settings
+            if case.settings == self.case.settings and case.variant != FITTED
         ]
         simulations = self.item.config.stash[SIMULATIONS]
-        return simulations.simulate(spec, job_case(self.case.problem), others=others, base=base)
+        return simulations.simulate(spec, job_case(self.problem), others=others, base=base)
 
     def defer_wrong_results(self, check: str | None) -> None:
         """Skip the item if an item of the named check reports what this kernel does wrong on the same problem."""

@@ -20,6 +20,7 @@ import pytest
 from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, Needs, Preparation
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, job_case
 from pytest_nvfp4.plugin.failure import CheckFailure, failure_at, finding_lines, simulated_stderr
+from pytest_nvfp4.plugin.fitted import FITTED
 from pytest_nvfp4.plugin.simulations import SIMULATIONS
 from pytest_nvfp4.plugin.state import KernelCase
 from pytest_nvfp4.problem import GPUMODE, Problem
@@ -48,7 +49,7 @@ class RaceOptions:
     """Options of the check.
 
     Attributes:
-        problems: ``small`` for one small problem of each kernel, ``all`` for those that are verified, or ``off``.
+        problems: ``small`` for the problem fitted to each kernel, ``all`` for those that are verified too, or ``off``.
         schedules: Number of random schedules in addition to the eager one.
         schedule: The only schedule; None for the eager one and the random ones.
         warnings: Warn of synchronisation that the PTX ISA requires and official kernels omit.
@@ -73,6 +74,7 @@ class RacesCheck(Check):
     name = "races"
     help = "no two accesses race, and every schedule that is tried gives the right result (simulated)"
     stage = 50
+    summary_title = "races (simulated)"
     wrong_results_reported_by = "verify"
     options: RaceOptions
 
@@ -83,8 +85,8 @@ class RacesCheck(Check):
             "--nvfp4-races",
             choices=("all", "small", "off"),
             default="small",
-            help="search for races in the simulator, by happens-before: on one small problem of each kernel (default), "
-            "on all problems that are verified, or not at all",
+            help="search for races in the simulator, by happens-before: on a small problem fitted to each kernel, "
+            "which refills every ring of mbarriers twice (default), also on all that are verified, or not at all",
         )
         group.addoption(
             "--nvfp4-schedules",
@@ -117,10 +119,10 @@ class RacesCheck(Check):
         self.options = RaceOptions(config.getoption("--nvfp4-races"), schedules, schedule, warnings)
 
     def cases(self, kernel: CollectedKernel) -> Iterator[KernelCase]:
-        """Yield one small problem of each configuration, or all that are verified.
+        """Yield the problem fitted to each configuration, or also all that are verified.
 
-        The small problem has the fewest multiplications of those the kernel is compiled for. A kernel with an entry
-        runs its ``exercise`` once, if it has one. There are no cases without the simulator.
+        If the user names problems to simulate, it is that with the fewest multiplications. A kernel with an entry runs
+        its ``exercise`` once, if it has one. There are no cases without the simulator.
         """
         if not kernel.device_options.simulates or self.options.problems == "off":
             return
@@ -130,14 +132,18 @@ class RacesCheck(Check):
             if case.error is None and case.settings.entry and case.settings.exercise and not known:
                 exercised.append(replace(case, label=case.settings.name, traced=case))
         yield from exercised
+        fitted = list(kernel.fitted_cases())
+        yield from fitted
         for cases in kernel.runnable:
             settings = cases[0].settings
             compiled = {case.problem: case for case in cases}
-            problems: Sequence[Problem] = kernel.run.chosen_problems or settings.simulate or tuple(compiled)
+            named = kernel.run.chosen_problems or settings.simulate
             if self.options.problems == "all":
-                problems = kernel.run.chosen_problems or settings.verify or GPUMODE
+                problems: Sequence[Problem] = kernel.run.chosen_problems or settings.verify or GPUMODE
+            elif named or not any(case.settings == settings for case in fitted):
+                problems = (min(named or tuple(compiled), key=lambda problem: problem.work),)
             else:
-                problems = (min(problems, key=_work),)
+                problems = ()
             for problem in problems:
                 yield compiled.get(problem, cases[0]).on(problem)
 
@@ -148,15 +154,14 @@ class RacesCheck(Check):
         return Needs((item.case.trace_case,), preparations=(Preparation(key, races.first_failure),))
 
     def run(self, nvfp4_case: KernelUnderTest) -> None:
-        """Fail if two accesses race, or if the kernel does something wrong under a schedule."""
+        """Fail if two accesses race, or if the kernel does something wrong under a schedule.
+
+        The summary says what the fitted problem is for, and which rings another problem does not refill.
+        """
         races = _Races(nvfp4_case, self.options)
-        failing = races.first_failure(warn=True)
+        failing = races.first_failure(noting=True)
         if failing is not None:
             races.fail(*failing)
-
-
-def _work(problem: Problem) -> int:
-    return sum(group.m * group.n * group.k for group in problem.groups)
 
 
 def races_behind(kernel: KernelUnderTest, case: JobCase, *, effects_only: bool) -> list[Finding]:
@@ -180,17 +185,19 @@ class _Races:
     def __init__(self, kernel: KernelUnderTest, options: RaceOptions, case: JobCase | None = None) -> None:
         self._kernel, self._options, self._case = kernel, options, case
 
-    def first_failure(self, *, warn: bool = False) -> tuple[SimulationResult, str] | None:
-        """Return the first result that is not right, and its schedule. Raises CheckFailure."""
+    def first_failure(self, *, noting: bool = False) -> tuple[SimulationResult, str] | None:
+        """Return the first result that is not right, and its schedule. Raises CheckFailure.
+
+        Args:
+            noting: Whether to warn of race warnings, and to note what the problem reaches.
+        """
         spec, base = self._spec()
+        if noting and (fitted := self._kernel.fitted()) is not None:
+            self._kernel.note(str(fitted))
         for schedule in self._options.names:
             done = self._simulate(spec, base, schedule)
-            if done is None:
-                continue
-            if warn:
-                for finding in done.findings:
-                    if finding.kind == "race-warning":
-                        self._kernel.warn_of(finding)
+            if noting:
+                self._note(done, schedule)
             if done.errors or done.status != "passed":
                 return done, schedule
         return None
@@ -210,15 +217,36 @@ class _Races:
         outputs = set()
         for schedule in _COMPARED:
             done = self._simulate(spec, base, schedule)
-            outputs.add(() if done is None else tuple(str(error) for error in done.errors if error.kind == "mismatch"))
+            outputs.add(tuple(str(error) for error in done.errors if error.kind == "mismatch"))
         return len(outputs) > 1
+
+    def _note(self, done: SimulationResult, schedule: str) -> None:
+        """Warn of race warnings; of a problem that is not fitted, note the rings that it does not refill."""
+        for finding in done.findings:
+            if finding.kind == "race-warning":
+                self._kernel.warn_of(finding)
+        if schedule == self._options.names[0] and self._kernel.fitted() is None and done.call is not None:
+            from pytest_nvfp4.device.fitted_problem import not_refilled
+
+            if rings := not_refilled(done.call):
+                self._kernel.note(f"not refilled twice: {'; '.join(rings)}")
 
     def _spec(self) -> tuple[KernelSpec, Path]:
         return self._kernel.spec(entry=self._exercise())
 
-    def _simulate(self, spec: KernelSpec, base: Path, schedule: str) -> SimulationResult | None:
-        simulations = self._kernel.item.config.stash[SIMULATIONS]
-        return simulations.races(spec, self._job_case(), schedule, warnings=self._options.warnings, base=base)
+    def _simulate(
+        self, spec: KernelSpec, base: Path, schedule: str, problem: Problem | None = None
+    ) -> SimulationResult:
+        """Return the result under a schedule, on the item's problem or another one."""
+        fitted = self._kernel.fitted()
+        return self._kernel.item.config.stash[SIMULATIONS].races(
+            spec,
+            self._job_case() if problem is None else job_case(problem),
+            schedule,
+            warnings=self._options.warnings,
+            sms=None if fitted is None else fitted.sms,
+            base=base,
+        )
 
     def _exercise(self) -> Entry | None:
         """Return the function to call instead of ``custom_kernel``. Raises CheckFailure."""
@@ -236,7 +264,7 @@ class _Races:
 
         if self._case is not None:
             return self._case
-        case = job_case(self._kernel.case.problem)
+        case = job_case(self._kernel.problem)
         if self._kernel.case.settings.exercise is not None:
             return case.model_copy(update={"problem": ProblemSpec(name="inputs of its own", sizes=(), seed=0)})
         return case
@@ -250,11 +278,24 @@ class _Races:
         """
         errors = list(done.errors)
         if not any(finding.kind in _RACES for finding in errors):
+            if (alone := self._first_group(schedule)) is not None:
+                raise self._failure(alone, schedule)
             if schedule == "eager" and self._kernel.case.settings.exercise is None:
                 self._defer(errors)
             if (later := self._delayed(errors)) is not None:
                 raise self._failure(*later)
         raise self._failure(done, schedule)
+
+    def _first_group(self, schedule: str) -> SimulationResult | None:
+        """Return the result of the first group of the fitted problem alone, if it shows a race.
+
+        A fault on the empty or the ragged group ends the launch, and with it the search for races in the deep one.
+        """
+        groups = self._kernel.problem.groups[:1]
+        if self._kernel.case.variant != FITTED or groups == self._kernel.problem.groups:
+            return None
+        done = self._simulate(*self._spec(), schedule, Problem(str(groups[0]), groups))
+        return done if any(finding.kind in _RACES for finding in done.errors) else None
 
     def _defer(self, errors: Sequence[Finding]) -> None:
         """Skip the item if the error of the eager schedule has nothing to do with order."""
@@ -280,8 +321,6 @@ class _Races:
             delayed.append(int(place[1]))
             schedule = "late-" + "-".join(map(str, sorted(delayed)))
             done = self._simulate(spec, base, schedule)
-            if done is None:
-                return None
             errors = done.errors
             if any(finding.kind in _RACES for finding in errors):
                 return done, schedule

@@ -14,6 +14,7 @@ from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, N
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, job_case
 from pytest_nvfp4.plugin.checks.wrong_results import wrong_results
 from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.fitted import FITTED
 from pytest_nvfp4.plugin.remote import remote_error
 from pytest_nvfp4.plugin.simulations import SIMULATIONS
 from pytest_nvfp4.plugin.state import KernelCase
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _OWN_SHAPES = "own-shapes"
 """Variant and label of the case of the input families that have sizes of their own (edges, decode probes)."""
+_FITTED_FAMILY = "nan_pad"
+"""Inputs of the fitted problem: exact for any k, every element code and mantissa, and NaN around the tensors."""
 _DEVICE_PROPERTY = "nvfp4_device"
 """Property of test reports, and so of JUnit, that names the device."""
 _MOST_OUTPUT_BYTES = 192 << 20
@@ -43,7 +46,7 @@ class VerifyCheck(Check):
     uses_device = True
 
     def cases(self, kernel: CollectedKernel) -> Iterator[KernelCase]:
-        """Yield one case for each problem, and one for the input families with sizes of their own.
+        """Yield one case for each problem, for the input families with sizes of their own, and for the fitted problem.
 
         There are none with ``--nvfp4-device=none``.
         """
@@ -55,6 +58,7 @@ class VerifyCheck(Check):
                 yield first.on(problem)
             if not chosen and _any_own_shapes(kernel.device_options.families):
                 yield first.on(GPUMODE[0], label=_OWN_SHAPES, variant=_OWN_SHAPES)
+        yield from kernel.fitted_cases()
 
     def needs(self, item: CheckItem) -> Needs:
         """Return the trace and, unless a remote does the work, the verification, which items of one kernel share."""
@@ -62,7 +66,7 @@ class VerifyCheck(Check):
         kernel = KernelUnderTest(item)
         if kernel.devices.remote is not None:
             return Needs(traces)
-        key = (self.name, item.case.path, item.case.settings.name)
+        key = (self.name, item.case.path, item.case.settings.name, item.case.variant == FITTED)
         return Needs(traces, preparations=(Preparation(key, lambda: self._verify(kernel)),))
 
     def remote_batches(self, items: Sequence[CheckItem]) -> Iterator[RemoteBatch]:
@@ -115,9 +119,19 @@ class VerifyCheck(Check):
             chunks = self._chunks(item, containers=devices.remote.request.options.containers)
             others = next((chunk for chunk in chunks if set(cases) <= set(chunk)), cases)
         elif not devices.shared:
-            others = [case for other in item.siblings(self.name) for case in self._job_cases(other)]
+            others = [case for other in self._with(item) for case in self._job_cases(other)]
+        fitted = kernel.fitted()
+        sms = None if fitted is None else fitted.sms
         verifications = item.config.stash[VERIFICATIONS]
-        return spec, base, verifications.verify(spec, cases, others=others, base=base)
+        return spec, base, verifications.verify(spec, cases, others=others, sms=sms, base=base)
+
+    def _with(self, item: CheckItem) -> list[CheckItem]:
+        """Return the items whose cases run in one job with those of an item.
+
+        The fitted problem is not among them: the others need not wait until it is known.
+        """
+        fitted = item.case.variant == FITTED
+        return [other for other in item.siblings(self.name) if (other.case.variant == FITTED) == fitted]
 
     def _job_cases(self, item: CheckItem) -> list[JobCase]:
         """Return the cases of an item as a job has them, one for each input family."""
@@ -126,6 +140,8 @@ class VerifyCheck(Check):
 
         names = KernelUnderTest(item).devices.options.families
         families = [family_named(name) for name in names] if names else default_families()
+        if item.case.variant == FITTED:
+            return [job_case(KernelUnderTest(item).problem, name) for name in names or [_FITTED_FAMILY]]
         if item.case.variant == _OWN_SHAPES:
             return [job_case(family.shapes, family.name) for family in families if family.shapes is not None]
         return [job_case(item.case.problem, family.name) for family in families if names or family.shapes is None]

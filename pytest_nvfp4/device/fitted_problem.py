@@ -1,0 +1,358 @@
+"""A small problem fitted to one kernel: it refills every ring of mbarriers at least twice, and has the edge cases.
+
+The official problems have three k-tiles at most, so a pipeline of three stages never fills a stage again there, and an
+error in its release is not executed. The fit follows from what small simulated runs of the kernel show, and not
+from its names:
+
+1. Two small tiles with different k give the k-tiles a CTA executes for each ring (`sim.sync.rings`) and the columns
+   and rows of a tile. A launch with very many tiles, which is only recorded, shows whether the grid grows with them.
+2. If the grid does not grow (a persistent kernel), the simulated device gets two clusters' worth of SMs, so that few
+   tiles give a CTA a second one. The grid of the same launch shows whether the kernel asks the device for its SMs.
+3. The problem has a group with enough k, a group without rows (m is free in GPU MODE's contract), and a ragged one with
+   a tile for each further turn of a CTA. It is run, and the phases of every mbarrier are counted. If a ring was not
+   refilled, k or the number of tiles grows, up to a limit.
+
+A ring that depends on neither is said, with the reason, as is what the kernel refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_nvfp4.problem import Group, Problem
+from pytest_nvfp4.text import plural
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.device.result import SimulatedCall, SimulatedLaunch, SimulatedRing
+    from pytest_nvfp4.device.simulate import SimulationResult
+
+REFILLS = 2
+"""Number of times that each stage of a ring is filled again: the second time it returns to its first parity."""
+RING_CTAS = 256
+"""Largest launch whose rings are recorded."""
+_STEP_N, _STEP_K = 128, 256
+"""GPU MODE's contract makes n and k multiples of these."""
+_MANY_TILES = 512
+"""Tiles of 128 columns of the launch that is only recorded: more than the CTAs that any product holds at once."""
+_MOST_K = 16384
+_MOST_TILES = 64
+_CLUSTERS = 2
+"""Clusters that the smaller device holds at once: two, so that they compete for tiles."""
+_DEFAULT_K = 2304
+"""Nine k-tiles of 256: k of a kernel whose rings could not be measured."""
+_ROUNDS = 4
+_REFUSALS = frozenset({"run", "contract"})
+"""Kinds of findings about the kernel's own host code, which may refuse sizes."""
+_SHOWN = 6
+
+Observe = Callable[[Sequence[Problem], tuple[int, ...], int | None], "Sequence[SimulationResult]"]
+"""Simulates problems with rings; those at the given indices are only recorded. The last argument is the SM count."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedProblem:
+    """A problem for one kernel and configuration.
+
+    Attributes:
+        problem: The problem.
+        sms: SMs of the simulated device; None for those of the product.
+        why: What the problem is for, and what it does not reach, one reason an entry.
+        shown: Simulation of the problem, whose outputs are not judged.
+    """
+
+    problem: Problem
+    sms: int | None
+    why: tuple[str, ...]
+    shown: SimulationResult
+
+    def __str__(self) -> str:
+        device = "" if self.sms is None else f" on {plural(self.sms, 'SM')}"
+        return f"{', '.join(map(str, self.problem.groups))}{device}: {'; '.join(self.why)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Sizes that are increased until every ring is refilled.
+
+    Attributes:
+        tile_m, tile_n: Rows and columns that one cluster computes, 128 or more.
+        k: k of the full tile.
+        tiles: Ragged tiles along n.
+        empty: Whether there is a group without rows.
+    """
+
+    tile_m: int = 128
+    tile_n: int = 128
+    k: int = _DEFAULT_K
+    tiles: int = 1
+    empty: bool = True
+
+    @property
+    def problem(self) -> Problem:
+        """The problem of these sizes."""
+        columns = self.tiles * self.tile_n + (_STEP_N if self.tile_n > _STEP_N else 0)
+        ragged = Group(self.tile_m - 56, columns, _STEP_K)
+        empty = [Group(0, _STEP_N, _STEP_K)] * self.empty
+        groups = (Group(self.tile_m, self.tile_n, self.k), *empty, ragged)
+        return Problem("+".join(map(str, groups)), groups)
+
+
+def fit(observe: Observe, *, fallback: Problem) -> FittedProblem:
+    """Return the problem for a kernel.
+
+    Args:
+        observe: Simulates the kernel.
+        fallback: Problem of a kernel that refuses the others.
+    """
+    return _Fit(observe, fallback).fit()
+
+
+class _Fit:
+    def __init__(self, observe: Observe, fallback: Problem) -> None:
+        self._observe = observe
+        self._fallback = fallback
+        self._why: list[str] = []
+        self._sms: int | None = None
+        self._per_k: dict[object, float] = {}
+        """Phases that a ring completes in one tile for each element of k, for rings that go round with k."""
+        self._small: tuple[int, dict[object, float]] | None = None
+        """The larger k of the small tiles, and the phases of each ring there."""
+
+    def fit(self) -> FittedProblem:
+        sizes = self._measure()
+        before: SimulatedCall | None = None
+        left = _ROUNDS
+        while True:
+            left -= 1
+            problem = sizes.problem
+            (done,) = self._observe([problem], (), self._sms)
+            if (refusal := _refusal(done)) is not None:
+                self._why.append(f"the kernel refuses {problem.name} ({refusal})")
+                accepted = next(_accepted_instead(sizes), None)
+                if accepted is None or not left:
+                    return self._fall_back()
+                sizes = accepted
+                continue
+            if done.call is None or done.errors:
+                self._why.append("the refills of its rings could not be counted, because the kernel fails on it")
+                return FittedProblem(problem, self._sms, (*_edges(sizes), *self._why), done)
+            larger = self._larger(sizes, done.call, before)
+            if larger == sizes or not left:
+                return FittedProblem(problem, self._sms, (*self._reached(done.call), *_edges(sizes), *self._why), done)
+            sizes, before = larger, done.call
+
+    def _fall_back(self) -> FittedProblem:
+        (done,) = self._observe([self._fallback], (), None)
+        reached = () if done.call is None else self._reached(done.call)
+        return FittedProblem(self._fallback, None, (*reached, *self._why), done)
+
+    # ---- measurements ----------------------------------------------------------------------------------------------
+
+    def _measure(self) -> _Sizes:
+        """Run two small tiles, record a launch with very many, and return sizes that should refill every ring."""
+        rows, columns = Group(256, 128, 2 * _STEP_K), Group(128, 256, 4 * _STEP_K)
+        many = _problem(Group(1, _MANY_TILES * _STEP_N, _STEP_K))
+        tall, wide, wave = self._observe([_problem(rows), _problem(columns), many], (2,), None)
+        if tall.call is None or wide.call is None or tall.errors or wide.errors:
+            self._why.append("its rings could not be measured on small tiles, because the kernel fails there")
+            return _Sizes()
+        short, long = _rings(tall.call), _rings(wide.call)
+        needed = 0.0
+        deepest = 0
+        for key, ring in long.items():
+            before = short[key].iterations / _tiles_of_a_cta(tall.call) if key in short else 0.0
+            done = ring.iterations / _tiles_of_a_cta(wide.call)
+            slope = (done - before) / (columns.k - rows.k)
+            if slope > 0:
+                self._per_k[key] = slope
+                needed = max(needed, columns.k + ((REFILLS + 1) * ring.stages - done) / slope)
+            else:
+                deepest = max(deepest, ring.stages)
+        self._small = columns.k, {key: ring.iterations / _tiles_of_a_cta(wide.call) for key, ring in long.items()}
+        return _Sizes(
+            tile_m=256 if _clusters_of_tiles(tall.call) == 1 else 128,
+            tile_n=256 if _clusters_of_tiles(wide.call) == 1 else 128,
+            k=min(_rounded(needed) if self._per_k or not long else _DEFAULT_K, _MOST_K),
+            tiles=self._tiles(many, wave, wide.call, deepest=deepest),
+        )
+
+    def _tiles(self, many: Problem, wave: SimulationResult, call: SimulatedCall, *, deepest: int) -> int:
+        """Return the number of tiles that gives CTAs further ones, and set the SM count.
+
+        Args:
+            many: A problem of very many tiles.
+            wave: Its launches.
+            call: A call with two tiles at most.
+            deepest: Stages of the deepest ring that does not go round with k; 0 if there is none.
+        """
+        # Without such a ring two tiles for each cluster do, of which the whole tile is one.
+        turns = (REFILLS + 1) * deepest * _CLUSTERS or 2 * _CLUSTERS - 1
+        taking = next((launch for launch in call.launches if _takes_over(launch)), None)
+        if taking is not None:
+            self._sms = _CLUSTERS * (taking.ctas // taking.clusters)
+            return turns
+        launches = () if wave.call is None or wave.errors else wave.call.launches
+        for at, (launch, few) in enumerate(zip(launches, call.launches, strict=False)):
+            if wave.call is None or not few.writers or launch.ctas >= _MANY_TILES or launch.waves(wave.call.sms) > 1:
+                continue
+            fewer = _CLUSTERS * (launch.ctas // launch.clusters)
+            (small,) = self._observe([many], (0,), fewer)
+            if small.call is not None and at < len(small.call.launches) and small.call.launches[at].ctas < launch.ctas:
+                self._sms = fewer
+                return turns
+            self._why.append(f"its grid of {launch.ctas} CTAs grows neither with the tiles nor with the device")
+            return launch.clusters + _CLUSTERS
+        return 1
+
+    # ---- counting --------------------------------------------------------------------------------------------------
+
+    def _larger(self, sizes: _Sizes, call: SimulatedCall, before: SimulatedCall | None) -> _Sizes:
+        """Return sizes that may refill the rings that were not; equal ones if none may.
+
+        Args:
+            sizes: Sizes of the call.
+            call: The last call.
+            before: The call before it, which had smaller sizes.
+        """
+        k, tiles = sizes.k, sizes.tiles
+        self._learn(sizes, call)
+        earlier = {} if before is None else _rings(before)
+        for key, ring in _rings(call).items():
+            if ring.refills >= REFILLS or not ring.iterations:
+                continue
+            if key in earlier and earlier[key].iterations >= ring.iterations:
+                continue
+            missing = (REFILLS + 1) * ring.stages - ring.iterations
+            if key in self._per_k:
+                k = max(k, _rounded(sizes.k + max(1, missing) / self._per_k[key]))
+            elif self._sms is not None:
+                tiles = max(tiles, 2 * sizes.tiles)
+        return replace(sizes, k=min(k, _MOST_K), tiles=min(tiles, max(_MOST_TILES, sizes.tiles)))
+
+    def _learn(self, sizes: _Sizes, call: SimulatedCall) -> None:
+        """Find rings that go round with k only beyond the k of the small tiles: their k-tiles are larger."""
+        if self._small is None or self._sms is not None or sizes.tiles > 1 or sizes.k <= self._small[0]:
+            return
+        k, phases = self._small
+        for key, ring in _rings(call).items():
+            if key not in self._per_k and ring.iterations > phases.get(key, ring.iterations):
+                self._per_k[key] = (ring.iterations - phases[key]) / (sizes.k - k)
+
+    def _reached(self, call: SimulatedCall) -> Iterator[str]:
+        """Yield the rings that are refilled, then those that are not, with the reason."""
+        refilled: list[str] = []
+        other: list[str] = []
+        for key, ring in _rings(call).items():
+            name = f"{_name(ring)} ({plural(ring.stages, 'stage')})"
+            phases = plural(ring.iterations, "phase")
+            if ring.refills >= REFILLS:
+                refilled.append(f"{name} {ring.refills} times")
+            elif not ring.iterations:
+                other.append(f"nothing completes a phase of {name}")
+            elif key in self._per_k:
+                other.append(f"{name} completes {phases}: a larger k is not tried")
+            elif self._sms is not None:
+                other.append(f"{name} completes {phases}: neither k nor more tiles add any")
+            else:
+                other.append(f"{name} completes {phases} a tile, whatever k is, and a CTA has 1 tile")
+        if refilled:
+            more = f" and {len(refilled) - _SHOWN} more" if len(refilled) > _SHOWN else ""
+            yield f"every stage is refilled at {', '.join(refilled[:_SHOWN])}{more}"
+        writing = _writing(call)
+        if self._sms is not None and writing is not None:
+            took = sum(launch.counters.get("clusters.cancelled", 0) for launch in call.launches)
+            how = f"take over {took} (cluster launch control)" if took else "share all tiles (persistent kernel)"
+            yield f"{plural(writing.writers or 0, 'CTA')} {how}"
+        yield from other[:_SHOWN]
+
+
+def not_refilled(call: SimulatedCall) -> list[str]:
+    """Return the rings of a call with a stage that is not filled again twice, though the ring has several stages."""
+    return [
+        f"{_name(ring)} ({plural(ring.stages, 'stage')}, {plural(ring.iterations, 'phase')})"
+        for ring in _rings(call).values()
+        if ring.stages > 1 and ring.iterations and ring.refills < REFILLS
+    ]
+
+
+def _accepted_instead(sizes: _Sizes) -> Iterator[_Sizes]:
+    """Yield sizes that a kernel may accept in place of others: k in coarser steps, then no empty group."""
+    coarse = -(-sizes.k // (4 * _STEP_K)) * 4 * _STEP_K
+    if sizes.k != coarse:
+        yield replace(sizes, k=coarse)
+    if sizes.empty:
+        yield replace(sizes, empty=False)
+
+
+def _takes_over(launch: SimulatedLaunch) -> bool:
+    """Return whether CTAs ask for the work of others (cluster launch control)."""
+    return bool(launch.counters.get("clc.requests"))
+
+
+def _tiles_of_a_cta(call: SimulatedCall) -> float:
+    """Return the tiles that a CTA executed in a call with few: more than one only if it took over another's."""
+    launch = _writing(call)
+    if launch is None or not launch.writers or not _takes_over(launch):
+        return 1.0
+    return launch.ctas / launch.writers
+
+
+def _clusters_of_tiles(call: SimulatedCall) -> int:
+    """Return the number of clusters that the tiles of a call need."""
+    launch = _writing(call)
+    if launch is None:
+        return 0
+    needed = launch.ctas if _takes_over(launch) else launch.writers or 0
+    return -(-needed * launch.clusters // launch.ctas)
+
+
+def _writing(call: SimulatedCall) -> SimulatedLaunch | None:
+    """Return the launch whose CTAs wrote most of C."""
+    return max(call.launches, key=lambda launch: launch.writers or 0, default=None)
+
+
+def _problem(*groups: Group) -> Problem:
+    return Problem("+".join(map(str, groups)), groups)
+
+
+def _rounded(k: float) -> int:
+    """Return the smallest k of the contract that is at least ``k``."""
+    return max(1, -int(-k // _STEP_K)) * _STEP_K
+
+
+def _rings(call: SimulatedCall) -> dict[object, SimulatedRing]:
+    """Return the rings of all launches by kernel, statement and address: each where it was refilled most."""
+    most: dict[object, SimulatedRing] = {}
+    for launch in call.launches:
+        for ring in launch.rings:
+            key = launch.kernel, ring.made, ring.barriers
+            if key not in most or (ring.refills, ring.iterations) > (most[key].refills, most[key].iterations):
+                most[key] = ring
+    return most
+
+
+def _refusal(done: SimulationResult) -> str | None:
+    """Return the message with which the kernel's host code ended the call; None if it did not."""
+    errors = done.errors
+    if errors and all(finding.kind in _REFUSALS for finding in errors):
+        return errors[0].message.splitlines()[0]
+    return None
+
+
+def _name(ring: SimulatedRing) -> str:
+    """Return the line of the initialisation, such as ``k.py:12``, or the place in shared memory."""
+    return ring.made.split(" ")[0] if ring.made else f"the mbarriers at byte {ring.barriers[0]}"
+
+
+def _edges(sizes: _Sizes) -> Iterator[str]:
+    """Yield what the other groups are for."""
+    ragged = sizes.problem.groups[-1]
+    if sizes.empty:
+        yield "one group has no rows"
+    yield (
+        f"{ragged.m}x{ragged.n} is ragged for tiles of {sizes.tile_m}x{sizes.tile_n}"
+        if (ragged.n % sizes.tile_n)
+        else f"{ragged.m} rows are ragged for tiles of {sizes.tile_m}"
+    )

@@ -1,0 +1,115 @@
+"""The problem fitted to a kernel refills its rings, has the edge cases, and says what it does not reach."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_nvfp4.device.fitted_problem import REFILLS, FittedProblem, fit, not_refilled
+from pytest_nvfp4.problem import GPUMODE
+
+from .modelled_kernels import ModelledKernel
+
+
+def fitted(kernel: ModelledKernel) -> FittedProblem:
+    """The fitted problem, which obeys the contract."""
+    found = fit(kernel.observe, fallback=GPUMODE[0])
+    assert found.problem.contract_violation() is None
+    return found
+
+
+def refills(found: FittedProblem) -> dict[str, int]:
+    """How often each ring is refilled on the problem, by its line."""
+    assert found.shown.call is not None
+    return {ring.made: ring.refills for launch in found.shown.call.launches for ring in launch.rings}
+
+
+def test_a_k_tile_beyond_the_small_tiles_is_found_on_a_larger_k():
+    found = fitted(ModelledKernel(stages=3, k_tile=1024))
+    assert found.problem.groups[0].k in range(8 * 1024 + 1, 9 * 1024 + 1)
+    assert refills(found)["k.py:1"] == REFILLS
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("k_tile", [64, 128, 256, 512])
+def test_the_smallest_k_refills_every_stage(stages: int, k_tile: int):
+    found = fitted(ModelledKernel(stages=stages, k_tile=k_tile))
+    deep = found.problem.groups[0]
+    assert refills(found)["k.py:1"] >= REFILLS
+    assert deep.k == max(256, -(-(REFILLS + 1) * stages * k_tile // 256) * 256), "one k-tile less would not do"
+    assert f"k.py:1 ({stages} stage" in str(found)
+
+
+def test_the_edges_are_there_and_said():
+    found = fitted(ModelledKernel())
+    assert [(group.m, group.n) for group in found.problem.groups] == [(128, 128), (0, 128), (72, 128)]
+    assert "one group has no rows; 72 rows are ragged for tiles of 128" in str(found)
+    wide = fitted(ModelledKernel(tile=(256, 256)))
+    assert [(group.m, group.n) for group in wide.problem.groups] == [(256, 256), (0, 128), (200, 384)]
+    assert "200x384 is ragged for tiles of 256x256" in str(wide)
+
+
+def test_a_ring_that_completes_once_a_tile_is_said_where_a_cta_has_one_tile():
+    found = fitted(ModelledKernel(accumulators=2))
+    assert found.sms is None
+    assert "k.py:2 (2 stages) completes 1 phase a tile, whatever k is, and a CTA has 1 tile" in str(found)
+
+
+@pytest.mark.parametrize("grid", ["device", "queue"])
+@pytest.mark.parametrize("accumulators", [1, 2, 4])
+def test_a_persistent_kernel_gets_a_small_device_and_refills_its_accumulators(grid: str, accumulators: int):
+    kernel = ModelledKernel(accumulators=accumulators, grid=grid)  # type: ignore[arg-type]
+    found = fitted(kernel)
+    assert found.sms == 2
+    assert min(refills(found).values()) >= REFILLS
+    assert sum(executed == found.problem.name for executed, _ in kernel.seen) == 1, "the first guess is right"
+
+
+def test_a_grid_that_the_device_does_not_change_gets_more_tiles_than_ctas():
+    found = fitted(ModelledKernel(grid="fixed"))
+    assert found.sms is None
+    assert found.problem.groups[-1].n // 128 + 1 > 148
+    assert "its grid of 148 CTAs grows neither with the tiles nor with the device" in str(found)
+    assert refills(found)["k.py:2"] == 1, "some CTA has two tiles"
+
+
+def test_a_ring_that_nothing_uses_is_said():
+    assert "nothing completes a phase of k.py:3 (2 stages)" in str(fitted(ModelledKernel(unused_ring=True)))
+
+
+def test_a_pipeline_that_no_k_fills_is_said():
+    found = fitted(ModelledKernel(stages=40, k_tile=1024))
+    assert found.problem.groups[0].k == 16384
+    assert "k.py:1 (40 stages) completes 16 phases: a larger k is not tried" in str(found)
+
+
+def test_refused_sizes_are_replaced_and_said():
+    coarse = fitted(ModelledKernel(refuses=["128x128x2304+0x128x256+72x128x256"]))
+    assert coarse.problem.groups[0].k == 3072
+    assert "the kernel refuses 128x128x2304+0x128x256+72x128x256 (ValueError: these sizes)" in str(coarse)
+    full = fitted(ModelledKernel(takes_empty=False))
+    assert [group.m for group in full.problem.groups] == [128, 72]
+    assert "no rows" not in str(full)
+    none = fitted(ModelledKernel(takes_empty=False, refuses=["128x128x3072+72x128x256"]))
+    assert none.problem == GPUMODE[0]
+    assert "completes" in str(none), "its rings are said nevertheless"
+
+
+def test_a_kernel_that_fails_on_small_tiles_gets_nine_k_tiles():
+    found = fitted(ModelledKernel(fails=["256x128x512"]))
+    assert found.problem.groups[0].k == 2304
+    assert "its rings could not be measured on small tiles, because the kernel fails there" in str(found)
+
+
+def test_a_kernel_that_fails_on_the_problem_still_has_it():
+    found = fitted(ModelledKernel(fails=["128x128x2304+0x128x256+72x128x256"]))
+    assert found.shown.errors
+    assert "could not be counted, because the kernel fails on it" in str(found)
+
+
+def test_rings_of_other_problems_are_named():
+    (done,) = ModelledKernel().observe([GPUMODE[0]], (), None)
+    assert done.call is not None
+    assert not_refilled(done.call) == ["k.py:1 (3 stages, 2 phases)"]
+    shown = fitted(ModelledKernel()).shown
+    assert shown.call is not None
+    assert not_refilled(shown.call) == []
