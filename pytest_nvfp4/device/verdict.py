@@ -88,7 +88,13 @@ class _Calls:
 
     def name(self, call: int) -> str:
         """Return the name of a call, with its manner."""
-        return f"call {call} ({self.manners[call]})" if call < len(self.manners) else f"call {call}"
+        manner = self.manner(call)
+        return f"call {call} ({manner})" if manner else f"call {call}"
+
+    def manner(self, call: int) -> str:
+        """Return in what a call differs from those before it; empty if that is unknown."""
+        # The number comes from the worker, which is not trusted.
+        return self.manners[call] if 0 <= call < len(self.manners) else ""
 
     def placed(self, finding: Finding, case: JobCase) -> Finding:
         """Return a finding of the device with the call that it first occurs in, if not every call may have it."""
@@ -97,7 +103,8 @@ class _Calls:
             for report in self.reports
             if self.cases[report.case].problem.sizes == case.problem.sizes and finding in report.findings
         ]
-        if not self.manners or self.manners[min(calls)].startswith(call_plan.FIRST):
+        manner = self.manner(min(calls))
+        if not manner or manner.startswith(call_plan.FIRST):
             return finding
         return replace(finding, message=f"{finding.message}\n  in {self.name(min(calls))}")
 
