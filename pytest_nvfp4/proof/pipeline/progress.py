@@ -69,8 +69,10 @@ def _once(protocol: Protocol, model: RingModel) -> str:
         if wait.action is not Action.WAIT:
             continue
         for signal in others:
-            if signal.action is not Action.SIGNAL or signal.array != wait.array or signal.problem:
+            if signal.action is not Action.SIGNAL or signal.array != wait.array:
                 continue
+            if signal.problem:
+                return signal.problem
             for number in range(len(wait.runs[run])):
                 needed = signalled(wait, signal, number)
                 if needed >= len(signal.runs[run]):

@@ -8,7 +8,7 @@ of the recorded program, for its number of iterations, and no artefact of a mode
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -107,7 +107,12 @@ class _Recorded:
                     self.copies[event.array, event.stage, rounds[event.array, event.stage]] += 1
                 elif event.kind == "wait" and self.protocol.arrays[event.array].stages == 1:
                     before.clear()
-        self.counts = [self._count(number, array) for number, array in enumerate(protocol.arrays)]
+        self.rounds = Counter(
+            (event.array, event.number)
+            for steps in self.steps.values()
+            for _, event in steps
+            if event.kind == "arrive" and protocol.arrays[event.array].named
+        )
 
     def _index(self, part: int, memory: int, stream: Stream) -> None:
         of_fill = stream.action is Action.FILL
@@ -123,14 +128,9 @@ class _Recorded:
                     pieces += 1
             self.pieces[stream, number] = pieces
 
-    def _count(self, number: int, array: Array) -> int:
-        """Return the arrivals of a phase; for a named barrier, those of a recorded round."""
-        if not array.named:
-            return array.count
-        events = [event for steps in self.steps.values() for _, event in steps if event.array == number]
-        arrivals = sum(event.number for event in events if event.kind == "arrive")
-        rounds = max((event.number for event in events if event.kind == "wait"), default=-1) + 1
-        return max(1, arrivals // rounds if rounds else arrivals)
+    def arrivals(self, number: int, array: Array, phase: int) -> int:
+        """Return the arrivals of a phase; for a named barrier, which may differ, those of the recorded round."""
+        return self.rounds[number, phase] if array.named else array.count
 
 
 class _Replay:
@@ -142,7 +142,7 @@ class _Replay:
         self.late = late
         self.next = dict.fromkeys(recorded.steps, 0)
         self.barriers = {
-            (number, stage): _Barrier(recorded.counts[number])
+            (number, stage): _Barrier(recorded.arrivals(number, array, 0))
             for number, array in enumerate(recorded.protocol.arrays)
             for stage in range(array.stages)
         }
@@ -247,7 +247,7 @@ class _Replay:
 
     def _arrive(self, event: Event) -> None:
         barrier = self.barriers[event.array, event.stage]
-        barrier.pending -= event.number
+        barrier.pending -= 1 if self.recorded.protocol.arrays[event.array].named else event.number
         self._turn(event)
 
     def _turn(self, event: Event) -> None:
@@ -255,8 +255,9 @@ class _Replay:
         key = event.array, event.stage
         barrier = self.barriers[key]
         if barrier.pending <= 0 and barrier.landed[barrier.phase] >= self.recorded.copies[*key, barrier.phase]:
-            barrier.pending += self.recorded.counts[event.array]
             barrier.phase += 1
+            array = self.recorded.protocol.arrays[event.array]
+            barrier.pending += self.recorded.arrivals(event.array, array, barrier.phase)
 
     def _drain(self, role: Role) -> None:
         pipe = self.pipes[role]

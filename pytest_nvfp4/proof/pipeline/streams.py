@@ -173,7 +173,7 @@ def barrier_streams(recordings: Sequence[Recording], arrays: Sequence[Array]) ->
             )
             action = Action.WAIT if waits else Action.SIGNAL
             how = Completion.OWN if waits else Completion(completion)
-            found.append(fitted(Stream(role, action, index, array.stages, how, runs), recordings))
+            found.append(fitted(Stream(role, action, index, array.stages, how, runs), recordings, named=array.named))
     return found
 
 
@@ -204,8 +204,11 @@ def _distinct(events: Sequence[Event], array: int) -> tuple[Use, ...]:
     return tuple(found)
 
 
-def fitted(stream: Stream, recordings: Sequence[Recording]) -> Stream:
-    """Return the stream with its shift and phase, or with the problem that prevents them."""
+def fitted(stream: Stream, recordings: Sequence[Recording], *, named: bool = False) -> Stream:
+    """Return the stream with its shift and phase, or with the problem that prevents them.
+
+    The uses of a signal of a ``named`` barrier are numbered by rounds.
+    """
     longest = max(stream.runs, key=len)
     if not longest:
         return stream
@@ -223,6 +226,10 @@ def fitted(stream: Stream, recordings: Sequence[Recording]) -> Stream:
                     f"use {number} of {where} passed at phase {use.number} of its barrier, and one phase for each "
                     f"round of {stream.stages} stages would give {number // stream.stages + phase}"
                 )
+            elif stream.action is Action.SIGNAL and named:
+                if use.number == number:
+                    continue
+                problem = f"use {number} of {where} is in round {use.number} of the barrier"
             elif stream.action is Action.SIGNAL and use.number != amount:
                 problem = f"use {number} of {where} makes {use.number} arrivals, and use 0 makes {amount}"
             else:

@@ -39,7 +39,8 @@ class ProtocolEvent(NamedTuple):
     """One step of a warp.
 
     Attributes:
-        kind: ``wait`` (passed; ``number`` is the phase), ``arrive`` (``number`` arrivals), ``arrive-async`` (of
+        kind: ``wait`` (passed; ``number`` is the phase), ``arrive`` (``number`` arrivals; at a named barrier or the
+            cluster barrier ``number`` is the round), ``arrive-async`` (of
             ``cp.async``, once its copies are complete), ``commit`` (of tcgen05, once its operations are complete),
             ``copy`` (writes, and signals a stage), ``read`` and ``write`` (complete at once), ``mma`` (operation of a
             tcgen05 pipe), and ``wgmma``, ``cp.async``, ``bulk`` (``number`` counts the warp's), each with a
@@ -352,7 +353,7 @@ class ProtocolLog:
     def _add_named(self, w: Warp, kind: str, at: int, barrier: Any, number: int) -> None:
         assert self._log is not None
         place = (-1, self._named.setdefault(barrier, len(self._named)))
-        event = ProtocolEvent(kind, at, number=number if kind == "wait" else 1)
+        event = ProtocolEvent(kind, at, number=number)
         self._accesses.append(_Access(len(self._log.events), (w.cta.rank, w.index), event, place))
 
     def _of(self, w: Warp, kind: str) -> _Groups:
