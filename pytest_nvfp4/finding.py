@@ -6,8 +6,11 @@ dataclasses as fields of its models.
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
+
+_FIGURES = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,14 @@ class Finding:
     hint: str = ""
     notes: tuple[str, ...] = ()
     where: Where | None = None
+
+    @property
+    def identity(self) -> str:
+        """What findings of one defect have in common: their line, else kind and first line without figures."""
+        if self.file is not None and self.line is not None:
+            return f"{self.file}:{self.line}"
+        first, _, _ = self.message.partition("\n")
+        return f"{self.kind}: {_FIGURES.sub('#', first)}"
 
     def __str__(self) -> str:
         place = ""

@@ -46,11 +46,12 @@ class _Evaluation:
         verifier = Verifier(self.device, folder=self.folder, deadline_s=self.timeout)
         done = verifier.verify(self.kernel, _cases(problems), base=self.base)
         self.popcorn.log("test-count", len(problems))
+        shown: set[str] = set()
         for index, (problem, verdict) in enumerate(zip(problems, done.verdicts, strict=True)):
             self.popcorn.log(f"test.{index}.spec", spec_line(problem))
             self.popcorn.log(f"test.{index}.status", "pass" if verdict.status == "passed" else "fail")
             if verdict.status != "passed":
-                self.popcorn.log(f"test.{index}.error", _error_text(verdict))
+                self.popcorn.log(f"test.{index}.error", _error_text(verdict, shown))
         return self._check(done.verdicts)
 
     def benchmark(self, problems: Sequence[Problem]) -> PopcornExit:
@@ -68,13 +69,14 @@ class _Evaluation:
         )
         times = {measurement.case: measurement.device_us for measurement in result.measurements}
         self.popcorn.log("benchmark-count", len(problems))
+        shown: set[str] = set()
         for index, (problem, verdict) in enumerate(zip(problems, verdicts, strict=True)):
             self.popcorn.log(f"benchmark.{index}.spec", spec_line(problem))
             if verdict.status == "passed" and index in times:
                 self.popcorn.statistics(f"benchmark.{index}", Statistics.of(times[index]))
             else:
                 self.popcorn.log(f"benchmark.{index}.status", "fail")
-                self.popcorn.log(f"benchmark.{index}.error", _error_text(verdict))
+                self.popcorn.log(f"benchmark.{index}.error", _error_text(verdict, shown))
         return self._check(verdicts)
 
     def _check(self, verdicts: Sequence[CaseVerdict]) -> PopcornExit:
@@ -95,8 +97,14 @@ def _cases(problems: Sequence[Problem]) -> list[JobCase]:
     return [JobCase(problem=ProblemSpec.of(problem), family=_FAMILY) for problem in problems]
 
 
-def _error_text(verdict: CaseVerdict) -> str:
-    return "; ".join(str(finding) for finding in verdict.findings) or verdict.status
+def _error_text(verdict: CaseVerdict, shown: set[str]) -> str:
+    """Return the findings of a verdict; of those that ``shown`` has from earlier errors, the first lines."""
+    texts = []
+    for finding in verdict.findings:
+        text = str(finding)
+        texts.append(text.partition("\n")[0] if finding.identity in shown else text)
+        shown.add(finding.identity)
+    return "; ".join(texts) or verdict.status
 
 
 def _stop(message: str, code: PopcornExit) -> NoReturn:

@@ -110,7 +110,8 @@ def run_command(
             done = _run(subject, how, where, Path(name) / "jobs")
     if trace is not None:
         _write_trace(trace, done[0])
-    sections = [_section(subject, run) for run in done]
+    shown: dict[str, str] = {}
+    sections = [_section(subject, run, shown) for run in done]
     passed = all(run.status == "passed" for run in done)
     return Document(f"{subject.label} on {where.name}", sections, _json(subject, where, done), passed)
 
@@ -206,10 +207,22 @@ def _json(subject: Runnable, device: Device, done: Sequence[SimulationResult]) -
     }
 
 
-def _section(subject: Runnable, result: SimulationResult) -> Section:
+def _section(subject: Runnable, result: SimulationResult, shown: dict[str, str]) -> Section:
+    """Return what one run shows.
+
+    Args:
+        subject: The kernel.
+        result: The run.
+        shown: The earlier run that showed a finding, by `Finding.identity`; later runs show its first line.
+    """
     problem = result.case.problem.problem()
-    title = f"{subject.label} on {problem.name} with inputs {result.case.family!r}: {result.status}{_on(result.device)}"
-    blocks: list[Block] = [subject.finding_text(finding) for finding in result.findings[:_MAX_FINDINGS]]
+    where = f"on {problem.name} with inputs {result.case.family!r}"
+    title = f"{subject.label} {where}: {result.status}{_on(result.device)}"
+    blocks: list[Block] = []
+    for finding in result.findings[:_MAX_FINDINGS]:
+        text = subject.finding_text(finding)
+        earlier = shown.setdefault(finding.identity, where)
+        blocks.append(text if earlier == where else f"as {earlier}: {text.partition(chr(10))[0]}")
     if len(result.findings) > _MAX_FINDINGS:
         blocks.append(f"and {len(result.findings) - _MAX_FINDINGS} more findings")
     if result.call is not None:

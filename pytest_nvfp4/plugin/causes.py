@@ -6,7 +6,6 @@ first one does not say. The process that prints the reports groups them, so a ru
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -24,7 +23,6 @@ _ATTRIBUTE, _REFERS = "nvfp4_causes", "nvfp4_refers"
 """Attributes of reports; xdist sends them to the controlling process."""
 _EFFECTS = frozenset({"mismatch", "never-written", "written-by-two"})
 """Kinds of findings about outputs. What a kernel did to its outputs does not identify the defect that did it."""
-_FIGURES = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 _LINE_CHARACTERS = 160
 _FINDING_LINES = 8
 _LABELS = 12
@@ -65,20 +63,12 @@ def causes_of(failure: CheckFailure, run: Run) -> list[Cause]:
     return list(causes.values())
 
 
-def identity(finding: Finding, run: Run) -> str:
-    """Return what findings of one defect have in common: their line, else kind and message without figures."""
-    if finding.file is not None and finding.line is not None:
-        return f"{run.relative(Path(finding.file))}:{finding.line}"
-    first, _, _ = finding.message.partition("\n")
-    return f"{finding.kind}: {_FIGURES.sub('#', first)}"
-
-
 def _cause(finding: Finding, run: Run) -> Cause:
     file = None if finding.file is None else run.relative(Path(finding.file))
     text = "\n".join(str(replace(finding, file=file)).splitlines()[:_FINDING_LINES])
     if finding.kind in _EFFECTS:
         return Cause(finding.kind, text, certain=False)
-    return Cause(identity(finding, run), text)
+    return Cause(finding.identity, text)
 
 
 @dataclass(slots=True)

@@ -102,9 +102,12 @@ class TestCost:
 
 class TestRun:
     def test_a_wrong_result_is_a_failure(self, cli, fill) -> None:
-        shown = cli("run", str(fill), "--problem", SHAPE, "--device", "sim")
+        families = ("--family", "gpumode", "--family", "pow2_exact")
+        shown = cli("run", str(fill), "--problem", SHAPE, "--device", "sim", *families)
         assert shown.code == 1
         assert f"on {SHAPE} with inputs 'gpumode': failed, simulated on a model of NVIDIA B200" in shown.out
+        assert shown.out.count("  where: ") == 1, "what is wrong alike is told in full once"
+        assert f"as on {SHAPE} with inputs 'gpumode': " in shown.out
         assert "mismatch" in shown.out or "outputs wrong" in shown.out
         assert "the kernel printed:\n    hello from 0" in shown.out
 

@@ -38,6 +38,8 @@ _TOO_EARLY = frozenset({"uninitialised", "in-flight"})
 """Faults of a reader that ran before the writer. Another schedule may show which writer it did not wait for."""
 _WARP = re.compile(r"^  CTA \([\d, ]+\), warp (\d+)", re.MULTILINE)
 """The warp of a finding, as the simulator writes it."""
+_OF_ORDER = _TOO_EARLY | {"deadlock"}
+"""Findings that depend on the order of work."""
 _COMPARED = ("eager", "lazy", "1")
 """Schedules whose outputs show whether a wrong value depends on the order of work."""
 _WARPS_DELAYED = 8
@@ -164,19 +166,20 @@ class RacesCheck(Check):
             races.fail(*failing)
 
 
-def races_behind(kernel: KernelUnderTest, case: JobCase, *, effects_only: bool) -> list[Finding]:
-    """Return the races by which a kernel under GPU MODE's contract may fail on a case; empty if there are none.
+def races_behind(kernel: KernelUnderTest, case: JobCase, findings: Sequence[Finding]) -> list[Finding]:
+    """Return the races by which a kernel under GPU MODE's contract fails on a case; empty if there are none.
 
     Args:
         kernel: The kernel.
         case: The case that failed.
-        effects_only: Nothing but values of outputs is wrong. If they are the same under each schedule that is tried,
-            they do not come from a race.
+        findings: How it failed. A deadlock and a read that came too early follow from a race. Anything else does not
+            if the outputs are the same under each schedule that is tried.
 
     Raises:
         CheckFailure: The kernel did not compile.
     """
-    return _Races(kernel, RaceOptions("all", 0, None, warnings=False), case).behind(effects_only=effects_only)
+    of_order = any(finding.kind in _OF_ORDER for finding in findings)
+    return _Races(kernel, RaceOptions("all", 0, None, warnings=False), case).behind(of_order=of_order)
 
 
 class _Races:
@@ -202,12 +205,12 @@ class _Races:
                 return done, schedule
         return None
 
-    def behind(self, *, effects_only: bool) -> list[Finding]:
+    def behind(self, *, of_order: bool) -> list[Finding]:
         """Return the races of the eager schedule, or of one that delays what read too early; see `races_behind`."""
         failing = self.first_failure()
         if failing is not None and not any(finding.kind in _RACES for finding in failing[0].errors):
             failing = self._delayed(failing[0].errors)
-        if failing is None or (effects_only and not self._depends_on_order()):
+        if failing is None or not (of_order or self._depends_on_order()):
             return []
         return [finding for finding in failing[0].errors if finding.kind in _RACES]
 
@@ -299,7 +302,7 @@ class _Races:
 
     def _defer(self, errors: Sequence[Finding]) -> None:
         """Skip the item if the error of the eager schedule has nothing to do with order."""
-        if any(finding.kind in _TOO_EARLY or finding.kind == "deadlock" for finding in errors):
+        if any(finding.kind in _OF_ORDER for finding in errors):
             return
         self._kernel.defer_wrong_results(self._kernel.item.check.wrong_results_reported_by)
         pytest.skip("the kernel fails, and not by a race: the verify check reports why")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.plugin.causes import CAUSES, causes_of, identity
+from pytest_nvfp4.plugin.causes import CAUSES, causes_of
 from pytest_nvfp4.plugin.checks.races import races_behind
 from pytest_nvfp4.plugin.failure import CheckFailure, failure_at, finding_lines, stderr_lines
 from pytest_nvfp4.text import plural
@@ -39,19 +39,18 @@ def wrong_results(kernel: KernelUnderTest, wrong: Sequence[CaseVerdict], verific
     new = [cause for cause in causes_of(failure, kernel.run) if not known.raised(kernel.case.path, cause.key)]
     simulated = verification.device is not None and verification.device.simulated
     searches = simulated and kernel.item.config.getoption("--nvfp4-races") != "off"
-    if new and searches and kernel.compile_failure() is None:
-        effects_only = all(finding.kind == _OUTPUTS for finding in findings)
-        if races := races_behind(kernel, wrong[0].case, effects_only=effects_only):
-            # A deadlock is then a consequence of the race.
-            others = [finding for finding in findings if finding.kind != "deadlock"]
-            return _failure(kernel, [*races, *others], wrong, verification)
-    return failure
+    if not (new and searches and kernel.compile_failure() is None):
+        return failure
+    races = races_behind(kernel, wrong[0].case, findings)
+    # A deadlock is then a consequence of the race.
+    others = [finding for finding in findings if finding.kind != "deadlock"]
+    return _failure(kernel, [*races, *others], wrong, verification) if races else failure
 
 
 def _failure(
     kernel: KernelUnderTest, findings: Sequence[Finding], wrong: Sequence[CaseVerdict], verification: Verification
 ) -> CheckFailure:
-    shown = _distinct(findings, kernel)
+    shown = _distinct(findings)
     lines: list[str] = []
     for index, (finding, count) in enumerate(shown[:_SHOWN]):
         text = finding_lines([finding], kernel.run, most=1)
@@ -75,7 +74,7 @@ def _failure(
     return failure
 
 
-def _distinct(findings: Sequence[Finding], kernel: KernelUnderTest) -> list[tuple[Finding, int]]:
+def _distinct(findings: Sequence[Finding]) -> list[tuple[Finding, int]]:
     """Return the findings that differ in more than figures, each with the number of further ones like it.
 
     Those with a line come first: what happened to the outputs follows from them.
@@ -84,8 +83,7 @@ def _distinct(findings: Sequence[Finding], kernel: KernelUnderTest) -> list[tupl
     counts: dict[str, int] = {}
     for finding in findings:
         told = _outputs_first(finding)
-        key = identity(told, kernel.run)
-        first.setdefault(key, told)
+        first.setdefault(key := told.identity, told)
         counts[key] = counts.get(key, -1) + 1
     return sorted(((first[key], counts[key]) for key in first), key=lambda pair: pair[0].line is None)
 
