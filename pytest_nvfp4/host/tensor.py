@@ -26,6 +26,8 @@ from pytest_nvfp4.host.torch_effects import extent, report
 
 _CPU: Final = torch.device("cpu")
 _DL_CUDA: Final = 2
+UNLIMITED: Final = 1 << 46
+"""Bytes of any tensor."""
 
 # Operators that change a tensor's shape, strides or storage in place, which a wrapper's metadata cannot follow.
 _METADATA_IN_PLACE: Final = frozenset(
@@ -52,11 +54,13 @@ class HostCudaTensor(torch.Tensor):
         host: The CPU tensor with its elements.
         memory: Memory of the elements of new device tensors.
         streams: Receives reports of the work of operators.
+        most: Largest number of bytes of a tensor that operators may read or write; larger ones have views only.
     """
 
     host: torch.Tensor
     memory: ClassVar[DeviceMemory] = HostBlocks()
     streams: ClassVar[Streams] = Streams()
+    most: ClassVar[int] = UNLIMITED
 
     @staticmethod
     def __new__(cls: type[Self], host: torch.Tensor) -> Self:
@@ -110,6 +114,12 @@ class HostCudaTensor(torch.Tensor):
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"{repr(_read(self))[:-1]}, device='cuda:0')"
+
+
+def _is_view(func: Any) -> bool:
+    """Return whether an operator returns views of its arguments and writes nothing."""
+    returned = [value.alias_info for value in func._schema.returns]
+    return bool(returned) and all(alias is not None and not alias.is_write for alias in returned)
 
 
 def _read(tensor: Any) -> torch.Tensor:
@@ -185,7 +195,12 @@ def dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, generato
     Raises:
         RuntimeError: operands on different devices, with torch's message.
         HostSideError: an operator without a stand-in.
+        MemoryError: it reads or writes a tensor of more than ``HostCudaTensor.most`` bytes.
     """
+    if HostCudaTensor.most < UNLIMITED and not _is_view(func):
+        for each in (*args, *kwargs.values()):
+            if isinstance(each, HostCudaTensor) and each.nbytes > HostCudaTensor.most:
+                raise MemoryError(f"{func} on {each.nbytes} bytes; the limit is {HostCudaTensor.most}")
     name = func._schema.name
     leaves, _ = tree_flatten((args, kwargs))
     on_device = [leaf for leaf in leaves if isinstance(leaf, HostCudaTensor)]

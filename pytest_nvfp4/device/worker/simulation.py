@@ -11,6 +11,7 @@ from pytest_nvfp4.cores import cores
 from pytest_nvfp4.device.job import KernelSpec, Simulating
 from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers, Region
 from pytest_nvfp4.device.worker.call_recorder import CallRecorder, WatchedOutput
+from pytest_nvfp4.device.worker.far_end import FarEnd
 from pytest_nvfp4.device.worker.late_caller import LateCaller
 from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
@@ -79,6 +80,12 @@ class Simulation:
             inputs, tags = made
             self._operands = OperandJudge(OperandRecorder(tags))
         return inputs
+
+    def far_end(
+        self, torch: Any, custom_kernel: Callable[[Any], Any], prepare: Callable[[Any], Any] | None
+    ) -> list[Finding]:
+        """Return the findings about offsets that overflow 32 bits."""
+        return list(map(worker_finding, FarEnd(torch, self.session).findings(custom_kernel, prepare)))
 
     def close(self) -> None:
         """Restore torch and the DSL."""

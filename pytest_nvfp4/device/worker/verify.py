@@ -59,6 +59,9 @@ class CallRunner:
     def run(self, job: Job, custom_kernel: Callable[[Any], Any], prepare: Callable[[Any], Any] | None) -> None:
         """Make every planned call; read the outputs again after later calls, and once the device is idle."""
         self._kernel = job.kernel
+        if job.action == "simulate" and job.simulating.far_end:
+            self._far_end(custom_kernel, prepare)
+            return
         self._outputs = job.action != "simulate" or job.simulating.outputs
         if job.action == "simulate":
             plan = [PlannedCall(case) for case in range(len(job.cases))]
@@ -100,6 +103,14 @@ class CallRunner:
             time.sleep(_REST_S)
         self._memory.synchronize()
         self._read_again(made.values(), after=None)
+
+    def _far_end(self, custom_kernel: Callable[[Any], Any], prepare: Callable[[Any], Any] | None) -> None:
+        """Report offsets that overflow 32 bits."""
+        assert self._simulation is not None
+        self._events.stage("the far end of a large C")
+        findings = self._simulation.far_end(self._torch, custom_kernel, prepare)
+        found = [finding.to_dict() for finding in findings]
+        self._events.send("case", call=0, case=0, inputs_before="", inputs_after="", findings=found)
 
     def _unjudged(
         self,

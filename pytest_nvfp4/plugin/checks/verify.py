@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, Needs, Preparation, RemoteBatch
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, job_case
 from pytest_nvfp4.plugin.checks.wrong_results import wrong_results
-from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.failure import CheckFailure, failure_at, finding_lines
 from pytest_nvfp4.plugin.fitted import FITTED
 from pytest_nvfp4.plugin.remote import remote_error
 from pytest_nvfp4.plugin.simulations import SIMULATIONS
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
     from pytest_nvfp4.device.verify import Verification
 
+_FAR_END = "far-end"
+"""Part of the verdict cache: kernels without offsets that overflow 32 bits."""
 _OWN_SHAPES = "own-shapes"
 """Variant and label of the case of the input families that have sizes of their own (edges, decode probes)."""
 _FITTED_FAMILY = "nan_pad"
@@ -103,6 +105,21 @@ class VerifyCheck(Check):
                 device = nvfp4_case.devices.options.device
                 raise CheckFailure(f"not run on {device}: {reason}", file=str(nvfp4_case.case.path))
             raise wrong_results(nvfp4_case, wrong, done[at])
+
+    def _check_offsets(self, kernel: KernelUnderTest, spec: KernelSpec, base: Path) -> None:
+        """Fail if an offset in a C of more than 2^32 bytes overflows, in the simulator."""
+        from pytest_nvfp4.device import far_end
+
+        device = kernel.devices.device(spec.arch)
+        simulations = kernel.item.config.stash[SIMULATIONS]
+        if device.name != "sim" or simulations.lookup(_FAR_END, spec, far_end.CASE):
+            return
+        findings = far_end.overflows(device, spec, folder=kernel.devices.jobs, base=base)
+        if findings:
+            raise failure_at(finding_lines(findings, kernel.run, most=1), findings, kernel=kernel.case.path)
+        if findings is None:
+            kernel.note("offsets in a C of more than 2^32 bytes: not checked, the kernel did not run to its end")
+        simulations.verdicts(_FAR_END).add(spec, far_end.CASE)
 
     def _verify(self, kernel: KernelUnderTest) -> tuple[KernelSpec, Path, list[Verification]]:
         """Return the kernel, the folder of its files, and the verification of each case of the item.

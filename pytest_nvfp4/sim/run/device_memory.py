@@ -10,9 +10,16 @@ from pytest_nvfp4.driver.memory import ALIGN, POISON
 from pytest_nvfp4.sim.memory.arena import Arena
 from pytest_nvfp4.sim.memory.globals import FreedMemory, GlobalMemory, Region
 
+_SPARSE = 4 << 30
+"""Bytes from which an allocation is address space only: a page has memory once it is used."""
+
 
 class SimulatedMemory:
-    """Allocator of the stand-ins for torch and the driver (implements ``driver.memory.DeviceMemory``)."""
+    """Allocator of the stand-ins for torch and the driver (implements ``driver.memory.DeviceMemory``).
+
+    Attributes:
+        most: Largest number of bytes of an allocation.
+    """
 
     def __init__(self, memory: GlobalMemory) -> None:
         self._memory = memory
@@ -20,13 +27,20 @@ class SimulatedMemory:
         self._regions: dict[int, Region] = {}
         self._sizes: dict[int, int] = {}
         self._count = 0
+        self.most = 1 << 46  # any
 
     def allocate(self, size: int) -> int:
-        """Allocate ``size`` bytes, filled with ``POISON``, at a multiple of ``ALIGN``."""
+        """Allocate ``size`` bytes at a multiple of ``ALIGN``, filled with ``POISON``.
+
+        From ``_SPARSE`` bytes on only the first are filled. Raises MemoryError: more than ``most`` bytes.
+        """
+        if size > self.most:
+            raise MemoryError(f"an allocation of {size} bytes; the limit is {self.most}")
         name = f"device allocation {self._count} of {size} bytes"
         self._count += 1
         address = self._arena.allocate(size, name=name, align=ALIGN)
-        ctypes.memset(address, POISON, size)
+        if size < _SPARSE:
+            ctypes.memset(address, POISON, size)
         self._regions[address] = self._memory.add(Region(name, address, size))
         self._sizes[address] = size
         return address
