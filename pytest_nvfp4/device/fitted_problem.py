@@ -21,15 +21,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_nvfp4.device.ring_counts import (
+    REFILLS,
+    clusters_of_tiles,
+    name_of,
+    rings_of,
+    takes_over,
+    tiles_of_a_cta,
+    writing_launch,
+)
 from pytest_nvfp4.problem import Group, Problem
 from pytest_nvfp4.text import plural
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.device.result import SimulatedCall, SimulatedLaunch, SimulatedRing
+    from pytest_nvfp4.device.result import SimulatedCall
     from pytest_nvfp4.device.simulate import SimulationResult
 
-REFILLS = 2
-"""Number of times that each stage of a ring is filled again: the second time it returns to its first parity."""
 RING_CTAS = 256
 """Largest launch whose rings are recorded."""
 _STEP_N, _STEP_K = 128, 256
@@ -46,6 +53,7 @@ _ROUNDS = 4
 _REFUSALS = frozenset({"run", "contract"})
 """Kinds of findings about the kernel's own host code, which may refuse sizes."""
 _SHOWN = 6
+"""Largest number of rings that are listed."""
 
 Observe = Callable[[Sequence[Problem], tuple[int, ...], int | None], "Sequence[SimulationResult]"]
 """Simulates problems with rings; those at the given indices are only recorded. The last argument is the SM count."""
@@ -109,6 +117,29 @@ def fit(observe: Observe, *, fallback: Problem) -> FittedProblem:
     return _Fit(observe, fallback).fit()
 
 
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Grid of a launch with very many tiles, on the product's device.
+
+    Attributes:
+        at: Index of the launch in its call.
+        ctas, clusters: Its size.
+        depends_on_device: Whether it is known to be smaller on a device of fewer SMs.
+    """
+
+    at: int
+    ctas: int
+    clusters: int
+    depends_on_device: bool = False
+
+
+def _problem(*groups: Group) -> Problem:
+    return Problem("+".join(map(str, groups)), groups)
+
+
+_MANY = _problem(Group(1, _MANY_TILES * _STEP_N, _STEP_K))
+
+
 class _Fit:
     def __init__(self, observe: Observe, fallback: Problem) -> None:
         self._observe = observe
@@ -117,6 +148,8 @@ class _Fit:
         self._sms: int | None = None
         self._per_k: dict[object, float] = {}
         """Phases that a ring completes in one tile for each element of k, for rings that go round with k."""
+        self._grid: _Grid | None = None
+        """The grid of a kernel that seems persistent."""
         self._small: tuple[int, dict[object, float]] | None = None
         """The larger k of the small tiles, and the phases of each ring there."""
 
@@ -127,11 +160,18 @@ class _Fit:
         while True:
             left -= 1
             problem = sizes.problem
-            (done,) = self._observe([problem], (), self._sms)
+            # The small device's first job also records the launch with very many tiles: a job costs seconds to start.
+            many = [] if self._grid is None or self._grid.depends_on_device else [_MANY]
+            done, *small = self._observe([problem, *many], (1,) * len(many), self._sms)
+            if (grid := self._grid) is not None and (why := self._on_whole_device(grid, done, small)) is not None:
+                self._grid = self._sms = None
+                self._why.append(why)
+                sizes = replace(sizes, tiles=grid.clusters + _CLUSTERS)
+                continue
             if (refusal := _refusal(done)) is not None:
                 self._why.append(f"the kernel refuses {problem.name} ({refusal})")
                 accepted = next(_accepted_instead(sizes), None)
-                if accepted is None or not left:
+                if accepted is None or left < 1:
                     return self._fall_back()
                 sizes = accepted
                 continue
@@ -139,7 +179,7 @@ class _Fit:
                 self._why.append("the refills of its rings could not be counted, because the kernel fails on it")
                 return FittedProblem(problem, self._sms, (*_edges(sizes), *self._why), done)
             larger = self._larger(sizes, done.call, before)
-            if larger == sizes or not left:
+            if larger == sizes or left < 1:
                 return FittedProblem(problem, self._sms, (*self._reached(done.call), *_edges(sizes), *self._why), done)
             sizes, before = larger, done.call
 
@@ -153,43 +193,41 @@ class _Fit:
     def _measure(self) -> _Sizes:
         """Run two small tiles, record a launch with very many, and return sizes that should refill every ring."""
         rows, columns = Group(256, 128, 2 * _STEP_K), Group(128, 256, 4 * _STEP_K)
-        many = _problem(Group(1, _MANY_TILES * _STEP_N, _STEP_K))
-        tall, wide, wave = self._observe([_problem(rows), _problem(columns), many], (2,), None)
+        tall, wide, wave = self._observe([_problem(rows), _problem(columns), _MANY], (2,), None)
         if tall.call is None or wide.call is None or tall.errors or wide.errors:
             self._why.append("its rings could not be measured on small tiles, because the kernel fails there")
             return _Sizes()
-        short, long = _rings(tall.call), _rings(wide.call)
+        short, long = rings_of(tall.call), rings_of(wide.call)
         needed = 0.0
         deepest = 0
         for key, ring in long.items():
-            before = short[key].iterations / _tiles_of_a_cta(tall.call) if key in short else 0.0
-            done = ring.iterations / _tiles_of_a_cta(wide.call)
+            before = short[key].iterations / tiles_of_a_cta(tall.call) if key in short else 0.0
+            done = ring.iterations / tiles_of_a_cta(wide.call)
             slope = (done - before) / (columns.k - rows.k)
             if slope > 0:
                 self._per_k[key] = slope
                 needed = max(needed, columns.k + ((REFILLS + 1) * ring.stages - done) / slope)
             else:
                 deepest = max(deepest, ring.stages)
-        self._small = columns.k, {key: ring.iterations / _tiles_of_a_cta(wide.call) for key, ring in long.items()}
+        self._small = columns.k, {key: ring.iterations / tiles_of_a_cta(wide.call) for key, ring in long.items()}
         return _Sizes(
-            tile_m=256 if _clusters_of_tiles(tall.call) == 1 else 128,
-            tile_n=256 if _clusters_of_tiles(wide.call) == 1 else 128,
+            tile_m=256 if clusters_of_tiles(tall.call) == 1 else 128,
+            tile_n=256 if clusters_of_tiles(wide.call) == 1 else 128,
             k=min(_rounded(needed) if self._per_k or not long else _DEFAULT_K, _MOST_K),
-            tiles=self._tiles(many, wave, wide.call, deepest=deepest),
+            tiles=self._tiles(wave, wide.call, deepest=deepest),
         )
 
-    def _tiles(self, many: Problem, wave: SimulationResult, call: SimulatedCall, *, deepest: int) -> int:
+    def _tiles(self, wave: SimulationResult, call: SimulatedCall, *, deepest: int) -> int:
         """Return the number of tiles that gives CTAs further ones, and set the SM count.
 
         Args:
-            many: A problem of very many tiles.
-            wave: Its launches.
+            wave: The launches of very many tiles.
             call: A call with two tiles at most.
             deepest: Stages of the deepest ring that does not go round with k; 0 if there is none.
         """
         # Without such a ring two tiles for each cluster do, of which the whole tile is one.
         turns = (REFILLS + 1) * deepest * _CLUSTERS or 2 * _CLUSTERS - 1
-        taking = next((launch for launch in call.launches if _takes_over(launch)), None)
+        taking = next((launch for launch in call.launches if takes_over(launch)), None)
         if taking is not None:
             self._sms = _CLUSTERS * (taking.ctas // taking.clusters)
             return turns
@@ -197,14 +235,27 @@ class _Fit:
         for at, (launch, few) in enumerate(zip(launches, call.launches, strict=False)):
             if wave.call is None or not few.writers or launch.ctas >= _MANY_TILES or launch.waves(wave.call.sms) > 1:
                 continue
-            fewer = _CLUSTERS * (launch.ctas // launch.clusters)
-            (small,) = self._observe([many], (0,), fewer)
-            if small.call is not None and at < len(small.call.launches) and small.call.launches[at].ctas < launch.ctas:
-                self._sms = fewer
-                return turns
-            self._why.append(f"its grid of {launch.ctas} CTAs grows neither with the tiles nor with the device")
-            return launch.clusters + _CLUSTERS
+            self._sms = _CLUSTERS * (launch.ctas // launch.clusters)
+            self._grid = _Grid(at, launch.ctas, launch.clusters)
+            return turns
         return 1
+
+    def _on_whole_device(self, grid: _Grid, done: SimulationResult, small: Sequence[SimulationResult]) -> str | None:
+        """Return why the kernel is to run on the product's device; None if the small one serves.
+
+        Args:
+            grid: The grid on the product's device.
+            done: A run on the small device.
+            small: The launch of very many tiles there; empty if it was seen before.
+        """
+        if done.call is None or done.errors:
+            return f"the kernel fails on a device of {plural(self._sms or 0, 'SM')}"
+        if small:
+            launches = () if small[0].call is None or small[0].errors else small[0].call.launches
+            if grid.at >= len(launches) or launches[grid.at].ctas >= grid.ctas:
+                return f"its grid of {grid.ctas} CTAs grows neither with the tiles nor with the device"
+            self._grid = replace(grid, depends_on_device=True)
+        return None
 
     # ---- counting --------------------------------------------------------------------------------------------------
 
@@ -218,8 +269,8 @@ class _Fit:
         """
         k, tiles = sizes.k, sizes.tiles
         self._learn(sizes, call)
-        earlier = {} if before is None else _rings(before)
-        for key, ring in _rings(call).items():
+        earlier = {} if before is None else rings_of(before)
+        for key, ring in rings_of(call).items():
             if ring.refills >= REFILLS or not ring.iterations:
                 continue
             if key in earlier and earlier[key].iterations >= ring.iterations:
@@ -236,7 +287,7 @@ class _Fit:
         if self._small is None or self._sms is not None or sizes.tiles > 1 or sizes.k <= self._small[0]:
             return
         k, phases = self._small
-        for key, ring in _rings(call).items():
+        for key, ring in rings_of(call).items():
             if key not in self._per_k and ring.iterations > phases.get(key, ring.iterations):
                 self._per_k[key] = (ring.iterations - phases[key]) / (sizes.k - k)
 
@@ -244,8 +295,8 @@ class _Fit:
         """Yield the rings that are refilled, then those that are not, with the reason."""
         refilled: list[str] = []
         other: list[str] = []
-        for key, ring in _rings(call).items():
-            name = f"{_name(ring)} ({plural(ring.stages, 'stage')})"
+        for key, ring in rings_of(call).items():
+            name = f"{name_of(ring)} ({plural(ring.stages, 'stage')})"
             phases = plural(ring.iterations, "phase")
             if ring.refills >= REFILLS:
                 refilled.append(f"{name} {ring.refills} times")
@@ -260,21 +311,14 @@ class _Fit:
         if refilled:
             more = f" and {len(refilled) - _SHOWN} more" if len(refilled) > _SHOWN else ""
             yield f"every stage is refilled at {', '.join(refilled[:_SHOWN])}{more}"
-        writing = _writing(call)
+        writing = writing_launch(call)
         if self._sms is not None and writing is not None:
             took = sum(launch.counters.get("clusters.cancelled", 0) for launch in call.launches)
-            how = f"take over {took} (cluster launch control)" if took else "share all tiles (persistent kernel)"
-            yield f"{plural(writing.writers or 0, 'CTA')} {how}"
+            if took:
+                yield f"{plural(writing.writers or 0, 'CTA')} take over {took} (cluster launch control)"
+            else:
+                yield f"{plural(writing.ctas, 'CTA')} share all tiles (persistent kernel)"
         yield from other[:_SHOWN]
-
-
-def not_refilled(call: SimulatedCall) -> list[str]:
-    """Return the rings of a call with a stage that is not filled again twice, though the ring has several stages."""
-    return [
-        f"{_name(ring)} ({plural(ring.stages, 'stage')}, {plural(ring.iterations, 'phase')})"
-        for ring in _rings(call).values()
-        if ring.stages > 1 and ring.iterations and ring.refills < REFILLS
-    ]
 
 
 def _accepted_instead(sizes: _Sizes) -> Iterator[_Sizes]:
@@ -286,51 +330,9 @@ def _accepted_instead(sizes: _Sizes) -> Iterator[_Sizes]:
         yield replace(sizes, empty=False)
 
 
-def _takes_over(launch: SimulatedLaunch) -> bool:
-    """Return whether CTAs ask for the work of others (cluster launch control)."""
-    return bool(launch.counters.get("clc.requests"))
-
-
-def _tiles_of_a_cta(call: SimulatedCall) -> float:
-    """Return the tiles that a CTA executed in a call with few: more than one only if it took over another's."""
-    launch = _writing(call)
-    if launch is None or not launch.writers or not _takes_over(launch):
-        return 1.0
-    return launch.ctas / launch.writers
-
-
-def _clusters_of_tiles(call: SimulatedCall) -> int:
-    """Return the number of clusters that the tiles of a call need."""
-    launch = _writing(call)
-    if launch is None:
-        return 0
-    needed = launch.ctas if _takes_over(launch) else launch.writers or 0
-    return -(-needed * launch.clusters // launch.ctas)
-
-
-def _writing(call: SimulatedCall) -> SimulatedLaunch | None:
-    """Return the launch whose CTAs wrote most of C."""
-    return max(call.launches, key=lambda launch: launch.writers or 0, default=None)
-
-
-def _problem(*groups: Group) -> Problem:
-    return Problem("+".join(map(str, groups)), groups)
-
-
 def _rounded(k: float) -> int:
     """Return the smallest k of the contract that is at least ``k``."""
     return max(1, -int(-k // _STEP_K)) * _STEP_K
-
-
-def _rings(call: SimulatedCall) -> dict[object, SimulatedRing]:
-    """Return the rings of all launches by kernel, statement and address: each where it was refilled most."""
-    most: dict[object, SimulatedRing] = {}
-    for launch in call.launches:
-        for ring in launch.rings:
-            key = launch.kernel, ring.made, ring.barriers
-            if key not in most or (ring.refills, ring.iterations) > (most[key].refills, most[key].iterations):
-                most[key] = ring
-    return most
 
 
 def _refusal(done: SimulationResult) -> str | None:
@@ -339,11 +341,6 @@ def _refusal(done: SimulationResult) -> str | None:
     if errors and all(finding.kind in _REFUSALS for finding in errors):
         return errors[0].message.splitlines()[0]
     return None
-
-
-def _name(ring: SimulatedRing) -> str:
-    """Return the line of the initialisation, such as ``k.py:12``, or the place in shared memory."""
-    return ring.made.split(" ")[0] if ring.made else f"the mbarriers at byte {ring.barriers[0]}"
 
 
 def _edges(sizes: _Sizes) -> Iterator[str]:

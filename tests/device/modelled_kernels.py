@@ -37,6 +37,7 @@ class ModelledKernel:
     fails: Sequence[str] = ()
     least_k: int = 256
     takes_empty: bool = True
+    least_sms: int = 1
     seen: list[tuple[str, int | None]] = field(default_factory=list)
 
     def observe(
@@ -52,7 +53,7 @@ class ModelledKernel:
         bad |= not self.takes_empty and any(group.m == 0 for group in problem.groups)
         if bad or problem.name in self.refuses:
             return SimulationResult(case, "error", (Finding("run", "ValueError: these sizes\n  are refused"),), None)
-        if problem.name in self.fails:
+        if problem.name in self.fails or (sms or SMS) < self.least_sms:
             return SimulationResult(case, "failed", (Finding("deadlock", "all wait"),), None)
         tiles = [
             -(-group.k // self.k_tile)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_nvfp4.device.fitted_problem import REFILLS, FittedProblem, fit, not_refilled
+from pytest_nvfp4.device.fitted_problem import FittedProblem, fit
+from pytest_nvfp4.device.ring_counts import REFILLS, not_refilled
 from pytest_nvfp4.problem import GPUMODE
 
 from .modelled_kernels import ModelledKernel
@@ -69,6 +70,13 @@ def test_a_grid_that_the_device_does_not_change_gets_more_tiles_than_ctas():
     assert found.sms is None
     assert found.problem.groups[-1].n // 128 + 1 > 148
     assert "its grid of 148 CTAs grows neither with the tiles nor with the device" in str(found)
+    assert refills(found)["k.py:2"] == 1, "some CTA has two tiles"
+
+
+def test_a_kernel_that_fails_on_a_small_device_runs_on_the_whole_one():
+    found = fitted(ModelledKernel(grid="device", least_sms=16))
+    assert found.sms is None
+    assert "the kernel fails on a device of 2 SMs" in str(found)
     assert refills(found)["k.py:2"] == 1, "some CTA has two tiles"
 
 

@@ -64,7 +64,7 @@ RING_MUTANTS = {
     "no wait for the wgmma before the last": RingMutant(
         "sm90.py",
         (("            warpgroup.wait_group(1)\n", ""),),
-        fills=("copy_bulk_to_cluster(",),
+        fills=("target + atom * width * LINE, source",),
         reads=("cute.gemm(", "tiled_mma,"),
     ),
     "weights released before they are read": RingMutant(

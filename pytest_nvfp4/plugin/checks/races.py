@@ -229,7 +229,7 @@ class _Races:
             if finding.kind == "race-warning":
                 self._kernel.warn_of(finding)
         if schedule == self._options.names[0] and self._kernel.fitted() is None and done.call is not None:
-            from pytest_nvfp4.device.fitted_problem import not_refilled
+            from pytest_nvfp4.device.ring_counts import not_refilled
 
             if rings := not_refilled(done.call):
                 self._kernel.note(f"not refilled twice: {'; '.join(rings)}")
