@@ -228,6 +228,15 @@ class TestShippedKernel:
         assert ran.code == 0, ran.text
         assert "4 CTAs, 1 wave on 148 SMs (2 an SM), every CTA wrote output; 4 tiles of C" in ran.text
 
+    def test_an_offset_overflows(self, project: Project) -> None:
+        source = SHIPPED.read_text()
+        old = "cute.assume(Int64(n), divby=TILE_N)"
+        assert source.count(old) == 1
+        project.file("k.py", source.replace(old, "cute.assume(n, divby=TILE_N)"))
+        said = project.run("k.py", "-k", "verify and own", "--nvfp4-device=sim").failures()["verify[own-shapes]"]
+        assert "an offset in C is computed in 32 bits and overflows: from 37505x57344x256 on" in said
+        assert "cute.autovec_copy(tDrC, tDgC)" in said
+
     def test_a_tile_is_missed(self, project: Project) -> None:
         ran = self.run(project, ("grid=(num_tiles, 1, 1)", "grid=(num_tiles - 1, 1, 1)"))
         assert "never-written: C of group 0: 256 of 33280 elements" in ran.failures()[f"coverage[{SHAPE}]"]

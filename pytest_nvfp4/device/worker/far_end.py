@@ -127,11 +127,12 @@ def _limits() -> list[tuple[str, int]]:
 
 
 def _finding(finding: Finding, m: int, limit: str) -> Finding:
-    access = finding.message.partition(";")[0]
+    # An absolute address differs from run to run.
+    access = finding.message.partition(" at global address")[0].partition(", outside")[0]
     return replace(
         finding,
         kind="overflow",
         message=f"an offset in C is computed in 32 bits and overflows: from {m}x{N}x{K} on (m n k; the smallest m with "
-        f"this n), where C extends past {limit}; {access}",
+        f"this n), where C extends past {limit}; {access} outside C",
         hint="a 64-bit stride or index in the layout or the pointer arithmetic of C, such as cutlass.Int64(n)",
     )
