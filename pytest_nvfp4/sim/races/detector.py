@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from pytest_nvfp4.sim.races.copy_hooks import CopyHooks
 from pytest_nvfp4.sim.races.launch import LaunchRaces
-from pytest_nvfp4.sim.races.launch_overlap import LaunchOverlap
+from pytest_nvfp4.sim.races.launch_overlap import LaunchOverlap, Overlap
 from pytest_nvfp4.sim.races.map_hooks import MapHooks
 from pytest_nvfp4.sim.races.sync_hooks import SyncHooks
 from pytest_nvfp4.sim.races.tensor_hooks import TensorHooks
@@ -46,16 +46,16 @@ class Detector(SyncHooks, MapHooks, CopyHooks, TensorHooks):
         self.followed = False
         self._last: dict[int, LaunchRaces] = {}
 
-    def launched(self, grid: Grid, *, stream: int = 0, early: bool = False) -> bool:
+    def launched(self, grid: Grid, *, stream: int = 0, overlap: Overlap = Overlap.NONE) -> bool:
         """Make the state of a launch, before processes fork.
 
-        ``early``: the previous launch on its stream may still run. Return whether their overlap is checked.
+        ``overlap``: what of the previous launch on its stream may be missing. Return whether that is checked.
         """
         races = grid.unit(LaunchRaces)
         for region in grid.machine.memory:
             region.read_at = -1
         previous, self._last[stream] = self._last.get(stream), races
-        if not early or previous is None or not previous.memory.sets.accesses:
+        if overlap is Overlap.NONE or previous is None or not previous.memory.sets.accesses:
             return False
-        races.overlap = LaunchOverlap(previous.grid, previous.memory, races.reporter)
+        races.overlap = LaunchOverlap(previous.grid, previous.memory, races.reporter, overlap)
         return True

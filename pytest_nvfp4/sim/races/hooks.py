@@ -102,6 +102,24 @@ class Hooks:
             )
 
 
+def has_started(agent: WarpAgent, cta: Cta) -> bool:
+    """Return whether a warp's past contains the start of another CTA of its cluster; True for that CTA from then on.
+
+    PTX ISA, "Cluster of Cooperative Thread Arrays": the CTAs of a cluster are co-scheduled, but only a cluster barrier
+    guarantees that they execute. Anything acquired from a warp of the other CTA proves its start; so does a cluster
+    barrier that a warp of the own CTA has passed.
+    """
+    if cta.rank in agent.started:
+        return True
+    agent.started.add(cta.rank)
+    before = agent.clock.ticks[BEFORE]
+    peers = (warp.units.get(WarpAgent) for warp in cta.warps)
+    if any(peer is not None and before[peer.number] for peer in peers):
+        return True
+    passed = agent.memory.cluster_ticks.items()
+    return any(number == agent.number or before[number] >= tick for number, tick in passed)
+
+
 def _order_after(agent: WarpAgent, number: int) -> None:
     """Order everything that another agent has done before now: the missing order was reported already."""
     earlier = agent.clocks.agents.get(number)

@@ -4,15 +4,17 @@ A launch with the attribute of programmatic stream serialization may begin when 
 stream has executed ``griddepcontrol.launch_dependents`` or ended. ``griddepcontrol.wait`` blocks until the grids that
 it depends on are complete and their writes are visible (PTX ISA, "griddepcontrol"); everything ordered behind the wait
 of one thread, by a barrier for instance, is ordered behind those grids too. All other accesses to what the previous
-launch writes, and all writes to what it reads, race with it.
+launch writes race with it, and all writes to what it reads. If the previous launch executes no ``launch_dependents``,
+all its CTAs have ended and have read what they read, but their writes may not be visible yet: NVIDIA's own libraries
+failed on that (NVIDIA/cccl, pull request 5456 and issue 9134).
 
-Not detected: races with the launch before the previous one, which may still run if the previous one never waits. A
-launch whose predecessor executes no ``launch_dependents`` begins when that has ended, and is not checked.
+Not detected: races with the launch before the previous one, which may still run if the previous one never waits.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.races.access import Access
@@ -22,19 +24,31 @@ from pytest_nvfp4.sim.races.global_shadow import EarlierAccess, GlobalShadow, Ro
 from pytest_nvfp4.sim.run.grid import Grid
 
 
+class Overlap(Enum):
+    """What of the previous launch may be missing when one begins."""
+
+    NONE = auto()
+    WRITES = auto()
+    """It has ended, and its writes may not be visible."""
+    RUNNING = auto()
+    """It may still run."""
+
+
 @dataclass(slots=True, eq=False)
 class LaunchOverlap:
-    """A launch and the previous one, which may still run.
+    """A launch and the previous one, whose writes may not be visible yet, and which may still run.
 
     Args:
         earlier: The previous launch.
         memory: Its accesses to global memory.
         reporter: Reporter of the launch.
+        overlap: What of the previous launch may be missing.
     """
 
     _earlier: Grid
     _memory: GlobalShadow
     _reporter: Reporter
+    _overlap: Overlap
     _lines: set[str] = field(default_factory=set)
 
     @staticmethod
@@ -46,7 +60,9 @@ class LaunchOverlap:
         """Check a warp's access to global memory, or a copy that it starts."""
         if agent.has_seen(agent.clocks.previous_launch, 1):
             return
-        old = self._memory.conflicting(region, rows, access, writes=writes)
+        # A launch that has ended has read everything: only its writes are in doubt.
+        both = writes and self._overlap is Overlap.RUNNING
+        old = self._memory.conflicting(region, rows, access, writes=both)
         if old is not None:
             self._report(old, access, region, writes=writes)
 
@@ -61,10 +77,15 @@ class LaunchOverlap:
             f"{region.place(region.start + old.offset)}, which {earlier.place(old.access.at)} in {old.access.warp} of "
             f"the previous launch, {earlier.kernel.name[:80]}, {'writes' if old.writes else 'reads'}"
         )
+        why = (
+            "the previous launch lets this one begin before it has ended (programmatic dependent launch and "
+            "griddepcontrol.launch_dependents)"
+            if self._overlap is Overlap.RUNNING
+            else "this launch may begin before what the previous one wrote is visible (programmatic dependent launch)"
+        )
         reporter.other(
             RACE,
-            f"{pair}: the previous launch lets this one begin before it has ended (programmatic dependent launch and "
-            f"griddepcontrol.launch_dependents), and no griddepcontrol.wait is ordered before {line}",
+            f"{pair}: {why}, and no griddepcontrol.wait is ordered before {line}",
             f"griddepcontrol.wait (cute.arch.griddepcontrol_wait) before {line}, in the same warp or before a barrier "
             "that it passes first; or launch without use_pdl",
             warp=new.warp,

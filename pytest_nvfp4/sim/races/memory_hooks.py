@@ -16,10 +16,10 @@ from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.memory.shared import SharedMemory
 from pytest_nvfp4.sim.races.access import STRONG, Access, make_access
 from pytest_nvfp4.sim.races.agents import WarpAgent
-from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE
+from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED
 from pytest_nvfp4.sim.races.findings import RACE
 from pytest_nvfp4.sim.races.global_shadow import item_rows
-from pytest_nvfp4.sim.races.hooks import Hooks, shared_footprint
+from pytest_nvfp4.sim.races.hooks import Hooks, has_started, shared_footprint
 from pytest_nvfp4.sim.races.lane_order import make_items
 from pytest_nvfp4.sim.races.warp_lanes import PLAIN, GlobalLaneAccess, SharedLaneAccess
 from pytest_nvfp4.sim.run.cta import Cta
@@ -60,8 +60,8 @@ class MemoryHooks(Hooks):
             memory.shared.write(footprint.parts, access, ticks)
         if cta is not w.cta:
             memory.peer_accesses.last[agent.number] = access._replace(agent=agent.number)
-            if cta.rank not in agent.started:
-                self._check_started(agent, cta, at)
+            if not has_started(agent, cta):
+                self._not_started(agent, cta, at)
         writes = kind != READ
         if mask or where.__class__ is not int:
             high = index + (where if where.__class__ is int else where.span)  # type: ignore[union-attr]
@@ -81,21 +81,8 @@ class MemoryHooks(Hooks):
                     launch.variables.access(address, agent, agent.fences, agent.id, order, write=writes)
 
     @staticmethod
-    def _check_started(agent: WarpAgent, cta: Cta, at: int) -> None:
-        """Check that a warp's first access to another CTA's shared memory is ordered behind that CTA's start.
-
-        PTX ISA, "Cluster of Cooperative Thread Arrays": the CTAs of a cluster are co-scheduled, but only a cluster
-        barrier guarantees that they execute. Anything acquired from a warp of the other CTA proves its start; so does
-        a cluster barrier that a warp of the own CTA has passed.
-        """
-        agent.started.add(cta.rank)
-        before = agent.clock.ticks[BEFORE]
-        peers = (warp.units.get(WarpAgent) for warp in cta.warps)
-        if any(peer is not None and before[peer.number] for peer in peers):
-            return
-        passed = agent.memory.cluster_ticks.items()
-        if any(number == agent.number or before[number] >= tick for number, tick in passed):
-            return
+    def _not_started(agent: WarpAgent, cta: Cta, at: int) -> None:
+        """Report a warp's first access to another CTA's shared memory that is not ordered behind that CTA's start."""
         agent.launch.reporter.other(
             RACE,
             f"{agent.launch.grid.place(at)} in {agent.id} accesses shared memory of CTA rank {cta.rank} of its "

@@ -4,7 +4,6 @@ The operations of a tcgen05 pipe are one agent: PTX ISA, "tcgen05 memory consist
 Their operands in shared memory are read through the async proxy. ``tensor_order`` has the rules of tensor memory.
 """
 
-# ruff: noqa: ARG002 - every event has the instruction and its lanes
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
@@ -15,7 +14,8 @@ from pytest_nvfp4.sim.monitor import CtaAccesses, PipeAccesses, TmemBox
 from pytest_nvfp4.sim.races.access import ASYNC, Access, TensorUse, make_access
 from pytest_nvfp4.sim.races.agents import CtaMemory, WarpAgent
 from pytest_nvfp4.sim.races.clocks import Agent, Epoch, Snapshot
-from pytest_nvfp4.sim.races.hooks import Hooks, box_footprint, units_footprint
+from pytest_nvfp4.sim.races.findings import RACE
+from pytest_nvfp4.sim.races.hooks import Hooks, box_footprint, has_started, units_footprint
 from pytest_nvfp4.sim.races.launch import LaunchRaces, TensorParts
 from pytest_nvfp4.sim.races.names import AgentInfo, AgentKind
 from pytest_nvfp4.sim.run.warp import Warp
@@ -143,9 +143,25 @@ class TensorHooks(Hooks):
         if loaded:
             agent.complete(agent.st, loaded)  # a value that a load of the warp has read is stored
 
-    def tmem_allocated(self, w: Warp, at: int, column: int, count: int) -> None:
-        """Clear the history of allocated columns."""
+    def tmem_allocated(self, w: Warp, at: int, column: int, count: int, *, pair: bool) -> None:
+        """Clear the history of allocated columns, and check that the allocation of a pair follows the peer's start.
+
+        PTX ISA, "tcgen05.alloc": with ``.cta_group::2``, the issuing warp must make sure that the peer CTA is launched.
+        """
         agent = w.units.get(WarpAgent) or self._warp(w)
+        if pair and not has_started(agent, w.cta.cluster.ctas[w.cta.rank ^ 1]):
+            launch = agent.launch
+            launch.reporter.other(
+                RACE,
+                f"{launch.grid.place(at)} in {agent.id} allocates tensor memory in both CTAs of a pair, and nothing "
+                f"orders it after the start of the peer, CTA rank {w.cta.rank ^ 1} of its cluster",
+                "barrier.cluster.arrive and barrier.cluster.wait (cute.arch.cluster_arrive, cluster_wait; both may be "
+                "relaxed) in both CTAs before tcgen05.alloc.cta_group::2",
+                warp=agent.id,
+                at=at,
+                group=("pair", w.cta.cluster.index),
+                note=f"the same for {agent.id}",
+            )
         agent.memory.tmem.forget(box_footprint(agent.launch, TmemBox(column, count, 0, 128)).parts)
 
     def tmem_freed(self, w: Warp, at: int, column: int, count: int) -> None:

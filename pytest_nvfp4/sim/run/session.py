@@ -13,6 +13,7 @@ from pytest_nvfp4.driver.streams import Streams
 from pytest_nvfp4.finding import Finding, Where
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.races.host_order import HostOrder
+from pytest_nvfp4.sim.races.launch_overlap import Overlap
 from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.machine import Machine
@@ -100,7 +101,7 @@ class Session:
         trace = self.machine.trace
         logged = not self.launch_only and prod(launch.grid) <= self.log_ctas
         log = self.machine.barrier_log = BarrierLog(grid) if logged else None
-        early = self._before(launch) is not None
+        overlap = self._overlap(launch)
         judged = False
         try:
             if self.prepare is not None:
@@ -112,7 +113,7 @@ class Session:
             if self.machine.operands is not None:
                 self.machine.operands.begin(grid)
             if self.machine.monitor is not None:
-                judged = self.machine.monitor.launched(grid, stream=launch.stream, early=early)
+                judged = self.machine.monitor.launched(grid, stream=launch.stream, overlap=overlap)
             # The distribution of CTAs over processes depends on time, so a seed reproduces a run in one process only.
             recorded = trace is not None or log is not None or self.machine.operands is not None
             alone = recorded or self.machine.asynchronous.shuffles
@@ -133,10 +134,17 @@ class Session:
             grid.close()
 
     def _before(self, launch: Launch) -> LaunchRecord | None:
-        """Return the launch that may still run when this one begins (programmatic dependent launch)."""
-        before = next((record for record in reversed(self.launches) if record.launch.stream == launch.stream), None)
-        allows = before is not None and before.counters["griddepcontrol.launch_dependents"]
-        return before if allows and launch.programmatic_dependent_launch else None
+        """Return the previous launch on the stream of a programmatic dependent launch; None for any other launch."""
+        if not launch.programmatic_dependent_launch:
+            return None
+        return next((record for record in reversed(self.launches) if record.launch.stream == launch.stream), None)
+
+    def _overlap(self, launch: Launch) -> Overlap:
+        """Return what of the previous launch may be missing when this one begins."""
+        before = self._before(launch)
+        if before is None:
+            return Overlap.NONE
+        return Overlap.RUNNING if before.counters["griddepcontrol.launch_dependents"] else Overlap.WRITES
 
     def _check_dependence(self, launch: Launch, grid: Grid) -> None:
         """Report a launch that may overlap the one before it and never waits for it.
@@ -144,7 +152,8 @@ class Session:
         Launches run one after the other here, so the results do not show the error.
         """
         before = self._before(launch)
-        if before is not None and not grid.counters["griddepcontrol.wait"]:
+        running = before is not None and before.counters["griddepcontrol.launch_dependents"]
+        if before is not None and running and not grid.counters["griddepcontrol.wait"]:
             grid.report(
                 "griddepcontrol",
                 f"{launch.kernel} may start while {before.launch.kernel} still runs (programmatic dependent launch, "

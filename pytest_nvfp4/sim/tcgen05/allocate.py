@@ -140,7 +140,7 @@ def alloc(w: Warp, mask: int, destination: Bits, count: Bits, group: int, at: in
     unit.allocated_at[column] = at
     cta.shared.write(index, np.frombuffer(column.to_bytes(4, "little"), np.uint8), what=what)
     if cta.launch.machine.monitor is not None:
-        cta.launch.machine.monitor.tmem_allocated(w, at, column, columns)
+        cta.launch.machine.monitor.tmem_allocated(w, at, column, columns, pair=group == 2)
         cta.launch.machine.monitor.shared_accessed(w, at, cta.shared, index, 4, WRITE)
     return column
 

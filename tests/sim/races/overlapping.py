@@ -25,6 +25,8 @@ CASES = {
     "touches nothing of the first's": {"reads": "y", "writes": "z", "wait": "never"},
     "reads what the first reads": {"reads": "x", "writes": "z", "wait": "never"},
     "is not let start early": {"wait": "never", "lets": False},
+    "is not let start early, and waits": {"lets": False},
+    "writes what the first has read": {"reads": "y", "writes": "x", "wait": "never", "lets": False},
     "is launched without the attribute": {"wait": "never", "pdl": False},
     "waits with one thread for a bulk copy": {"wait": "bulk"},
     "copies in bulk without a wait": {"wait": "bulk, never"},

@@ -110,6 +110,24 @@ def test_a_peer_whose_memory_is_written_has_started(body, kinds):
     assert finding_kinds(PEER + body + STAY, grid=(2, 1, 1), cluster=(2, 1, 1)) == kinds
 
 
+ALLOCATE = (
+    "setp.ne.u32 %p7, %r1, 0; @%p7 bra DONE; tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%r3], 32;"
+    "DONE: bar.sync 0; ld.shared.b32 %r40, [%r3];"
+)
+FREE = (
+    "setp.ne.u32 %p7, %r1, 0; @%p7 bra FREED; tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;"
+    "tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r40, 32; FREED:"
+)
+
+
+@pytest.mark.parametrize(("before", "kinds"), [("", ["race"]), ("bar.sync 0;", ["race"]), (GATHER, []), (STAY, [])])
+def test_a_peer_with_which_tensor_memory_is_allocated_has_started(before, kinds):
+    found, faults = findings_of(before + ALLOCATE + STAY + FREE, grid=(2, 1, 1), cluster=(2, 1, 1))
+    assert [one.kind for one in found] + faults == kinds
+    if kinds:
+        assert "allocates tensor memory in both CTAs of a pair" in found[0].message
+
+
 # ---- lanes of one warp -------------------------------------------------------------------------------------------
 
 STORE = "st.shared.b32 [%r6+512], %r0;"

@@ -18,6 +18,7 @@ RACES = {
     "one warp waits": ("value = source[i]", "middle[i] = x[i]"),
     "waits too late": ("value = source[i]", "middle[i] = x[i]"),
     "writes what the first reads": ("target[i] = value", "middle[i] = x[i]"),
+    "is not let start early": ("value = source[i]", "middle[i] = x[i]"),
     "copies in bulk without a wait": ("cute.copy(atom, cute.local_tile(source", "middle[i] = x[i]"),
 }
 """By pair, the line that comes too soon and the line of the first kernel."""
@@ -42,6 +43,7 @@ def test_pairs(ran, name):
     assert finding["lines"][0].startswith(RACES[name][0])
     assert finding["lines"][1].startswith(RACES[name][1])
     assert "no griddepcontrol.wait is ordered before" in finding["message"]
+    assert ("before what the previous one wrote is visible" in finding["message"]) == ("not let" in name)
 
 
 def test_the_warp_that_did_not_wait_is_named(ran):

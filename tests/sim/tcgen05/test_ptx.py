@@ -178,7 +178,8 @@ def test_a_monitor_hears_of_everything() -> None:
     names = [heard[0] for heard in said]
     issued = ["tensor_issued"] * 4
     assert names == ["tmem_allocated", *issued, "tensor_committed", "tmem_accessed", "tmem_freed"]
-    assert said[0][1:] == said[-1][1:] == (0, 64)
+    assert said[0][1:] == (0, 64, False)
+    assert said[-1][1:] == (0, 64)
     [(_, copied)] = said[1][2]
     assert copied.writes == ((32, 4, 0, 128),)
     assert copied.shared.tolist() == list(range(21504 // 16, 22016 // 16))
