@@ -18,6 +18,7 @@ TOPICS = (
     "ci",
     "settings",
     "evidence",
+    "reported",
     "architecture",
     "changes",
 )
