@@ -243,19 +243,23 @@ class _Fit:
     def _on_whole_device(self, grid: _Grid, done: SimulationResult, small: Sequence[SimulationResult]) -> str | None:
         """Return why the kernel is to run on the product's device; None if the small one serves.
 
+        A failure on the small device is the kernel's own if its grid follows the device. If it does not, or the host
+        code refuses the device, the kernel may need what the small device lacks.
+
         Args:
             grid: The grid on the product's device.
             done: A run on the small device.
             small: The launch of very many tiles there; empty if it was seen before.
         """
-        if done.call is None or done.errors:
-            return f"the kernel fails on a device of {plural(self._sms or 0, 'SM')}"
-        if small:
-            launches = () if small[0].call is None or small[0].errors else small[0].call.launches
-            if grid.at >= len(launches) or launches[grid.at].ctas >= grid.ctas:
-                return f"its grid of {grid.ctas} CTAs grows neither with the tiles nor with the device"
+        if not small:
+            return None
+        launches = () if small[0].call is None or small[0].errors else small[0].call.launches
+        if grid.at < len(launches) and launches[grid.at].ctas < grid.ctas:
             self._grid = replace(grid, depends_on_device=True)
-        return None
+            return None
+        if not launches or done.call is None or done.errors:
+            return f"the kernel fails on a device of {plural(self._sms or 0, 'SM')}"
+        return f"its grid of {grid.ctas} CTAs grows neither with the tiles nor with the device"
 
     # ---- counting --------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ class ModelledKernel:
             control.
         refuses: Problems for which the host code raises.
         fails: Problems on which the kernel faults.
+        most_tiles: Tiles that a CTA computes without a deadlock.
         seen: The problems and the SM count of each call.
     """
 
@@ -38,6 +39,7 @@ class ModelledKernel:
     least_k: int = 256
     takes_empty: bool = True
     least_sms: int = 1
+    most_tiles: int = 9999
     seen: list[tuple[str, int | None]] = field(default_factory=list)
 
     def observe(
@@ -65,6 +67,8 @@ class ModelledKernel:
         running = min(ctas, device) if self.grid == "queue" else ctas
         own = [tiles[cta::running] for cta in range(running)]
         most = max(own, key=sum)
+        if not only and len(most) > self.most_tiles:
+            return SimulationResult(case, "failed", (Finding("deadlock", "all wait"),), None)
         rings = [_ring("k.py:1", self.stages, sum(most)), _ring("k.py:2", self.accumulators, max(map(len, own)))]
         rings += [_ring("k.py:3", 2, 0)] * self.unused_ring
         launch = SimulatedLaunch(

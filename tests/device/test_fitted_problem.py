@@ -73,6 +73,15 @@ def test_a_grid_that_the_device_does_not_change_gets_more_tiles_than_ctas():
     assert refills(found)["k.py:2"] == 1, "some CTA has two tiles"
 
 
+@pytest.mark.parametrize("grid", ["device", "queue"])
+def test_a_failure_of_a_third_tile_keeps_the_small_device(grid: str):
+    """On the whole device no CTA has a third tile, and the failure would not be seen."""
+    found = fitted(ModelledKernel(grid=grid, accumulators=2, most_tiles=2))  # type: ignore[arg-type]
+    assert found.sms == 2
+    assert found.shown.errors
+    assert "could not be counted, because the kernel fails on it" in str(found)
+
+
 def test_a_kernel_that_fails_on_a_small_device_runs_on_the_whole_one():
     found = fitted(ModelledKernel(grid="device", least_sms=16))
     assert found.sms is None
