@@ -8,6 +8,7 @@ So only the order of the work changes, and nothing is run that no item of this r
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ class BackgroundPlan:
         if needs.simulations:
             # One job simulates all cases of a configuration, so the first item's task does the work of all.
             shared = ("simulations", item.case.path, item.case.settings.name)
-            work.append((shared, KernelUnderTest(item).simulated))
+            work.append((shared, partial(KernelUnderTest(item).simulated, needs.simulations[0])))
         tasks = []
         for key, function in work:
             if key not in self._work:

@@ -61,6 +61,21 @@ class TestTmem:
         assert "it allocates 512 columns and uses acc 128 + SFA 16 + SFB 16 = 160: 256 are enough" in ran.text
         assert "KernelWarning" in ran.text
 
+    def test_columns_that_overlap_fail_with_both_lines(self, run: Run, pytester: pytest.Pytester) -> None:
+        """The simulation is that of ``coverage``; named layouts alone do not show where a tensor begins."""
+        text = kernel(pytester).read_text()
+        right = "sfb_tmem_ptr = sfa_tmem_ptr + tcgen05.find_tmem_tensor_col_offset(tCtSFA)"
+        assert text.count(right) == 1
+        wrong = text.replace(right, "sfb_tmem_ptr = sfa_tmem_ptr + 8")
+        pytester.path.joinpath("wrong.py").write_text(wrong)
+        first, second = (
+            wrong[: wrong.index(copy)].count("\n") + 1 for copy in ("cute.copy(s2t_sfa,", "cute.copy(s2t_sfb,")
+        )
+        ran = run("k.py", "wrong.py", "-k", "tmem", "--nvfp4-device=sim", "--nvfp4-problem=gpumode-0")
+        counted(ran, passed=1, failed=1)
+        assert f"wrong.py:{second}: simulated, tmem-overlap: TMEM columns [136, 140)" in ran.text
+        assert f"wrong.py:{second} copied them over what wrong.py:{first} had copied there" in ran.text
+
     def test_a_kernel_without_tensor_memory_has_no_such_check(self, run: Run, pytester: pytest.Pytester) -> None:
         pytester.path.joinpath("k.py").write_text("def custom_kernel(data):\n    return [c for _, _, c in data[0]]\n")
         assert "tmem" not in run("k.py", "--co", "-q", "--nvfp4-device=none").text

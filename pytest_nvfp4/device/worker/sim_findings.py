@@ -11,7 +11,7 @@ from pytest_nvfp4.sim.run.source import statement
 
 _WARNING_KINDS = frozenset({"exit-before-read", "own-quadrant", "race-warning", "unaligned-box", "written-twice"})
 """Kinds that are warnings."""
-_MERGED_KINDS = frozenset({"out-of-bounds", "tmem", "uninitialised"})
+_MERGED_KINDS = frozenset({"out-of-bounds", "tmem", "tmem-overlap", "uninitialised"})
 """Kinds that occur for each instruction of an unrolled statement, and are reported once for the statement."""
 _PTX_CHARACTERS = 200
 """Limit on the text of an instruction; a load of 128 registers lists them all."""

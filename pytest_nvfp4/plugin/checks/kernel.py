@@ -161,15 +161,18 @@ class KernelUnderTest:
                 return self.device_spec()[0]
         return None
 
-    def simulated(self) -> SimulationResult:
+    def simulated(self, case: KernelCase | None = None) -> SimulationResult:
         """Return what the kernel does in one call in the simulator; items of one kernel share their simulations.
 
         Its outputs are not judged. If the simulator does not support the architecture, the item is skipped or fails.
 
+        Args:
+            case: The case, one of the item's ``Needs.simulations``; the item's own by default.
+
         Raises:
             CheckFailure: The kernel did not compile.
         """
-        fitted = self.fitted()
+        fitted = self.fitted() if case is None else None
         if fitted is not None and self.devices.options.trace is None:
             return fitted.shown
         spec, base = self.spec()
@@ -181,7 +184,8 @@ class KernelUnderTest:
             if case.settings == self.case.settings and case.variant != FITTED
         ]
         simulations = self.item.config.stash[SIMULATIONS]
-        return simulations.simulate(spec, job_case(self.problem), others=others, base=base)
+        problem = self.problem if case is None else case.problem
+        return simulations.simulate(spec, job_case(problem), others=others, base=base)
 
     def defer_wrong_results(self, check: str | None) -> None:
         """Skip the item if an item of the named check reports what this kernel does wrong on the same problem."""

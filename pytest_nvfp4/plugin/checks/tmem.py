@@ -2,17 +2,27 @@
 
 It fails when a kernel allocates fewer columns than its accumulators and scale factors cover, or more than an SM has,
 and warns when a smaller allocation would suffice. The columns in use are those of the layouts of named tensors; the
-allocation is read from the PTX.
+allocation is read from the PTX. It also fails when scale factors and accumulators overlap while they are used, or lie
+outside the allocation, in the simulation of the smallest problem (`sim.tcgen05.column_use`), which other checks share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from pytest_nvfp4.plugin.checks.base import Check, CollectedKernel
+from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, Needs
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
-from pytest_nvfp4.plugin.failure import CheckFailure
-from pytest_nvfp4.plugin.state import KernelCase
+from pytest_nvfp4.plugin.devices import DEVICES
+from pytest_nvfp4.plugin.failure import CheckFailure, finding_lines
+from pytest_nvfp4.plugin.state import RUN, KernelCase
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.finding import Finding
+
+_KINDS = frozenset({"tmem", "tmem-overlap"})
+"""Kinds of the simulator's findings that are this check's subject."""
+_FINDINGS_SHOWN = 4
 
 
 class TmemCheck(Check):
@@ -30,8 +40,13 @@ class TmemCheck(Check):
             return ()
         return kernel.cases if b"tcgen05" in text or b"tmem" in text else ()
 
+    def needs(self, item: CheckItem) -> Needs:
+        """Return the trace, and the simulation of the smallest problem that is simulated anyway."""
+        simulated = _smallest(item)
+        return Needs((item.case.trace_case,), () if simulated is None else (simulated,))
+
     def run(self, nvfp4_case: KernelUnderTest) -> None:
-        """Fail if a kernel uses columns that it did not allocate, or allocates more than an SM has."""
+        """Fail if a kernel uses columns that it did not allocate, allocates more than an SM has, or overlaps them."""
         from pytest_nvfp4.tmem.judge import judgements
 
         trace = nvfp4_case.trace()
@@ -40,8 +55,29 @@ class TmemCheck(Check):
             for note in judgement.notes:
                 nvfp4_case.warn(f"TMEM of {judgement.kernel}: {note}")
         lines = [f"TMEM of {judgement.kernel}: {error}" for judgement in found for error in judgement.errors]
-        if lines:
+        used = _findings(nvfp4_case)
+        if lines or used:
             place = next((value for value in trace.values if value.name.endswith(("tCtAcc", "tmem_ptr"))), None)
-            raise CheckFailure(
-                "\n".join(lines), file=place.file if place else trace.kernel, line=place.line if place else None
-            )
+            file, line = (place.file, place.line) if place else (trace.kernel, None)
+            if not lines:
+                file, line = next(((each.file, each.line) for each in used if each.file), (file, line))
+            lines += finding_lines(used, nvfp4_case.run, most=_FINDINGS_SHOWN)
+            raise CheckFailure("\n".join(lines), file=file, line=line, findings=used)
+
+
+def _findings(kernel: KernelUnderTest) -> list[Finding]:
+    """Return what the simulation finds about TMEM; other findings are those of other checks."""
+    case = _smallest(kernel.item)
+    if case is None or kernel.devices.simulator.unsupported(case.settings.arch) is not None:
+        return []
+    return [finding for finding in kernel.simulated(case).errors if finding.kind in _KINDS]
+
+
+def _smallest(item: CheckItem) -> KernelCase | None:
+    """Return the case with the fewest multiplications of those that ``coverage`` simulates; None without simulator."""
+    run, case = item.config.stash[RUN], item.case
+    if not item.config.stash[DEVICES].options.simulates or case.settings.entry is not None or case.error is not None:
+        return None
+    own = [each.problem for each in run.cases(case.path, named=False) if each.settings.name == case.settings.name]
+    problems = run.chosen_problems or case.settings.simulate or own or [case.problem]
+    return case.on(min(problems, key=lambda problem: problem.work))

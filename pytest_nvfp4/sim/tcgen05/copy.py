@@ -29,6 +29,7 @@ from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.monitor import CtaAccesses, PipeAccesses, TmemBox
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.tcgen05.column_use import ColumnUse
 from pytest_nvfp4.sim.tcgen05.copy_plan import CopyPlan, CopyShape, CtaCopy
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.descriptor import MatrixDescriptor, decode_matrix
@@ -59,6 +60,8 @@ def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: CopyShape, 
     elif shape.group == 2:
         pair_of(w.cta, 2, what=what)
     core.issuers.issued(w, mask, at, mma=False)
+    for part in plan.parts:
+        part.tmem.cta.unit(ColumnUse).copied(plan.column, shape.columns, at, scales=shape.rows in (32, 64))
     counters = core.counters
     w.does.add("scale-copy")
     counters["tcgen05.cp.instructions"] += 1

@@ -47,6 +47,7 @@ from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.tcgen05.column_use import ColumnUse
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
 _ROWS = np.arange(32, dtype=np.uint32) << np.uint32(16)
@@ -110,7 +111,7 @@ def movement(shape: str, repeat: int, *, packed: bool = False, split: int = 0) -
 
 def load(w: Warp, mask: int, address: Bits, move: Movement, what: str, at: int) -> tuple[NDArray[np.uint32], ...]:
     """Return the registers that a warp loads. Raises Fault."""
-    tmem = w.cta.unit(Tmem)
+    tmem, use = w.cta.unit(Tmem), w.cta.unit(ColumnUse)
     lane, column = _origin(w, mask, address, move, what)
     reached = slice(lane, lane + move.rows)
     for first, count in move.spans:
@@ -119,6 +120,7 @@ def load(w: Warp, mask: int, address: Bits, move: Movement, what: str, at: int) 
         tmem.need(start, count, reached, what=what, hint="nothing was accumulated, copied or stored there")
         if tmem.pending:
             tmem.settle(start, count)
+        use.loaded(w, at, start, count)
     counters = w.cta.launch.counters
     w.does.add("tmem")
     counters["tcgen05.ld.instructions"] += 1
@@ -137,7 +139,7 @@ def load(w: Warp, mask: int, address: Bits, move: Movement, what: str, at: int) 
 
 def store(w: Warp, mask: int, address: Bits, values: tuple[Bits, ...], move: Movement, what: str, at: int) -> None:
     """Write a warp's registers to TMEM. Raises Fault."""
-    tmem = w.cta.unit(Tmem)
+    tmem, use = w.cta.unit(Tmem), w.cta.unit(ColumnUse)
     lane, column = _origin(w, mask, address, move, what)
     reached = slice(lane, lane + move.rows)
     for first, count in move.spans:
@@ -146,6 +148,7 @@ def store(w: Warp, mask: int, address: Bits, values: tuple[Bits, ...], move: Mov
         if tmem.pending:
             tmem.settle(start, count)
         tmem.wrote(start, count, reached)
+        use.copied(start, count, at, scales=False)
     counters = w.cta.launch.counters
     w.does.add("tmem")
     counters["tcgen05.st.instructions"] += 1

@@ -32,6 +32,7 @@ from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Address, Immediate, Instruction, TensorAddress, Vector
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.tcgen05 import scales
+from pytest_nvfp4.sim.tcgen05.column_use import ColumnUse
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.datapath import Datapath, datapath
 from pytest_nvfp4.sim.tcgen05.descriptor import KINDS, InstructionDescriptor, decode_matrix
@@ -69,6 +70,8 @@ def issue(
     elif form.group == 2:
         pair_of(w.cta, 2, what=what)
     core.issuers.issued(w, mask, at, mma=True)
+    for part in plan.parts:
+        _use_columns(w, at, part, plan)
     counters = core.counters
     w.does.add("mma")
     counters["mma.instructions"] += 1
@@ -134,6 +137,17 @@ def _plan(
     # such a plan is checked anew at every issue.
     plan.epoch = plan.current_epoch() if steady else -1
     return plan
+
+
+def _use_columns(w: Warp, at: int, part: CtaOperands, plan: MmaPlan) -> None:
+    """Record the TMEM columns that an instruction uses in one CTA."""
+    ins, use = plan.ins, part.tmem.cta.unit(ColumnUse)
+    if ins.vector:
+        same = not plan.form.a_in_tmem and part.a_first == part.b_first
+        use.scaled(w, at, "SFA", part.sfa_column, scales.columns(ins.rows), ins.a_id, same=same)
+        count = scales.columns(ins.n, halves=plan.path.halves)
+        use.scaled(w, at, "SFB", part.sfb_column, count, ins.b_id, same=same)
+    use.accumulated(w, at, plan.column, plan.path.columns, adds=plan.enable)
 
 
 def _shared_operand(
