@@ -224,7 +224,33 @@ def allocates(mended: bool) -> Body:
     return body
 
 
+def frees(mended: bool) -> Body:
+    """A pair allocates TMEM, and one CTA frees it without knowing that the peer's allocation has returned."""
+
+    @cute.jit
+    def body(x: cute.Tensor, y: cute.Tensor) -> None:
+        thread, _, _ = arch.thread_idx()
+        warp = arch.make_warp_uniform(arch.warp_idx())
+        rank = arch.make_warp_uniform(arch.block_idx_in_cluster())
+        smem = utils.SmemAllocator()
+        place = smem.allocate_tensor(Int32, cute.make_layout(1), byte_alignment=16)
+        meet()
+        if warp == 0:
+            arch.alloc_tmem(COLUMNS, place.iterator, is_two_cta=True)
+        arch.sync_threads()
+        y[rank, thread] = x[rank, thread] + place[0]
+        if cutlass.const_expr(mended):
+            meet()
+        if warp == 0:
+            arch.relinquish_tmem_alloc_permit(is_two_cta=True)
+            arch.dealloc_tmem(arch.retrieve_tmem_ptr(Int32, 16, place.iterator), COLUMNS, is_two_cta=True)
+        meet()
+
+    return body
+
+
 LAUNCHES = {
+    "NVIDIA/cutlass#3435": launch(frees, rows=2, columns=64, ctas=2, threads=64, cluster=2),
     "NVIDIA/cutlass#3643": launch(
         lambda mended: scale_factors(mended, asynchronous=True), rows=2, columns=WORDS, ctas=2, cluster=2
     ),

@@ -48,7 +48,7 @@ def row(report: Report, findings: Sequence[Mapping[str, Any]]) -> str:
     """The row of a report."""
     asked = ["`--nvfp4-race-warnings`"] * report.warnings
     asked += [f"`--nvfp4-schedules={report.schedules}`"] * bool(report.schedules)
-    found = first_line(findings[0]) if findings else "nothing"
+    found = first_line(findings[0]) if findings else f"nothing: {report.why_not}"
     cells = (link(report), report.seen, report.defect, found + "".join(f" ({option})" for option in asked))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 

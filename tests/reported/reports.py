@@ -24,6 +24,7 @@ class Report:
         earlier: Of a race, part of the line that it should have waited for.
         warnings: Whether it is a warning that ``--nvfp4-race-warnings`` asks for.
         schedules: Random schedules after the eager one, as ``--nvfp4-schedules`` adds them.
+        why_not: Why nothing is found, if nothing is; then there is no kind and no line.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Report:
     earlier: str = ""
     warnings: bool = False
     schedules: int = 0
+    why_not: str = ""
 
 
 REPORTS = (
@@ -280,5 +282,22 @@ REPORTS = (
         "warps without work arrive at a named barrier again before its earlier use is complete",
         "deadlock",
         "arch.barrier",
+    ),
+    Report(
+        "NVIDIA/cutlass#3652",
+        "example 93: lanes of a tcgen05.ld whose registers nobody reads are not waited for before the deallocation",
+        "no tcgen05.wait::ld between a load and the barrier behind which its columns are freed",
+        "race-warning",
+        "arch.dealloc_tmem(arch.retrieve_tmem_ptr",
+        "ptx32(LOAD, column + (32 << 16))",
+        warnings=True,
+    ),
+    Report(
+        "NVIDIA/cutlass#3435",
+        "CTA pairs: a launch failure in 25 of 25 runs, gone with a cluster barrier between allocation and deallocation",
+        "a CTA frees the pair's tensor memory before the peer's allocation is known to have returned",
+        "",
+        "",
+        why_not="the simulator allocates for both CTAs at once, and orders no deallocation behind the peer's alloc",
     ),
 )

@@ -91,7 +91,38 @@ def released_early(mended: bool) -> Body:
     return body
 
 
+def unused_load(mended: bool) -> Body:
+    """A warp loads columns whose values nobody reads, and another frees them behind a barrier."""
+
+    @cute.jit
+    def body(x: cute.Tensor, y: cute.Tensor) -> None:
+        thread, _, _ = arch.thread_idx()
+        warp = arch.make_warp_uniform(arch.warp_idx())
+        smem = utils.SmemAllocator()
+        place = smem.allocate_tensor(Int32, cute.make_layout(1), byte_alignment=16)
+        if warp == 0:
+            arch.alloc_tmem(COLUMNS, place.iterator)
+        arch.sync_threads()
+        column = place[0]
+        ptx32(AFTER)
+        if warp == 1:
+            ptx32(FILL, column + (32 << 16), x[0, thread])
+            ptx32(LOAD, column + (32 << 16))
+            if cutlass.const_expr(mended):
+                ptx32(WAIT)
+        y[0, thread] = x[0, thread]
+        ptx32(BEFORE)
+        arch.sync_threads()
+        ptx32(AFTER)
+        if warp == 0:
+            arch.relinquish_tmem_alloc_permit()
+            arch.dealloc_tmem(arch.retrieve_tmem_ptr(Int32, 16, place.iterator), COLUMNS)
+
+    return body
+
+
 LAUNCHES = {
+    "NVIDIA/cutlass#3652": launch(unused_load, rows=1, columns=64, threads=64),
     "NVIDIA/cutlass#2835": launch(unseen_address, rows=1, columns=128),
     "flashinfer-ai/flashinfer#5335": launch(released_early, rows=2, columns=32, threads=160),
 }

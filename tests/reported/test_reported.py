@@ -19,6 +19,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.name)
 def test_the_defect_is_found_and_the_mended_kernel_is_clean(found: Found, report: Report) -> None:
     assert found[report.name, True] == []
+    if report.why_not:
+        assert found[report.name, False] == []
+        return
     first = found[report.name, False][0]
     assert first["kind"] == report.kind
     named = [*first["lines"], *first["at"]]
