@@ -19,6 +19,7 @@ TOPICS = (
     "settings",
     "evidence",
     "reported",
+    "mutants",
     "architecture",
     "changes",
 )

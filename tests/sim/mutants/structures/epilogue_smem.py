@@ -199,9 +199,10 @@ def gemm_kernel(
             cute.arch.fence_proxy("async.shared", space="cta")
             cute.arch.barrier(barrier_id=EPILOGUE_BARRIER, number_of_threads=32 * EPILOGUE_WARPS)
             if warp == 0:
-                cute.copy(c_atom, bSsC[None, buffer], bSgC[None, 0, subtile])
-                cute.arch.cp_async_bulk_commit_group()
-                cute.arch.cp_async_bulk_wait_group(C_STAGES - 1, read=True)
+                with cute.arch.elect_one():
+                    cute.copy(c_atom, bSsC[None, buffer], bSgC[None, 0, subtile])
+                    cute.arch.cp_async_bulk_commit_group()
+                    cute.arch.cp_async_bulk_wait_group(C_STAGES - 1, read=True)
             cute.arch.barrier(barrier_id=EPILOGUE_BARRIER, number_of_threads=32 * EPILOGUE_WARPS)
         if warp == 0:
             cute.arch.cp_async_bulk_wait_group(0, read=True)
