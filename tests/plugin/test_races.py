@@ -55,6 +55,16 @@ def test_what_no_order_explains_is_left_to_verify(project: Project) -> None:
     assert "not by a race" in ran.text
 
 
+def test_a_process_that_ends_early_is_not_left_to_verify(project: Project) -> None:
+    """The verify check has processes of its own, which may end well."""
+    ends = FILL.replace(
+        "    return [c for", '    if abc[0][2].max() == 1:\n        __import__("os")._exit(3)\n    return [c for'
+    )
+    ran = written(project, ends).run(*WATCHED)
+    ran.outcomes(failed=1, deselected=7)
+    assert "the process exited with status 3" in ran.failures()[f"races[{PROBLEM}]"]
+
+
 def test_it_can_be_left_out(project: Project) -> None:
     ran = written(project, FILL).run("k.py", f"--nvfp4-problem={PROBLEM}", "--nvfp4-races=off", "--co", "-q")
     assert "races" not in ran.text

@@ -40,6 +40,8 @@ _WARP = re.compile(r"^  CTA \([\d, ]+\), warp (\d+)", re.MULTILINE)
 """The warp of a finding, as the simulator writes it."""
 _OF_ORDER = _TOO_EARLY | {"deadlock"}
 """Findings that depend on the order of work."""
+_OF_PROCESS = frozenset({"timeout", "crash", "cheat", "internal"})
+"""Findings about the end of one process. The verify check has processes of its own, which may have ended well."""
 _COMPARED = ("eager", "lazy", "1")
 """Schedules whose outputs show whether a wrong value depends on the order of work."""
 _WARPS_DELAYED = 8
@@ -302,7 +304,7 @@ class _Races:
 
     def _defer(self, errors: Sequence[Finding]) -> None:
         """Skip the item if the error of the eager schedule has nothing to do with order."""
-        if any(finding.kind in _OF_ORDER for finding in errors):
+        if any(finding.kind in _OF_ORDER | _OF_PROCESS for finding in errors):
             return
         self._kernel.defer_wrong_results(self._kernel.item.check.wrong_results_reported_by)
         pytest.skip("the kernel fails, and not by a race: the verify check reports why")
