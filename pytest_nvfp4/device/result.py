@@ -350,6 +350,7 @@ class SimulatedCall(_Open):
         outputs: Counts of the writes to each group's C.
         trace: Timeline as JSON text, if requested.
         protocol: Recordings of the launches as JSON text, if requested (``sim.sync.protocol_log``).
+        operands: What the MMAs read, as JSON text, if it was followed (``sim.provenance.record``).
     """
 
     call: int
@@ -360,6 +361,7 @@ class SimulatedCall(_Open):
     outputs: tuple[OutputWrites, ...]
     trace: Blob | None = None
     protocol: Blob | None = None
+    operands: Blob | None = None
 
     @property
     def printed(self) -> str:

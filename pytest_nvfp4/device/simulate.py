@@ -14,6 +14,9 @@ from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, Simulating
 from pytest_nvfp4.device.result import Blob, DeviceInfo, Result, SimulatedCall, Status
 from pytest_nvfp4.finding import Finding
 
+_RECORDS = (("trace", "timeline"), ("protocol", "recorded protocol"), ("operands", "record of operands"))
+"""Fields of a call that are files, and what they are."""
+
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
@@ -28,6 +31,7 @@ class SimulationResult:
         stderr: End of its standard error.
         trace: Timeline as JSON text, if requested.
         protocol: Recordings of the launches as JSON text, if requested.
+        operands: What the MMAs read, as JSON text, if it was followed.
     """
 
     case: JobCase
@@ -39,6 +43,7 @@ class SimulationResult:
     stderr: str = ""
     trace: bytes | None = None
     protocol: bytes | None = None
+    operands: bytes | None = None
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -147,7 +152,7 @@ def _simulated(
 ) -> SimulationResult:
     call = next((call for call in result.simulated if call.case == index), None)
     read: dict[str, bytes] = {}
-    for name, what in (("trace", "timeline"), ("protocol", "recorded protocol")) if call is not None else ():
+    for name, what in _RECORDS if call is not None else ():
         blob: Blob | None = getattr(call, name)
         if blob is None:
             continue
@@ -156,5 +161,5 @@ def _simulated(
         except (ValueError, OSError) as error:
             findings += (Finding(kind="internal", message=f"the {what} cannot be read: {error}", severity="warning"),)
     if call is not None:
-        call = call.model_copy(update={"trace": None, "protocol": None})
+        call = call.model_copy(update=dict.fromkeys([name for name, _ in _RECORDS]))
     return SimulationResult(case, status, findings, call, result.device, result.stdout, result.stderr, **read)

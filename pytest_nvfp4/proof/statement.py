@@ -191,6 +191,7 @@ class Claim:
         check: Decides it.
         preconditions: Assumptions beyond the definitions in the formulas.
         controls: Wrong claims that must be refuted for the proof to count.
+        scope: Where its addresses come from, for reports; empty if it has none.
     """
 
     name: str
@@ -200,6 +201,7 @@ class Claim:
     check: Check
     preconditions: tuple[str, ...] = ()
     controls: tuple[Control, ...] = ()
+    scope: str = ""
 
 
 def claim_by_cases(
@@ -246,6 +248,7 @@ class Statement:
         seconds: Wall time of the check and its controls.
         status, counterexample, reason, checked: The verdict.
         controls: Results of the negative controls.
+        scope: The claim's.
     """
 
     name: str
@@ -260,6 +263,7 @@ class Statement:
     reason: str = ""
     checked: str = ""
     controls: tuple[ControlResult, ...] = ()
+    scope: str = ""
 
     @property
     def verdict(self) -> str:
@@ -284,6 +288,7 @@ class Statement:
             "counterexample": self.counterexample or None,
             "reason": self.reason or None,
             "controls": [control.to_json() for control in self.controls],
+            "scope": self.scope or None,
         }
 
 
@@ -308,6 +313,7 @@ def judge(claim: Claim, limits: Limits | None = None) -> Statement:
         reason=verdict.reason,
         checked=verdict.checked,
         controls=controls,
+        scope=claim.scope,
     )
 
 

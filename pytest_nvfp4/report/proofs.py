@@ -67,7 +67,8 @@ def proof_document(
 
 def _section(statement: Statement, *, brief: bool) -> Section:
     checked = statement.checked or "nothing checked"
-    title = f"{statement.verdict.upper():<23} {statement.name}  ({checked}, {statement.seconds * 1e3:.0f} ms)"
+    scope = f"; {statement.scope}" if statement.scope else ""
+    title = f"{statement.verdict.upper():<23} {statement.name}  ({checked}, {statement.seconds * 1e3:.0f} ms{scope})"
     return Section(
         Styled(title, _STYLES[statement.status]),
         list(_blocks(statement, brief=brief and statement.status is Status.PROVED)),

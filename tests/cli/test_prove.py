@@ -100,18 +100,39 @@ def test_wrong_usage_is_named(cli, arguments, says):
 
 def test_scale_factors_of_the_repositorys_kernel(cli):
     pytest.importorskip("cutlass")
-    done = cli("prove", "scale-factors", KERNEL, "--json")
+    done = cli("prove", "scale-factors", KERNEL, "--static", "--json")
     data = json.loads(done.out)
     judged = {one["name"]: one for one in data["statements"]}
     assert data["missing"] == []
+    assert judged["scale-factors.kernel.tmem"]["scope"] == "addresses not followed: it is not simulated (--static)"
+    assert judged["scale-factors.cublas-16"]["scope"] is None
     for part in ("gmem", "smem", "tmem", "copy", "load"):
         assert judged[f"scale-factors.kernel.{part}"]["status"] == "proved"
         assert judged[f"scale-factors.kernel.{part}"]["method"] != "z3"
 
 
+@pytest.mark.slow
+def test_addresses_are_followed_and_a_wrong_one_is_refuted(cli, tmp_path):
+    pytest.importorskip("cutlass")
+    text = KERNEL.read_text()
+    wrong = tmp_path / "wrong.py"
+    right, shifted = "SFB, tCtSFB[None, None, k_block]", "SFB, tCtSFB[None, None, (k_block + 1) % 4]"
+    assert text.count(right) == 1
+    wrong.write_text(text.replace(right, shifted))
+    line = text[: text.index("cute.gemm(tiled_mma")].count("\n") + 1
+    for path, status in ((KERNEL, "proved"), (wrong, "refuted")):
+        data = json.loads(cli("prove", "scale-factors", path, "--json").out)
+        judged = {one["name"]: one for one in data["statements"]}
+        assert judged["scale-factors.addresses.operands"]["status"] == status
+        scopes = {one["scope"] for name, one in judged.items() if ".kernel." in name or ".addresses." in name}
+        assert scopes == {"addresses followed on 256x256x1024,256x256x1024, every tile"}
+    assert f"the MMA at wrong.py:{line} in CTA" in judged["scale-factors.addresses.operands"]["counterexample"]
+    assert "SFB reads SFB of group 0, row 0, k 64" in judged["scale-factors.addresses.operands"]["counterexample"]
+
+
 def test_a_kernel_without_scale_factors_is_not_proved(cli, in_project):
     pytest.importorskip("cutlass")
-    done = cli("prove", "scale-factors", in_project / "row_major.py", "--brief")
+    done = cli("prove", "scale-factors", in_project / "row_major.py", "--brief", "--static")
     assert done.code == 1
     assert "not claimed: no block-scaled MMA" in done.out
 

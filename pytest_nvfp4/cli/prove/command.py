@@ -142,12 +142,14 @@ def _problem_claims(problems: Sequence[str], shapes: Sequence[str], tile: tuple[
 
 @prove_command.command("scale-factors")
 @traced_kernel
+@click.option("--static", is_flag=True, help="Do not simulate KERNEL, so that its addresses are not followed.")
 @proof_options
 @click.pass_context
 def scale_factors_command(
     ctx: click.Context,
     *,
     traced: Traced,
+    static: bool,
     brief: bool,
     query_ms: int,
     result: ResultWriter,
@@ -155,9 +157,11 @@ def scale_factors_command(
     """Prove that KERNEL's scale factors are where the MMA reads them.
 
     The layouts in global memory, shared memory and TMEM, the TMA loads and the copies to TMEM come from its trace.
-    Every (row, k-block) of a tile is followed to the lane, column and byte that the MMA reads. The statements on
-    cuBLAS's 128x4 layout, for all m and k, are included.
+    Every (row, k-block) of a tile is followed to the lane, column and byte that the MMA reads. The addresses come from
+    a simulation of two groups of 256x256x1024, whose inputs say where they come from: coordinates of TMA loads,
+    addresses of copies, and operands of MMAs. The statements on cuBLAS's 128x4 layout, for all m and k, are included.
     """
+    from pytest_nvfp4.cli.prove.addresses import follow
     from pytest_nvfp4.proof.catalogue import judge_all, scale_claims
     from pytest_nvfp4.proof.scale_traced import claims_of, find_scale_factors
 
@@ -167,7 +171,8 @@ def scale_factors_command(
         if traced.trace.ok
         else ("the kernel did not compile; these are the layouts seen until then", *found.missing)
     )
-    statements = judge_all((*claims_of(found), *scale_claims()), Limits(query_ms=query_ms))
+    own = follow(traced, claims_of(found), static=static)
+    statements = judge_all((*own, *scale_claims()), Limits(query_ms=query_ms))
     title = f"Scale factors of {traced.subject.description}"
     finish(ctx, statements, result=result, brief=brief, title=title, missing=missing)
 

@@ -72,8 +72,8 @@ class CallRecorder:
         grid.counting = True
         self._started.append(_StartedLaunch(grid, tuple(output.region.launch_base for output in self._outputs)))
 
-    def record(self, call: int, case: int) -> dict[str, Any]:
-        """Return the fields of a ``SimulatedCall``."""
+    def record(self, call: int, case: int, *, operands: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the fields of a ``SimulatedCall``; ``operands`` is what the MMAs read."""
         model = self._session.machine.model
         records = self._session.launches[self._first :]
         writers = self._writers()
@@ -89,6 +89,7 @@ class CallRecorder:
             "outputs": [_writes(*output) for output in self._outputs],
             "trace": self._write_trace(call),
             "protocol": self._write_protocol(call),
+            "operands": None if operands is None else self._write(f"operands-{call}.json", operands),
         }
 
     def _launch(self, record: LaunchRecord, grid: Grid, writers: int) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from pytest_nvfp4.host.torch_effects import extent
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
 from pytest_nvfp4.sim.provenance.judge import OperandJudge
+from pytest_nvfp4.sim.provenance.record import record as recorded
 from pytest_nvfp4.sim.provenance.recorder import OperandRecorder
 from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
 from pytest_nvfp4.sim.run.session import Session
@@ -200,7 +201,10 @@ class Simulation:
 
     def record(self, call: int, case: int) -> dict[str, Any] | None:
         """Return the fields of a ``SimulatedCall`` for the last call; None if the job requests no record."""
-        return None if self._recorder is None else self._recorder.record(call, case)
+        if self._recorder is None:
+            return None
+        operands = None if self._operands is None else recorded(self._operands.recorder)
+        return self._recorder.record(call, case, operands=operands)
 
     def _name(self, slot: CallBuffers, inputs: ProblemInput) -> None:
         """Name the buffers in the simulated memory, so that findings name a matrix, row and column."""

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.monitor import CopyTarget, TmemBox
 from pytest_nvfp4.sim.provenance.origins import CtaOrigins, Numbers
 from pytest_nvfp4.sim.provenance.tags import NO_TAG, ZERO, Cells, Tags
+from pytest_nvfp4.sim.ptx.syntax import Kernel
 from pytest_nvfp4.sim.run.cta import Cta, Dim3
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.warp import Warp
@@ -130,11 +131,14 @@ class OperandRecorder:
     unfollowed: int = 0
     grid: Grid | None = None
     """The launch that runs."""
+    kernels: dict[int, Kernel] = field(default_factory=dict)
+    """The kernel of each launch."""
     _interned: dict[bytes, Cells] = field(default_factory=dict)
 
     def begin(self, grid: Grid) -> None:
         """Begin a launch."""
         self.grid = grid
+        self.kernels[grid.ordinal] = grid.kernel
         if self.launched is not None:
             self.launched(grid)
 
