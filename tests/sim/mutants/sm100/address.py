@@ -80,7 +80,7 @@ mutant(
 mutant(
     "SFB of the first MMA is SFA",
     lambda k: k.one("tcgen05.mma", 0).set(5, k.one("tcgen05.mma", 0).operands[4]),
-    Wrong(""),
+    Found("tmem-overlap", "cute.gemm(tiled_mma", ("SFB operand", "its SFA operand")),
 )
 mutant(
     "SFA of the first MMA 2 columns further",
