@@ -116,19 +116,18 @@ class _Visits:
 def other_sizes(sizes: Sizes, *, groups: int, taken: Iterable[Sizes]) -> Sizes | None:
     """Return small sizes of ``groups`` groups that differ from all of ``taken``; None if there are none.
 
-    A kernel of ``sizes`` supports them too: GPU MODE's contract leaves the number of rows free, and each size is that
-    of some group, so that a multiple of some number stays one. Only if that is no other problem, rows are doubled.
+    A kernel of ``sizes`` supports them too: GPU MODE's contract leaves the number of rows free, and each other size is
+    that of some group, so that a multiple of some number stays one. There are fewer rows than in any group, if
+    possible, so that what a kernel keeps of them is too little.
     """
     rows = [m for m, *_ in sizes if m]
     if not rows:
         return None
     n, k, batch = (min(group[axis] for group in sizes) for axis in (1, 2, 3))
     known = set(taken)
-    for times in (1, 2, 4):
-        other = ((times * min(rows), n, k, batch),) * groups
-        if other not in known:
-            return other
-    return None
+    least = min(rows)
+    candidates = (((m, n, k, batch),) * groups for m in (max(1, least // 2), least, 2 * least, 4 * least))
+    return next((other for other in candidates if other not in known), None)
 
 
 def last_use(plan: Sequence[PlannedCall], position: int) -> int | None:

@@ -169,9 +169,12 @@ class TestPlan:
 
     def test_other_sizes_are_new_and_made_of_the_sizes(self) -> None:
         sizes = ProblemSpec.of(parse_shape("96x128x512,0x256x256,40x256x512")).sizes
-        small = ((40, 128, 256, 1),) * 3
+        small, smaller = ((20, 128, 256, 1),) * 3, ((10, 128, 256, 1),) * 3
         assert other_sizes(sizes, groups=3, taken={sizes}) == small
-        assert other_sizes(small, groups=3, taken={small}) == ((80, 128, 256, 1),) * 3
+        assert other_sizes(small, groups=3, taken={small}) == smaller
+        assert other_sizes(small, groups=3, taken={small, smaller}) == ((40, 128, 256, 1),) * 3
+        one = ((1, 128, 256, 1),)
+        assert other_sizes(one, groups=1, taken={one}) == ((2, 128, 256, 1),)
         assert other_sizes(sizes, groups=1, taken={sizes}) == small[:1]
 
     def test_groups_without_rows_have_no_other_sizes(self) -> None:
