@@ -254,6 +254,7 @@ class ClusterAgents:
         for agent in self.clocks.agents.values():
             if isinstance(agent, WarpAgent):
                 agent.uses.clear()
+                agent.lane_order.dissolve()
         self.clocks.dissolve()
         for table in (
             self.barriers, self.rounds, self.pipes, self.bulk, self.copies, self.warpgroups, self.map_reads,

@@ -89,6 +89,10 @@ class LaneOrder:
         self.open: dict[int, int] = {}
         self.masks: dict[int, int] = {}
 
+    def dissolve(self) -> None:
+        """Release the warp, which refers to this object, at the end of the cluster."""
+        del self._agent
+
     def _number(self, mask: int) -> int:
         """Return the agent of a set of lanes; the warp's own for sets beyond the limit."""
         agent = self._agent
