@@ -91,7 +91,7 @@ remote = Idiom(
                Said("race", ("write", "read"))),
         Defect("a wait that acquires from the own CTA only", {"wait": wait("%r3", 0, "GOT")}, None),
         Defect("a release to the own CTA only", {"arrive": lambda line: line.replace("release.cluster", "release.cta")},
-               None),
+               Said("race", ("write", "read"))),
         Defect("no cluster barrier behind mbarrier.init", {"made": "bar.sync 0;"}, Said("mbarrier", ("arrive",)),
                hangs=True),
     ),

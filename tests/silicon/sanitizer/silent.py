@@ -10,8 +10,8 @@ from collections.abc import Mapping
 __all__ = ["FALSE", "SILENT"]
 
 _SCOPE = (
-    "A wait or arrive without .cluster orders only the own CTA, says the ISA; NVIDIA's own kernels arrive at other "
-    "CTAs' mbarriers and wait with the default scope (CUTLASS's ClusterBarrier), so an error would be told of all."
+    "A wait without .cluster acquires from the own CTA only, says the ISA; NVIDIA's own kernels wait for what other CTAs "
+    "write with the default scope (CUTLASS's ClusterBarrier), so an error would be told of all."
 )
 
 SILENT: Mapping[str, str] = {
@@ -22,7 +22,6 @@ SILENT: Mapping[str, str] = {
         "wgmma.wait_group completes the whole warpgroup's operation: CUTLASS frees a stage after one warp's wait."
     ),
     "a CTA writes to its peer and arrives at its mbarrier: a wait that acquires from the own CTA only": _SCOPE,
-    "a CTA writes to its peer and arrives at its mbarrier: a release to the own CTA only": _SCOPE,
 }
 
 FALSE: Mapping[tuple[str, str], str] = {
