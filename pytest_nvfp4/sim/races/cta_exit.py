@@ -28,7 +28,7 @@ class PeerAccesses:
         clocks: Clocks of the cluster.
 
     Attributes:
-        last: Each agent's last access.
+        last: Each agent's last access; that of a warp may be of a set of its lanes (``lane_order``).
         performed: Everything that waits of the CTA's threads observed as performed, without memory order.
     """
 
@@ -51,7 +51,8 @@ class PeerAccesses:
         if self.performed is not None:
             observed.append(self.performed.ticks[BEFORE])
         for number, access in self.last.items():
-            if any(ticks[number] >= access.tick for ticks in observed):
+            # A race that was reported of the access counts as an order of its set of lanes, which has a column.
+            if any(max(ticks[number], ticks[access.agent]) >= access.tick for ticks in observed):
                 continue
             reporter.other(
                 RACE,

@@ -59,7 +59,7 @@ class MemoryHooks(Hooks):
         else:
             memory.shared.write(footprint.parts, access, ticks)
         if cta is not w.cta:
-            memory.peer_accesses.last[agent.number] = access._replace(agent=agent.number)
+            memory.peer_accesses.last[agent.number] = access
             if not has_started(agent, cta):
                 self._not_started(agent, cta, at)
         writes = kind != READ

@@ -98,7 +98,7 @@ SEEDS: tuple[Seed, ...] = (
         "mbarrier.arrive",
         "cute.arch.mbarrier_arrive_and_expect_tx(mbar, STAGE_BYTES)",
         0,
-        Found("deadlock", "cute.arch.mbarrier_wait(full_mbar + stage, parit"),
+        Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar, ST"),
     ),
     Seed(
         "sm100",
@@ -114,7 +114,7 @@ SEEDS: tuple[Seed, ...] = (
         "mbarrier.try_wait",
         "cute.arch.mbarrier_wait(full_mbar + stage, parity)",
         0,
-        Found("deadlock", "cute.arch.mbarrier_wait(empty_mbar + stage, pari"),
+        Found("deadlock", "cute.arch.mbarrier_wait(full_mbar + stage, parit"),
     ),
     Seed(
         "sm100",
