@@ -10,8 +10,8 @@ from collections.abc import Mapping
 __all__ = ["FALSE", "SILENT"]
 
 _SCOPE = (
-    "A wait without .cluster acquires from the own CTA only, says the ISA; NVIDIA's own kernels wait for what other CTAs "
-    "write with the default scope (CUTLASS's ClusterBarrier), so an error would be told of all."
+    "A wait without .cluster acquires from the own CTA only, says the ISA; NVIDIA's own kernels wait for what other "
+    "CTAs write with the default scope (CUTLASS's ClusterBarrier), so an error would be told of all."
 )
 
 SILENT: Mapping[str, str] = {
