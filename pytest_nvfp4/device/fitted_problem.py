@@ -9,8 +9,9 @@ from its names:
 2. If the grid does not grow (a persistent kernel), the simulated device gets two clusters' worth of SMs, so that few
    tiles give a CTA a second one. The grid of the same launch shows whether the kernel asks the device for its SMs.
 3. The problem has a group with enough k, a group without rows (m is free in GPU MODE's contract), and a ragged one with
-   a tile for each further turn of a CTA. It is run, and the phases of every mbarrier are counted. If a ring was not
-   refilled, k or the number of tiles grows, up to a limit.
+   a tile for each further turn of a CTA, and two at least, because the CTAs of one group may share what a kernel keeps
+   for each group. It is run, and the phases of every mbarrier are counted. If a ring was not refilled, k or the number
+   of tiles grows, up to a limit.
 
 A ring that depends on neither is said, with the reason, as is what the kernel refuses.
 """
@@ -45,6 +46,8 @@ _MANY_TILES = 512
 """Tiles of 128 columns of the launch that is only recorded: more than the CTAs that any product holds at once."""
 _MOST_K = 16384
 _MOST_TILES = 64
+_TILES = 2
+"""Least number of tiles of the ragged group."""
 _CLUSTERS = 2
 """Clusters that the smaller device holds at once: two, so that they compete for tiles."""
 _DEFAULT_K = 2304
@@ -87,20 +90,20 @@ class _Sizes:
     Attributes:
         tile_m, tile_n: Rows and columns that one cluster computes, 128 or more.
         k: k of the full tile.
-        tiles: Ragged tiles along n.
+        tiles: Ragged tiles along n, the last of which is ragged in n too if a tile has more columns than 128.
         empty: Whether there is a group without rows.
     """
 
     tile_m: int = 128
     tile_n: int = 128
     k: int = _DEFAULT_K
-    tiles: int = 1
+    tiles: int = _TILES
     empty: bool = True
 
     @property
     def problem(self) -> Problem:
         """The problem of these sizes."""
-        columns = self.tiles * self.tile_n + (_STEP_N if self.tile_n > _STEP_N else 0)
+        columns = self.tiles * self.tile_n - (_STEP_N if self.tile_n > _STEP_N else 0)
         ragged = Group(self.tile_m - 56, columns, _STEP_K)
         empty = [Group(0, _STEP_N, _STEP_K)] * self.empty
         groups = (Group(self.tile_m, self.tile_n, self.k), *empty, ragged)
@@ -238,7 +241,7 @@ class _Fit:
             self._sms = _CLUSTERS * (launch.ctas // launch.clusters)
             self._grid = _Grid(at, launch.ctas, launch.clusters)
             return turns
-        return 1
+        return _TILES
 
     def _on_whole_device(self, grid: _Grid, done: SimulationResult, small: Sequence[SimulationResult]) -> str | None:
         """Return why the kernel is to run on the product's device; None if the small one serves.
@@ -288,7 +291,7 @@ class _Fit:
 
     def _learn(self, sizes: _Sizes, call: SimulatedCall) -> None:
         """Find rings that go round with k only beyond the k of the small tiles: their k-tiles are larger."""
-        if self._small is None or self._sms is not None or sizes.tiles > 1 or sizes.k <= self._small[0]:
+        if self._small is None or self._sms is not None or sizes.tiles > _TILES or sizes.k <= self._small[0]:
             return
         k, phases = self._small
         for key, ring in rings_of(call).items():

@@ -42,7 +42,7 @@ def test_the_smallest_k_refills_every_stage(stages: int, k_tile: int):
 
 def test_the_edges_are_there_and_said():
     found = fitted(ModelledKernel())
-    assert [(group.m, group.n) for group in found.problem.groups] == [(128, 128), (0, 128), (72, 128)]
+    assert [(group.m, group.n) for group in found.problem.groups] == [(128, 128), (0, 128), (72, 256)]
     assert "one group has no rows; 72 rows are ragged for tiles of 128" in str(found)
     wide = fitted(ModelledKernel(tile=(256, 256)))
     assert [(group.m, group.n) for group in wide.problem.groups] == [(256, 256), (0, 128), (200, 384)]
@@ -100,13 +100,13 @@ def test_a_pipeline_that_no_k_fills_is_said():
 
 
 def test_refused_sizes_are_replaced_and_said():
-    coarse = fitted(ModelledKernel(refuses=["128x128x2304+0x128x256+72x128x256"]))
+    coarse = fitted(ModelledKernel(refuses=["128x128x2304+0x128x256+72x256x256"]))
     assert coarse.problem.groups[0].k == 3072
-    assert "the kernel refuses 128x128x2304+0x128x256+72x128x256 (ValueError: these sizes)" in str(coarse)
+    assert "the kernel refuses 128x128x2304+0x128x256+72x256x256 (ValueError: these sizes)" in str(coarse)
     full = fitted(ModelledKernel(takes_empty=False))
     assert [group.m for group in full.problem.groups] == [128, 72]
     assert "no rows" not in str(full)
-    none = fitted(ModelledKernel(takes_empty=False, refuses=["128x128x3072+72x128x256"]))
+    none = fitted(ModelledKernel(takes_empty=False, refuses=["128x128x3072+72x256x256"]))
     assert none.problem == GPUMODE[0]
     assert "completes" in str(none), "its rings are said nevertheless"
 
@@ -118,7 +118,7 @@ def test_a_kernel_that_fails_on_small_tiles_gets_nine_k_tiles():
 
 
 def test_a_kernel_that_fails_on_the_problem_still_has_it():
-    found = fitted(ModelledKernel(fails=["128x128x2304+0x128x256+72x128x256"]))
+    found = fitted(ModelledKernel(fails=["128x128x2304+0x128x256+72x256x256"]))
     assert found.shown.errors
     assert "could not be counted, because the kernel fails on it" in str(found)
 

@@ -155,12 +155,18 @@ def test_an_entry_without_an_exercise_has_no_races_check(project: Project) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slot", ["0", "group"])
-def test_ctas_of_the_shipped_kernel_share_tensor_maps(project: Project, slot: str) -> None:
+@pytest.mark.parametrize(("slot", "slots"), [("0", "1"), ("group", "num_groups")])
+def test_ctas_of_the_shipped_kernel_share_tensor_maps(project: Project, slot: str, slots: str) -> None:
     """Of one group even with equal bytes; without settings, as in ``pytest k.py``."""
     source = SHIPPED.read_text()
-    assert source.count("tensormaps[None, i, cta]") == 2
-    project.file("k.py", source.replace("tensormaps[None, i, cta]", f"tensormaps[None, i, {slot}]"))
+    for old, new, times in (
+        ("tensormaps[None, i, cta]", f"tensormaps[None, i, {slot}]", 2),
+        ("NUM_TENSORMAPS, num_tiles))", f"NUM_TENSORMAPS, {slots}))", 1),
+        ("torch.empty(num_tiles *", "torch.empty(len(rows) *", 1),
+    ):
+        assert source.count(old) == times
+        source = source.replace(old, new)
+    project.file("k.py", source)
     (said,) = project.run("k.py", "-k", "races", "--nvfp4-device=sim").failures().values()
     publish = source[: source.index("cpasync.cp_fence_tma_desc_release(")].count("\n") + 1
     assert said.startswith(f"k.py:{publish}: simulated, race: k.py:{publish} in warp 0 of CTA")
