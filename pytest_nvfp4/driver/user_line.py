@@ -51,6 +51,10 @@ def _is_user_file(file: str) -> bool:
     """Return whether a file is neither this package's, nor the standard library's, nor a known library's."""
     if file.startswith(("<", _PACKAGE)):
         return False
+    # Not every package lies in site-packages: `pip install --target`, PYTHONPATH.
+    origins = (getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARY_PACKAGES)
+    if file.startswith(tuple(f"{Path(origin).parent}{os.sep}" for origin in origins if origin)):
+        return False
     installed = f"{os.sep}site-packages{os.sep}"
     if installed in file:
         return Path(file.rpartition(installed)[2]).parts[0] not in _LIBRARY_PACKAGES

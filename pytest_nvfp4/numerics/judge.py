@@ -149,7 +149,9 @@ class GroupVerdict:
             if count
         ]
         lines[0] += f" ({', '.join(parts)})" if parts else ""
-        lines[0] += f"; judged {judged}; at most {self.max_ulp} ulp"
+        lines[0] += f"; judged {judged}"
+        if self.max_ulp:
+            lines[0] += f"; at most {self.max_ulp} ulp"
         if self.where:
             lines.append(f"  where: {self.where}")
         # Unwritten outputs are all alike.
