@@ -79,6 +79,8 @@ def _bytes(waits: list[_Wait], barriers: list[Mbarrier]) -> Cause | None:
         elsewhere = others[0].announcer if others and barrier.tx < 0 and not barrier.announced else None
         if (source := elsewhere or barrier.announcer or barrier.brought) is not None:
             text = f"{actor_name(source)} and the copies to the {barrier.name} disagree: {barrier.state()}{more}"
+            if barrier.tx > 0 and len(barrier.cta.cluster.ctas) > 1:
+                hint += "; or another CTA of the cluster, which waits itself, has not issued its copies yet"
             return Cause(*source, text, hint)
     return None
 

@@ -46,7 +46,7 @@ sync(
     "empty_t counts the warps of one CTA",
     lambda k: inits(k, "empty_t", "8"),
     Found("deadlock", "cute.arch.mbarrier_wait(empty_t"),
-    Found("deadlock", "cute.arch.mbarrier_wait(empty_w"),
+    Found("deadlock", "cute.arch.mbarrier_wait(full_t", ("has left its loop",)),
 )
 sync("full_t counts both CTAs", lambda k: inits(k, "full_t", "2"), Found("deadlock", "cute.arch.mbarrier_wait(full_t"))
 sync(
@@ -98,7 +98,7 @@ sync(
     "a stage of tokens is given back to the own CTA only",
     lambda k: [site.set(2, "0") for site in k.all("mapa")],
     Found("deadlock", "cute.arch.mbarrier_wait(empty_t"),
-    Found("deadlock", "cute.arch.mbarrier_wait(full_t"),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar", ("another CTA",)),
 )
 sync("no wgmma.fence", lambda k: [site.drop() for site in k.all("wgmma.fence")], Found("wgmma", "cute.gemm("))
 sync(
