@@ -22,6 +22,9 @@ from pytest_nvfp4.device.sim import SimDevice
 from pytest_nvfp4.device.simulate import simulate
 from pytest_nvfp4.device.verify import PROVENANCE, Verifier
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.toolchain.cache import TraceCache
+from pytest_nvfp4.toolchain.request import TraceRequest
+from pytest_nvfp4.toolchain.tracer import Tracer
 from tests.sim.mutants.source.corpus import Subject
 from tests.sim.mutants.source.edit import Edit
 
@@ -31,7 +34,6 @@ WIDE = "32 bits"
 """The topic of mistakes that need a tensor of more than 2^31 bytes, which ``verify[own-shapes]`` runs."""
 _RACES = frozenset({"race", "proxy", "tensormap"})
 _COVERAGE = frozenset({"never-written", "written-by-two"})
-_COMPILE = frozenset({"import", "compile", "contract"})
 _PREFIX = re.compile(r"^simulated, [\w -]+: ")
 
 
@@ -58,7 +60,7 @@ def _said(findings: Iterable[Finding], text: str) -> Said:
         return Said()
     # As in `races`: a deadlock or a wrong value beside a race is its consequence.
     one = min(errors, key=lambda finding: finding.kind not in _RACES)
-    kinds = (("races", _RACES), ("coverage", _COVERAGE), ("compile", _COMPILE))
+    kinds = (("races", _RACES), ("coverage", _COVERAGE))
     check = next((check for check, own in kinds if one.kind in own), "verify")
     message = _PREFIX.sub("", one.message)
     line = text.splitlines()[one.line - 1].strip() if one.line else ""
@@ -83,8 +85,11 @@ def run(subject: Subject, edit: Edit | None, folder: Path) -> Said:
     )
     (done,) = simulated(outputs=not exercised, races=True)
     said = _said(done.findings, text)
-    if said.check and done.call is None and said.message.startswith("run: "):
-        return replace(said, check="compile")  # its host code fails before the first launch
+    if said.check and done.call is None:  # nothing is launched; `compile` reports what it can, before any other check
+        tracer = Tracer(root=folder, cache=TraceCache(folder / "traces"))
+        trace = tracer.trace(TraceRequest(kernel=path, problem=subject.problem, arch=subject.arch))
+        if not trace.ok:
+            return replace(_said(trace.errors, text), check="compile")
     if exercised:
         return replace(said, check="races") if said.check else said  # no other check runs it
     if said.message.startswith("mismatch: "):
@@ -101,12 +106,13 @@ def run(subject: Subject, edit: Edit | None, folder: Path) -> Said:
     return _said(findings, text)
 
 
+def reported(job: tuple[Subject, Edit | None]) -> Said:
+    """Return what is reported of a kernel after an edit."""
+    with tempfile.TemporaryDirectory() as folder:
+        return run(*job, Path(folder))
+
+
 def run_all(jobs: Sequence[tuple[Subject, Edit | None]]) -> Iterator[Said]:
     """Yield what is reported of each, in order; the machine's cores run them side by side."""
-
-    def one(job: tuple[Subject, Edit | None]) -> Said:
-        with tempfile.TemporaryDirectory() as folder:
-            return run(*job, Path(folder))
-
     with ThreadPoolExecutor(max(1, cores())) as pool:
-        yield from pool.map(one, jobs)
+        yield from pool.map(reported, jobs)

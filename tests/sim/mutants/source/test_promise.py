@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ import pytest
 from tests.sim.mutants.source.corpus import ROOT, SUBJECTS, Subject
 from tests.sim.mutants.source.edit import REFACTORING, Edit, parse
 from tests.sim.mutants.source.page import PATH, page
-from tests.sim.mutants.source.runner import Said, run_all
+from tests.sim.mutants.source.runner import Said, reported, run_all
+
+Job = tuple[Subject, Edit | None]
 
 needs_dsl = pytest.mark.skipif(
     not all(importlib.util.find_spec(package) for package in ("cutlass", "torch")), reason="needs the DSL and torch"
@@ -23,7 +26,7 @@ ALL = [(subject, edit) for subject in SUBJECTS for edit in (None, *subject.edits
 """All kernels, unedited, and their edits."""
 
 
-def _name(job: tuple[Subject, Edit | None]) -> str:
+def _name(job: Job) -> str:
     subject, edit = job
     return subject.name if edit is None else f"{subject.name}-{edit.name}"
 
@@ -34,20 +37,23 @@ def _stable(text: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def said(request: pytest.FixtureRequest) -> dict[str, Said]:
-    """What is reported of each edit whose test is selected, by the test's name."""
+def said(request: pytest.FixtureRequest) -> Callable[[Job], Said]:
+    """Return what is reported of a job. All selected ones run side by side, unless xdist divides the tests already."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return reported
     selected = (item for item in request.session.items if item.path == Path(__file__))
     parameters = (getattr(getattr(item, "callspec", None), "params", {}) for item in selected)
     chosen = [one["job"] for one in parameters if "job" in one]
-    return dict(zip(map(_name, chosen), run_all(chosen), strict=True))
+    known = dict(zip(map(_name, chosen), run_all(chosen), strict=True))
+    return lambda job: known[_name(job)]
 
 
 @pytest.mark.slow
 @needs_dsl
 @pytest.mark.parametrize("job", [pytest.param(job, id=_name(job)) for job in ALL])
-def test_what_is_reported(job: tuple[Subject, Edit | None], said: dict[str, Said]) -> None:
+def test_what_is_reported(job: Job, said: Callable[[Job], Said]) -> None:
     _, edit = job
-    one = said[_name(job)]
+    one = said(job)
     if edit is None or edit.topic == REFACTORING or edit.missed:
         assert one == Said()
         return
@@ -72,15 +78,16 @@ def test_pytest_itself_reports_the_same(tmp_path: Path) -> None:
         "a constant is misspelt",
         "two stages",
     )
-    files = [f"k{number}.py" for number in range(len(chosen))]
+    files = [f"k{number}/{subject.name}.py" for number in range(len(chosen))]
     for file, name in zip(files, chosen, strict=True):
+        (tmp_path / file).parent.mkdir()
         (tmp_path / file).write_text(subject.text(edits[name]))
     problem = ",".join("x".join(map(str, group)) for group in subject.groups)
     options = ["-q", f"--nvfp4-problem={problem}", "-k", "compile or verify or races"]
     command = [sys.executable, "-m", "pytest", *files, *options]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=900)
     output = _stable(ran.stdout)
-    failed = set(re.findall(r"^FAILED (k\d)\.py", ran.stdout, re.MULTILINE))
+    failed = set(re.findall(r"^FAILED (k\d)/", ran.stdout, re.MULTILINE))
     assert failed == {"k0", "k1", "k2", "k3"}, ran.stdout
     for name in chosen[:4]:
         assert _stable(edits[name].first)[:100] in output, ran.stdout
