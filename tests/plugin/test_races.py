@@ -118,7 +118,9 @@ EXERCISE = """
 path = "k.py"
 entry = "k.py::compile_it"
 exercise = "k.py::exercise"
+side-stream = false
 """
+"""Its launch is on the default stream."""
 
 
 def exercised(project: Project, source: str) -> dict[str, str]:
