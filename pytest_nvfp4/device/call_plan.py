@@ -10,7 +10,7 @@ kernel cannot predict:
   still holds that call's inputs and outputs;
 - with ``side_stream``, one call more is between the caller's work on a stream of its own (``worker.side_stream``).
 
-The worker makes the calls, and the parent, which has the same seed, knows which call it judges.
+The worker makes the calls. The parent plans them again from the same seed, and so describes the call that it judges.
 """
 
 from __future__ import annotations

@@ -7,13 +7,13 @@ from its names:
 1. Two small tiles with different k give the k-tiles a CTA executes for each ring (`sim.sync.rings`) and the columns
    and rows of a tile. A launch with very many tiles, which is only recorded, shows whether the grid grows with them.
 2. If the grid does not grow (a persistent kernel), the simulated device gets two clusters' worth of SMs, so that few
-   tiles give a CTA a second one. The grid of the same launch shows whether the kernel asks the device for its SMs.
+   tiles give a CTA a second one. The grid of the same launch shows whether it depends on the device's SMs.
 3. The problem has a group with enough k, a group without rows (m is free in GPU MODE's contract), and a ragged one with
    a tile for each further turn of a CTA, and two at least, because the CTAs of one group may share what a kernel keeps
    for each group. It is run, and the phases of every mbarrier are counted. If a ring was not refilled, k or the number
    of tiles grows, up to a limit.
 
-A ring that depends on neither is said, with the reason, as is what the kernel refuses.
+The reasons include rings that depend on neither, and sizes that the kernel refuses.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class _Fit:
 
     def _measure(self) -> _Sizes:
         """Run two small tiles, record a launch with very many, and return sizes that should refill every ring."""
-        rows, columns = Group(256, 128, 2 * _STEP_K), Group(128, 256, 4 * _STEP_K)
+        rows, columns = Group(256, 128, 2 * _STEP_K), Group(256, 256, 4 * _STEP_K)
         tall, wide, wave = self._observe([_problem(rows), _problem(columns), _MANY], (2,), None)
         if tall.call is None or wide.call is None or tall.errors or wide.errors:
             self._why.append("its rings could not be measured on small tiles, because the kernel fails there")
@@ -215,7 +215,8 @@ class _Fit:
         self._small = columns.k, {key: ring.iterations / tiles_of_a_cta(wide.call) for key, ring in long.items()}
         return _Sizes(
             tile_m=256 if clusters_of_tiles(tall.call) == 1 else 128,
-            tile_n=256 if clusters_of_tiles(wide.call) == 1 else 128,
+            # Twice the columns need no more clusters. Both have 256 rows, so that no CTA of a cluster idles.
+            tile_n=256 if clusters_of_tiles(wide.call) == clusters_of_tiles(tall.call) else 128,
             k=min(_rounded(needed) if self._per_k or not long else _DEFAULT_K, _MOST_K),
             tiles=self._tiles(wave, wide.call, deepest=deepest),
         )
@@ -225,7 +226,7 @@ class _Fit:
 
         Args:
             wave: The launches of very many tiles.
-            call: A call with two tiles at most.
+            call: A call with few tiles.
             deepest: Stages of the deepest ring that does not go round with k; 0 if there is none.
         """
         # Without such a ring two tiles for each cluster do, of which the whole tile is one.

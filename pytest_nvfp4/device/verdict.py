@@ -57,7 +57,7 @@ def _wrong(reference: Reference, c: HalfBits) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """The calls of a job, to say what a wrong output has to do with those before it.
+    """The calls of a job, and how a wrong output is related to the calls before it.
 
     Attributes:
         cases: The cases of the job.

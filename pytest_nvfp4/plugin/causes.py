@@ -30,11 +30,11 @@ _LABELS = 12
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What is wrong, as one failure says it.
+    """A cause in one failure.
 
     Attributes:
         key: Identity: equal for all failures that one defect makes.
-        text: What the failure says of it.
+        text: The part of the failure about it.
         certain: The key names a place or a message. An effect on outputs only suggests that two defects are one.
     """
 

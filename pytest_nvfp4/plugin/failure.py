@@ -52,7 +52,7 @@ class CheckFailure(AssertionError):
         line: The line in that file, counted from 1.
         findings: The findings that it reports, the most important one first.
         effects: What it observed of the outputs, which several defects may cause.
-        cause: Identity of what is wrong, if no finding tells; see `causes`.
+        cause: Identity of the cause, if no finding has one; see `causes`.
     """
 
     __module__ = "pytest_nvfp4.plugin"  # the public name, which pytest's short summary shows

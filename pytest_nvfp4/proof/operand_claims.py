@@ -233,5 +233,5 @@ def _depth(record: OperandRecord, depths: Mapping[int, int]) -> CaseResult:
 
 
 def with_scope(claims: Sequence[Claim], scope: str) -> tuple[Claim, ...]:
-    """Return claims that say beside their verdict where addresses come from."""
+    """Return the claims with the origin of their addresses as scope."""
     return tuple(replace(claim, scope=scope) for claim in claims)

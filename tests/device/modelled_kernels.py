@@ -25,6 +25,7 @@ class ModelledKernel:
         refuses: Problems for which the host code raises.
         fails: Problems on which the kernel faults.
         most_tiles: Tiles that a CTA computes without a deadlock.
+        pairs: Whether a cluster of two CTAs computes a tile, each half of its rows (with ``grid="tiles"``).
         seen: The problems and the SM count of each call.
     """
 
@@ -40,6 +41,7 @@ class ModelledKernel:
     takes_empty: bool = True
     least_sms: int = 1
     most_tiles: int = 9999
+    pairs: bool = False
     seen: list[tuple[str, int | None]] = field(default_factory=list)
 
     def observe(
@@ -71,15 +73,19 @@ class ModelledKernel:
             return SimulationResult(case, "failed", (Finding("deadlock", "all wait"),), None)
         rings = [_ring("k.py:1", self.stages, sum(most)), _ring("k.py:2", self.accumulators, max(map(len, own)))]
         rings += [_ring("k.py:3", 2, 0)] * self.unused_ring
+        writers = sum(bool(cta) for cta in own)
+        if self.pairs:
+            half = self.tile[0] // 2
+            writers = sum(-(-group.m // half) * -(-group.n // self.tile[1]) for group in problem.groups)
         launch = SimulatedLaunch(
             kernel="gemm",
-            grid=(ctas, 1, 1),
+            grid=(ctas * (1 + self.pairs), 1, 1),
             block=(128, 1, 1),
-            cluster=(1, 1, 1),
+            cluster=(1 + self.pairs, 1, 1),
             shared_bytes=0,
             ctas_per_sm=1,
             counters={} if only or self.grid != "queue" else {"clc.requests": 1, "clusters.cancelled": ctas - running},
-            writers=None if only else sum(bool(cta) for cta in own),
+            writers=None if only else writers,
             rings=() if only else tuple(rings),
         )
         writes = OutputWrites(group=0, elements=1, never=0, by_two=0, twice=0, ctas=1, tiles=len(tiles))

@@ -49,6 +49,12 @@ def test_the_edges_are_there_and_said():
     assert "200x384 is ragged for tiles of 256x256" in str(wide)
 
 
+def test_the_tile_of_a_cluster_is_not_that_of_its_writers():
+    found = fitted(ModelledKernel(tile=(256, 128), pairs=True))
+    assert [(group.m, group.n) for group in found.problem.groups] == [(256, 128), (0, 128), (200, 256)]
+    assert "200 rows are ragged for tiles of 256" in str(found)
+
+
 def test_a_ring_that_completes_once_a_tile_is_said_where_a_cta_has_one_tile():
     found = fitted(ModelledKernel(accumulators=2))
     assert found.sms is None

@@ -119,7 +119,7 @@ class CallRunner:
         custom_kernel: Callable[[Any], Any],
         prepare: Callable[[Any], Any] | None,
     ) -> None:
-        """Call the kernel with other sizes than it is judged on, so whatever it says to them is dropped."""
+        """Call the kernel with other sizes than those that are judged; its errors are dropped."""
         problem = case.problem.model_copy(update={"sizes": sizes})
         inputs = rotation.set_inputs(JobCase(problem=problem, family=_OTHER_FAMILY), 0)
         slot = CallBuffers(self._torch, inputs)

@@ -170,7 +170,7 @@ class _Replay:
                 yield role, steps[self.next[role]][1]
 
     def release(self) -> None:
-        """Let what is late go on."""
+        """Perform all delayed operations."""
         self.late = None
         for role in self.pipes:
             self._drain(role)

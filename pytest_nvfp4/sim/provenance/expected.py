@@ -1,7 +1,7 @@
 """What the operands of one MMA must have in common.
 
-Nothing here knows a kernel's names or tile sizes. C[m, n] is a sum over k of A[m, k] B[n, k] with the scale factors of
-the same rows and the same k, so that
+Nothing here depends on a kernel's names or tile sizes. C[m, n] is a sum over k of A[m, k] B[n, k] with the scale
+factors of the same rows and the same k, so that
 
 - row by row, A and SFA read the same row and k of one matrix, and B and SFB too;
 - A and B read the same k of the two matrices of one group (of either order: D may be the transpose of C's tile).

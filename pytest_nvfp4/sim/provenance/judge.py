@@ -96,7 +96,7 @@ class OperandJudge:
         ]
 
     def _told(self, written: Written) -> list[list[_Suspicion]]:
-        """Return the suspicions to tell, those of one MMA together.
+        """Return the suspicions that are reported, those of one MMA together.
 
         Where only the rows of a matrix and of its scale factors differ, the one that has the rows of C that the CTA
         stores is right; if that decides nothing, the matrix is.
