@@ -108,7 +108,7 @@ class ProtocolLog:
             raise AttributeError(name)
         return lambda *_, **__: None
 
-    def launched(self, grid: Grid, *, stream: int = 0, early: bool = False) -> bool:
+    def launched(self, grid: Grid, *, stream: int = 0, overlap: object = None) -> bool:
         """Begin the record of a launch; the overlap of launches is not checked."""
         self._end()
         self._begin(grid.machine.barrier_log)
