@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,6 @@ from tests.sim.mutants.outcome import Equivalent, Found, Hidden, Mutant, Wrong, 
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 1800
 ALL = [(subject.name, mutant) for subject in SUBJECTS.values() for mutant in subject.mutants]
-QUICK = {"sm100": 0, "sm90": 1}
-"""Mutants of one aspect with the same kind of outcome that are run by default; the others are slow."""
-
-
-def _parameters() -> Iterator[Any]:
-    seen: Counter[Any] = Counter()
-    for kernel, mutant in ALL:
-        outcome = (kernel, mutant.aspect, type(mutant.eager), getattr(mutant.eager, "kind", ""))
-        seen[outcome] += 1
-        slow = [pytest.mark.slow] * (seen[outcome] > QUICK[kernel])
-        yield pytest.param(kernel, mutant, id=f"{kernel}-{mutant.name}", marks=slow)
 
 
 needs_dsl = pytest.mark.skipif(
@@ -80,6 +68,7 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return said
 
 
+@pytest.mark.slow
 @needs_dsl
 @pytest.mark.parametrize("kernel", SUBJECTS)
 def test_the_kernel_itself_is_right_and_nothing_is_found(kernel: str, ran: dict[tuple[str, str], Any]) -> None:
@@ -95,8 +84,9 @@ def test_the_kernel_itself_is_right_and_nothing_is_found(kernel: str, ran: dict[
     assert said["eager"]["counters"] == said["races"]["counters"]
 
 
+@pytest.mark.slow
 @needs_dsl
-@pytest.mark.parametrize(("kernel", "mutant"), list(_parameters()))
+@pytest.mark.parametrize(("kernel", "mutant"), [pytest.param(*one, id="-".join((one[0], one[1].name))) for one in ALL])
 def test_a_mutant(kernel: str, mutant: Mutant, ran: dict[tuple[str, str], Any]) -> None:
     said = ran[kernel, mutant.name]
     assert "error" not in said, said["error"]
