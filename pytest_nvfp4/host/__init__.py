@@ -18,8 +18,7 @@ Behind ``torch_cuda``:
 
 - ``tensor``: device tensors and the dispatch of their operators; ``storage``: their untyped storages.
 - ``torch_streams``: ``torch.cuda.Stream`` and ``Event``; ``torch_driver``: other calls of torch that need a driver.
-- ``torch_effects``: the memory that an operator reads and writes, for race detection.
-- ``scaled_mm``, ``half_product``: products that torch's CPU backend lacks or computes in another order.
 
-The state that host code sees (device attributes, memory, streams, launches) is in ``pytest_nvfp4.driver``.
+Operators of torch are executed by ``pytest_nvfp4.machine``. The state that host code sees (device attributes, memory,
+streams, launches) is in ``pytest_nvfp4.driver``.
 """

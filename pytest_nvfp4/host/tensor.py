@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.driver.memory import DeviceMemory, HostBlocks
 from pytest_nvfp4.driver.streams import Streams
-from pytest_nvfp4.host.half_product import half_product, is_half_product
-from pytest_nvfp4.host.scaled_mm import is_block_scaled, scaled_mm, scaled_mm_v2
 from pytest_nvfp4.host.storage import DeviceStorage
-from pytest_nvfp4.host.torch_effects import extent, report
+from pytest_nvfp4.machine.half_product import half_product, is_half_product
+from pytest_nvfp4.machine.scaled_mm import is_block_scaled, scaled_mm, scaled_mm_v2
+from pytest_nvfp4.machine.torch_effects import extent, report
 
 _CPU: Final = torch.device("cpu")
 _DL_CUDA: Final = 2

@@ -21,7 +21,7 @@ from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.host.compile_cache import CompileCache
 from pytest_nvfp4.host.tensor import HostCudaTensor
-from pytest_nvfp4.host.torch_effects import extent
+from pytest_nvfp4.machine.torch_effects import extent
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
 from pytest_nvfp4.sim.provenance.judge import OperandJudge

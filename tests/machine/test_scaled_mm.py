@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pytest_nvfp4.driver.launches import HostSideError
-from pytest_nvfp4.host.scaled_mm import is_block_scaled, scaled_mm, scaled_mm_v2
+from pytest_nvfp4.machine.scaled_mm import is_block_scaled, scaled_mm, scaled_mm_v2
 from tests.host.redirect_worker import TORCH_PRELUDE, run_script
-from tests.host.scaled_operands import operand
+from tests.machine.scaled_operands import operand
 
 
 @pytest.mark.parametrize("kind", ["nvfp4", "mxfp4", "mxfp8"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_nvfp4.host.half_product import LARGEST, half_product, is_half_product
+from pytest_nvfp4.machine.half_product import LARGEST, half_product, is_half_product
 from tests.host.redirect_worker import TORCH_PRELUDE, run_script
 
 
@@ -49,7 +49,7 @@ def test_the_device_multiplies_so_and_the_cpu_as_ever(tmp_path: Path) -> None:
     body = """
 torch.manual_seed(1)
 a, b = torch.randn(64, 512).half(), torch.randn(512, 64).half()
-from pytest_nvfp4.host.half_product import half_product
+from pytest_nvfp4.machine.half_product import half_product
 want = half_product(a, b)
 d, e = a.cuda(), b.cuda()
 made = (d @ e, torch.einsum("mk,kn->mn", d, e), torch.bmm(d[None], e[None])[0])
