@@ -13,6 +13,7 @@ import numpy as np
 
 from pytest_nvfp4.device.job import Simulating
 from pytest_nvfp4.device.worker.sim_findings import worker_finding
+from pytest_nvfp4.sim.memory.coverage import NOBODY
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.session import LaunchRecord, Session
@@ -187,7 +188,7 @@ def _writes(group: int, region: Region, columns: int) -> dict[str, int]:
     return {
         "group": group,
         "elements": int(owner.size),
-        "never": int(np.count_nonzero(owner < 0)),
+        "never": int(np.count_nonzero(owner == NOBODY)),
         "by_two": sum(count for (before, now, _), count in counts.items() if before != now),
         "twice": sum(count for (before, now, _), count in counts.items() if before == now),
         "ctas": int(np.unique(owner[owner >= 0]).size),

@@ -23,7 +23,7 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.lower.layout import SharedLayout
 from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.liveness import Liveness
-from pytest_nvfp4.sim.ptx.roles import results, sources
+from pytest_nvfp4.sim.ptx.roles import products, results, sources
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Label, Module
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.wgmma.registers import accumulators, unfenced
@@ -207,6 +207,8 @@ class Program:
                 members = _members(instruction, emitter)
                 emitter.line(f"if not {emitter.call(converged, 'w', 'm', members)}: return {~instruction.index}")
             self._lower(instruction, emitter)
+            if count := products(instruction):
+                emitter.multiply(count)
         except Unsupported as error:
             # The block raises it when it runs, with the place; blocks that are never reached report nothing.
             emitter.line(f"raise {emitter.call(_again, emitter.constant(error, 'unsupported'))}")

@@ -50,6 +50,8 @@ class Emitter(Operands):
         self._guarded = False
         self._outer = "m"
         self._masks = 0
+        self._products: dict[str, int] = {}
+        """By the name of a mask, the products of its lanes that no line counts yet."""
 
     # ---- for lowerings -------------------------------------------------------------------------------------------
 
@@ -191,13 +193,23 @@ class Emitter(Operands):
         """Write what stands before a block's end: its count of instructions and its stores to the register file."""
         if self._guarded:
             # Inside the guard of an exit: these lines run whether or not lanes leave.
-            before = [f"w.executed += {count}", *stores]
+            before = [f"w.executed += {count}", *self._counted_products("m"), *stores]
             self.lines[-2:-2] = ["    " + text for text in before]
             self.line_at[-2:-2] = [(self._at, "m")] * len(before)
             return
-        self.line(f"w.executed += {count}")
-        for text in stores:
+        for text in (f"w.executed += {count}", *self._counted_products("m"), *stores):
             self.line(text)
+
+    def multiply(self, products: int) -> None:
+        """Count the products of the instruction being lowered, in each active lane."""
+        if self._guarded:
+            self.line(f"w.products += {products} * {self._mask}.bit_count()")
+        else:
+            self._products[self._mask] = self._products.get(self._mask, 0) + products
+
+    def _counted_products(self, mask: str) -> list[str]:
+        products = self._products.pop(mask, 0)
+        return [f"w.products += {products} * {mask}.bit_count()"] if products else []
 
     def outdent(self) -> None:
         """Leave the guard before the instruction's end."""
@@ -233,7 +245,8 @@ class Emitter(Operands):
     def close_region(self, outer: str, *, count: int, results: Sequence[Register], live: frozenset[int]) -> None:
         """End the region of ``open_region``, which held ``count`` instructions."""
         mask = self._mask
-        self.line(f"w.executed += {count}")
+        for text in (f"w.executed += {count}", *self._counted_products(mask)):
+            self.line(text)
         merged = [register for register in dict.fromkeys(results) if register.slot in live]
         if merged:
             self.line(f"if {mask} != {outer}:")

@@ -80,10 +80,12 @@ def _in_space(
             masks = by_region(w, mask, where, op.access, write=True)
             return join([(part, _in_space(w, part, where, b, c, op, space, at)) for part in masks], op.access.bits)
         region, offset, pattern, _ = located
+        memory = w.cta.launch.machine.memory
+        if memory.recent_read is not region:
+            memory.enter(region, write=False)
         if region.initialised is not None or region.owner is not None:
             for part in pattern.offsets.tolist():
                 if region.initialised is not None:
-                    memory = w.cta.launch.machine.memory
                     memory.check_initialised(region, offset + part, op.access.size, what=op.access.opcode)
                 note_reduce(region, offset + part, op.access.size, w.cta.linear)
         data = region.data

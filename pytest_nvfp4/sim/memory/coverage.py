@@ -22,6 +22,10 @@ from numpy.typing import NDArray
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sim.memory.globals import Coverage, Region, contiguous_runs
 
+NOBODY = -1
+"""Owner of an element that was not written."""
+FIRST_REQUEST = -2
+"""Owner of the elements that the first copy or operator of the host's wrote; the next one's is one less."""
 _SHOWN = 8
 """Runs or pairs of CTAs that a finding lists."""
 
@@ -158,7 +162,7 @@ def findings(regions: Iterable[Region]) -> list[Finding]:
 
 def _never(region: Region) -> list[Finding]:
     assert region.owner is not None
-    missing = np.flatnonzero(region.owner < 0)
+    missing = np.flatnonzero(region.owner == NOBODY)
     if not missing.size:
         return []
     total = region.owner.size

@@ -89,7 +89,8 @@ class Region:
     data: NDArray[np.uint8] = field(init=False, repr=False)
     """The bytes, in place."""
     owner: NDArray[np.int32] | None = field(default=None, repr=False)
-    """Writer of each element of ``owner_bytes`` bytes: linear CTA plus ``launch_base``, or -1. None if not watched."""
+    """Writer of each element of ``owner_bytes`` bytes: linear CTA plus ``launch_base``, or negative
+    (see ``memory.coverage``). None if not watched."""
     owner_bytes: int = 1
     launch_base: int = field(default=0, repr=False)
     """Owner number of CTA 0 of this launch; smaller numbers are writers of earlier launches."""
@@ -155,6 +156,14 @@ class Region:
         return f"{self.name} at byte {offset}"
 
 
+@dataclass(slots=True)
+class Touched:
+    """The regions that a launch has read and written so far; an atomic operation is both."""
+
+    reads: set[Region] = field(default_factory=set)
+    writes: set[Region] = field(default_factory=set)
+
+
 class FreedMemory(NamedTuple):
     """An allocation that the host has freed."""
 
@@ -169,8 +178,11 @@ class GlobalMemory:
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._regions: list[Region] = []
-        self.recent = Region("nothing", 0, 0)
-        """Region of the last access. Most accesses hit the same region again, which saves the search."""
+        self._nothing = Region("nothing", 0, 0)
+        self.recent_read = self.recent_written = self._nothing
+        """Regions of the last read and write. Most accesses hit the same one again, which saves the search and the
+        note in ``touched``."""
+        self.touched = Touched()
         self.freed: deque[FreedMemory] = deque(maxlen=_FREED_LIMIT)
 
     def add(self, region: Region) -> Region:
@@ -187,8 +199,24 @@ class GlobalMemory:
         """Remove a region."""
         position = self._regions.index(region)
         del self._starts[position], self._regions[position]
-        if self.recent is region:
-            self.recent = Region("nothing", 0, 0)
+        if self.recent_read is region:
+            self.recent_read = self._nothing
+        if self.recent_written is region:
+            self.recent_written = self._nothing
+
+    def begin_launch(self) -> None:
+        """Start the record of the regions that a launch reads and writes."""
+        self.recent_read = self.recent_written = self._nothing
+        self.touched = Touched()
+
+    def enter(self, region: Region, *, write: bool) -> None:
+        """Record that the launch reads or writes a region, and expect its next such access there."""
+        if write:
+            self.recent_written = region
+            self.touched.writes.add(region)
+        else:
+            self.recent_read = region
+            self.touched.reads.add(region)
 
     def __iter__(self) -> Iterator[Region]:
         return iter(self._regions)
@@ -207,12 +235,13 @@ class GlobalMemory:
         Raises:
             Fault: out of bounds, or a write to a read-only region.
         """
-        region = self.recent
+        region = self.recent_written if write else self.recent_read
         if address < region.start or address + size > region.start + region.size:
             position = bisect.bisect_right(self._starts, address) - 1
             if position < 0 or address + size > self._regions[position].end:
                 raise self.outside(address, size, write=write, what=what)
-            region = self.recent = self._regions[position]
+            region = self._regions[position]
+            self.enter(region, write=write)
         if write and not region.writable:
             raise Fault(
                 "read-only",

@@ -40,13 +40,14 @@ def locate_global(
     base, pattern = pattern_of(address, mask, size)
     low = base + pattern.low
     memory = w.cta.launch.machine.memory
-    region = memory.recent
+    region = memory.recent_written if write else memory.recent_read
     offset = low - region.start
     if offset < 0 or offset + pattern.span > region.size:
         other = memory.find(low)
         if other is None or low + pattern.span > other.end:
             return None
-        region = memory.recent = other
+        region = other
+        memory.enter(region, write=write)
         offset = low - region.start
     if write and not region.writable:
         memory.region(low, size, write=True, what=access.opcode)

@@ -42,7 +42,7 @@ def read_global(w: Warp, mask: int, address: Bits, access: Access, at: int) -> V
     size = access.size
     machine = w.cta.launch.machine
     memory = machine.memory
-    region = memory.recent
+    region = memory.recent_read
     offset = address - region.start
     if offset < 0 or offset + size > region.size:
         region = memory.region(address, size, write=False, what=access.opcode)

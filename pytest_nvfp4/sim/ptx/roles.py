@@ -117,3 +117,13 @@ def _plain(operands: Iterable[Operand]) -> Iterable[Register]:
             yield from _plain(operand.items)
         elif isinstance(operand, Pair):
             yield from _plain((operand.first, operand.second))
+
+
+_PRODUCTS = {"dp4a": 4, "dp2a": 2} | dict.fromkeys(("fma", "mad", "mad24", "madc", "mul", "mul24"), 1)
+_PACKED = frozenset({"f16x2", "bf16x2", "f32x2"})
+
+
+def products(ins: Instruction) -> int:
+    """Return the products that a lane computes; 0 if the opcode is not a scalar or packed multiplication."""
+    count = _PRODUCTS.get(ins.root, 0)
+    return 2 * count if count and not _PACKED.isdisjoint(ins.parts) else count

@@ -42,12 +42,15 @@ class GridPart:
     """Result of a forked process that ran some of a launch's clusters.
 
     Attributes:
+        touched: The addresses of the regions that it read, and of those that it wrote.
         units: Results of the launch's units by class, for those with a method ``part``.
         fault: The fault that stopped the process, as a finding.
         unsupported: Whether that fault is ``Unsupported``.
     """
 
     counters: Counter[str]
+    products: int
+    touched: tuple[frozenset[int], frozenset[int]]
     findings: list[Finding]
     output: list[str]
     units: dict[type, Any]
@@ -96,6 +99,8 @@ class Grid(HasUnits):
         self.dynamic_shared = dynamic_shared
         self.ordinal = ordinal
         self.counters: Counter[str] = Counter()
+        self.products = 0
+        """Products of the scalar and packed multiplications of all lanes."""
         self.findings: list[Finding] = []
         self.output: list[str] = []
         self._printed = 0
@@ -103,6 +108,7 @@ class Grid(HasUnits):
         self.registers_per_thread: int | None = None
         self.counting = False
         self._check(parameters)
+        machine.memory.begin_launch()
         self.shared_bytes = program.shared.static + dynamic_shared
         self._buffers: list[Any] = []
         self.parameters = self._pack(parameters)
@@ -321,6 +327,7 @@ class Grid(HasUnits):
     def begin_part(self) -> None:
         """Reset all results in a forked process, so that the parent can add them to its own."""
         self.counters = Counter()
+        self.products = 0
         self.findings = []
         self.output = []
         self._printed = 0
@@ -330,8 +337,11 @@ class Grid(HasUnits):
 
     def part(self, fault: Fault | None) -> GridPart:
         """Return the result of a forked process. A launch's unit with a method ``part`` adds its own."""
+        touched = self.machine.memory.touched
         return GridPart(
             counters=self.counters,
+            products=self.products,
+            touched=(frozenset(r.start for r in touched.reads), frozenset(r.start for r in touched.writes)),
             findings=self.findings,
             output=self.output,
             units=self.call_units("part"),
@@ -346,6 +356,10 @@ class Grid(HasUnits):
     def absorb(self, part: GridPart) -> Fault | None:
         """Add the result of a forked process, and return its fault."""
         self.counters.update(part.counters)
+        self.products += part.products
+        touched, regions = self.machine.memory.touched, list(self.machine.memory)
+        touched.reads.update(region for region in regions if region.start in part.touched[0])
+        touched.writes.update(region for region in regions if region.start in part.touched[1])
         known = {(f.kind, f.where.at if f.where else None): index for index, f in enumerate(self.findings)}
         for finding in part.findings:
             index = known.get((finding.kind, finding.where.at if finding.where else None))

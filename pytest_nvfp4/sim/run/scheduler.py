@@ -184,6 +184,7 @@ class Scheduler:
         for role in warp.does:
             self.grid.counters[f"warp{warp.index}.{role}"] += 1
         self.grid.counters["instructions"] += warp.executed
+        self.grid.products += warp.products
         self.grid.machine.changes += 1
         cta.call_units("warp_exited", warp)
         if cta.exited == len(cta.warps):

@@ -12,6 +12,7 @@ from pytest_nvfp4.driver.launches import Launch
 from pytest_nvfp4.driver.streams import Streams
 from pytest_nvfp4.finding import Finding, Where
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.memory.globals import Touched
 from pytest_nvfp4.sim.races.host_order import HostOrder
 from pytest_nvfp4.sim.races.launch_overlap import Overlap
 from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
@@ -35,6 +36,15 @@ class LaunchRecord:
     output: str
     barriers: BarrierLog | None = None
     """The operations on mbarriers, if they were logged."""
+    multiply_adds: int = 0
+    """Products of its matrix instructions and of its scalar and packed multiplications, padding included."""
+    touched: Touched = field(default_factory=Touched)
+    """The regions that it read and wrote."""
+
+
+def _multiply_adds(grid: Grid) -> int:
+    counters = grid.counters
+    return grid.products + counters["mma.flops"] // 2 + counters["mma.macs"] + counters["wgmma.macs"]
 
 
 @dataclass(slots=True)
@@ -130,7 +140,17 @@ class Session:
             if trace is not None:
                 trace.end()
             self.machine.barrier_log = None
-            self.launches.append(LaunchRecord(launch, grid.counters, tuple(grid.findings), "".join(grid.output), log))
+            self.launches.append(
+                LaunchRecord(
+                    launch,
+                    grid.counters,
+                    tuple(grid.findings),
+                    "".join(grid.output),
+                    log,
+                    multiply_adds=_multiply_adds(grid),
+                    touched=self.machine.memory.touched,
+                )
+            )
             grid.close()
 
     def _before(self, launch: Launch) -> LaunchRecord | None:

@@ -75,12 +75,13 @@ class Warp(HasUnits):
         tid: ``(x, y, z)``, each an int or an array of uint32.
         elected: Result of ``elect.sync`` when all 32 lanes execute it.
         executed: Number of executed instructions.
+        products: Number of products of scalar and packed multiplications, each lane's counted.
         does: Kinds of asynchronous and matrix instructions that it has executed, which make its role.
     """
 
     __slots__ = (
-        "cta", "current", "does", "elected", "executed", "groups", "index", "live", "meeting", "queued", "registers",
-        "tid",
+        "cta", "current", "does", "elected", "executed", "groups", "index", "live", "meeting", "products", "queued",
+        "registers", "tid",
     )  # fmt: skip
 
     def __init__(self, cta: Cta, index: int, *, registers: list[Any]) -> None:
@@ -95,6 +96,7 @@ class Warp(HasUnits):
         lane = cta.launch.machine.elected_lane or 0
         self.elected: tuple[int, lanes.Predicate] = lane, lanes.ONE_HOT[lane]
         self.executed = 0
+        self.products = 0
         self.does: set[str] = set()
         self.meeting = Meeting()
 

@@ -20,6 +20,11 @@ def test_outputs_and_counters_are_the_same(processes: int) -> None:
     assert (alone["out"] == shared["out"]).all()
     assert (shared["out"] != 0).all()
     assert alone.grid.counters == shared.grid.counters
+    assert alone.grid.products == shared.grid.products > CTAS * 32 * 300
+    for ran in (alone, shared):
+        touched = ran.grid.machine.memory.touched
+        assert {region.name for region in touched.reads} == {"the kernel's parameters"}
+        assert {region.name for region in touched.writes} == {"out"}
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
