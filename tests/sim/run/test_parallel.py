@@ -23,7 +23,7 @@ def test_outputs_and_counters_are_the_same(processes: int) -> None:
     assert alone.grid.products == shared.grid.products > CTAS * 32 * 300
     for ran in (alone, shared):
         touched = ran.grid.machine.memory.touched
-        assert {region.name for region in touched.reads} == {"the kernel's parameters"}
+        assert not touched.reads, "parameters are no allocation"
         assert {region.name for region in touched.writes} == {"out"}
 
 

@@ -1,0 +1,190 @@
+"""Who wrote the outputs of a call, and what they descend from.
+
+The ledger sees every executed request. Copies and operators are known byte by byte, a launch by the allocations that
+it read and wrote: what it wrote descends from all that it read. Elements of C have an exact writer
+(``Region.owner``: a CTA of a launch, or ``FIRST_REQUEST - n`` for the n-th copy or operator).
+
+Whatever the host sends after it has read bytes that descend from inputs (bytes, scalars, parameters, code) may depend
+on what it read, so it is named in the origins of what it is written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from pytest_nvfp4.driver.streams import Extent
+from pytest_nvfp4.machine.requests import Executed, Kind
+from pytest_nvfp4.sim.descent.effects import computes, is_copy, updates
+from pytest_nvfp4.sim.descent.origins import NOTHING, Held, HostRead, HostWrite, Origins, Writer, union
+from pytest_nvfp4.sim.descent.ranges import Ranges, span
+from pytest_nvfp4.sim.memory.coverage import FIRST_REQUEST, NOBODY
+from pytest_nvfp4.sim.memory.globals import Region
+from pytest_nvfp4.sim.run.session import LaunchRecord, Session
+
+
+class _Launched(NamedTuple):
+    """A launch of this call: its writer, its origins, and the owner number of its first CTA in each output."""
+
+    writer: Writer
+    origins: Origins
+    bases: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The elements of an output that one request wrote last.
+
+    Attributes:
+        writer: Who wrote them; None for nobody.
+        origins: What they descend from.
+        elements: Their indices, in row-major order of the output; None if only the allocation is known.
+    """
+
+    writer: Writer | None
+    origins: Origins
+    elements: np.ndarray[tuple[int], np.dtype[np.intp]] | None
+
+
+class Ledger:
+    """The observer of executed requests (``machine.requests.Observer``) that knows who wrote what.
+
+    Args:
+        session: The simulated device; its last launch is that of a request of ``Kind.LAUNCH``.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._ranges = Ranges()
+        self._outputs: Sequence[Region] = ()
+        self._launched: list[_Launched] = []
+        self._requested: list[Written] = []
+        self._read: HostRead | None = None
+
+    def begin(self, *, given: Sequence[Extent], outputs: Sequence[Region]) -> None:
+        """Begin a call, whose inputs the judge has just written to ``given``.
+
+        ``outputs`` are the regions of C that it has poisoned; their owners are recorded (``Region.watch``).
+        """
+        self._outputs = outputs
+        self._launched, self._requested = [], []
+        # Launches of earlier calls did none of this call's work.
+        self._ranges.change(lambda held: replace(held, origins=replace(held.origins, launches=frozenset())))
+        for extent in given:
+            low, high, _ = span(extent)
+            self._ranges.set(low, high, Held(Origins(inputs=True)))
+        for region in outputs:
+            self._ranges.clear(region.start, region.end)
+
+    def executed(self, request: Executed) -> None:
+        """See ``machine.requests.Observer``."""
+        match request.kind:
+            case Kind.ALLOCATE | Kind.FREE:
+                for extent in request.writes:
+                    low, high, _ = span(extent)
+                    self._ranges.clear(low, high)
+            case Kind.LAUNCH:
+                self._launch(request, self._session.launches[-1])
+            case _:
+                self._wrote(request)
+        if request.to_host and any(held.origins.inputs for held in self._held(request.reads)):
+            self._read = HostRead(request.what, request.line)
+
+    # ---- requests ------------------------------------------------------------------------------------------------
+
+    def _sent(self, request: Executed) -> Origins:
+        """Return the origins of what the host sends with a request, which may depend on all that it has read."""
+        if self._read is None:
+            return NOTHING
+        return Origins(inputs=True, host=frozenset({HostWrite(request.what, request.line, self._read)}))
+
+    def _wrote(self, request: Executed) -> None:
+        if not request.writes:
+            return
+        operands = [union(held.origins for held in self._held([extent])) for extent in request.reads]
+        if request.kind is Kind.OPERATOR and updates(request.operator):
+            operands += [union(held.origins for held in self._held([extent])) for extent in request.writes]
+        on_device = request.kind in (Kind.OPERATOR, Kind.FILL) and not (
+            is_copy(request.operator) and not request.reads and request.from_host
+        )
+        on_device |= request.kind is Kind.COPY and bool(request.reads)
+        writer = Writer("operator" if on_device else "copy", request.what, request.line)
+        origins = union([*operands, self._sent(request)])
+        if request.kind is Kind.OPERATOR:
+            descending = sum(operand.inputs for operand in operands)
+            if computes(request.operator, descending):
+                origins |= Origins(inputs=True, computed=frozenset({writer}))
+        held = Held(origins, frozenset({writer}))
+        number = FIRST_REQUEST - len(self._requested)
+        self._requested.append(Written(writer, origins, None))
+        for extent in request.writes:
+            low, high, dense = span(extent)
+            if dense:
+                self._ranges.set(low, high, held)
+            else:
+                self._ranges.mix(low, high, held)
+            for region in self._outputs:
+                if low < region.end and region.start < high:
+                    _own(region, extent, number)
+
+    def _launch(self, request: Executed, record: LaunchRecord) -> None:
+        number = len(self._session.launches) - 1
+        touched = record.touched
+        read = [Extent(region.start, region.size) for region in touched.reads]
+        writer = Writer("launch", request.what, request.line, number)
+        sources = [held.origins for held in self._held(read)]
+        origins = union([*sources, self._sent(request), Origins(launches=frozenset({number}))])
+        held = Held(origins, frozenset({writer}))
+        for region in touched.writes:
+            self._ranges.mix(region.start, region.end, held)
+        self._launched.append(_Launched(writer, origins, tuple(region.launch_base for region in self._outputs)))
+
+    def _held(self, extents: Sequence[Extent]) -> list[Held]:
+        return [held for extent in extents for held in self._ranges.over(*span(extent)[:2])]
+
+    # ---- answers -------------------------------------------------------------------------------------------------
+
+    def written(self, output: int) -> list[Written]:
+        """Return who wrote the elements of an output of this call, by its position in ``begin``."""
+        owner = self._outputs[output].owner
+        assert owner is not None
+        result = []
+        bases = np.array([launched.bases[output] for launched in self._launched])
+        launch = np.searchsorted(bases, owner, side="right") - 1 if bases.size else np.zeros(owner.size, np.intp)
+        if (nobody := np.flatnonzero(owner == NOBODY)).size:
+            result.append(Written(None, NOTHING, nobody))
+        for number in np.unique(owner[owner <= FIRST_REQUEST]).tolist():
+            result.append(replace(self._requested[FIRST_REQUEST - number], elements=np.flatnonzero(owner == number)))
+        for index in np.unique(launch[owner >= 0]).tolist():
+            launched = self._launched[index]
+            elements = np.flatnonzero((owner >= 0) & (launch == index))
+            result.append(Written(launched.writer, launched.origins, elements))
+        return result
+
+    def written_to(self, extent: Extent) -> list[Written]:
+        """Return who may have written any byte of a tensor of the kernel's own."""
+        held = self._held([extent])
+        origins = union(one.origins for one in held)
+        writers = sorted({writer for one in held for writer in one.writers}, key=repr)
+        return [Written(writer, origins, None) for writer in writers] or [Written(None, NOTHING, None)]
+
+    def multiply_adds(self, launches: frozenset[int]) -> int:
+        """Return the multiply-adds of some launches of this session."""
+        return sum(self._session.launches[number].multiply_adds for number in launches)
+
+
+def _own(region: Region, extent: Extent, number: int) -> None:
+    """Set the owner of the elements of an output that a strided array overlaps."""
+    assert region.owner is not None
+    unit = region.owner_bytes
+    places = np.array([extent.address - region.start], np.int64)
+    for length, stride in zip(extent.shape, extent.strides, strict=True):
+        places = (places[:, None] + np.arange(length, dtype=np.int64) * stride).ravel()
+    first, last = places // unit, (places + extent.size - 1) // unit
+    while first.size:
+        inside = (first >= 0) & (first < region.owner.size)
+        region.owner[first[inside]] = number
+        first, last = first[first < last] + 1, last[first < last]

@@ -1,0 +1,194 @@
+"""Who wrote each element of C, and what it descends from."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_nvfp4.driver.streams import Extent
+from tests.sim.descent.ledgers import BYTES, COPY, ELEMENTS, Bench, line
+
+
+def test_a_launch_passes_on_what_it_read() -> None:
+    bench = Bench()
+    bench.launch(bench.a, bench.out, at=7)
+    written = bench.one()
+    assert written.writer is not None
+    assert (written.writer.kind, written.writer.line) == ("launch", line(7))
+    assert written.origins.inputs
+    assert written.origins.launches == {0}
+    assert not written.origins.host
+    assert not written.origins.computed
+
+
+def test_a_launch_descends_from_no_memory_that_it_did_not_read() -> None:
+    bench = Bench()
+    zeros = bench.buffer()
+    bench.operator("zeros", to=zeros)
+    bench.launch(zeros, bench.out)
+    assert not bench.one().origins.inputs
+
+
+def test_a_chain_of_launches_counts_all_of_them_and_no_others() -> None:
+    bench = Bench()
+    scratch, other = bench.buffer(), bench.buffer()
+    bench.launch(bench.a, scratch)
+    bench.launch(bench.a, other)
+    bench.launch(scratch, bench.out)
+    assert bench.one().origins.launches == {0, 2}
+
+
+def test_atomics_read_what_they_update() -> None:
+    bench = Bench()
+    tainted = bench.buffer()
+    bench.read(bench.a)
+    bench.upload(tainted)
+    atom = COPY.replace("ld.global.b32 %r2, [%rd2]", "atom.global.add.u32 %r2, [%rd2], 0")
+    before = bench.session.launches
+    assert not before
+    bench.launch(tainted, bench.out, body=atom)
+    assert any(write.what == "cuMemcpyHtoD" for write in bench.one().origins.host)
+
+
+def test_requests_own_exactly_the_elements_that_they_wrote() -> None:
+    bench = Bench()
+    bench.launch(bench.a, bench.out)
+    every_other = Extent(bench.c.start + 2, 2, (8,), (4,))
+    bench.upload(every_other, at=3)
+    bench.operator("zero_", to=Extent(bench.c.start + 64, 8), at=4)
+    kernel, copy, operator = sorted(
+        bench.written(), key=lambda one: -len(one.elements if one.elements is not None else ())
+    )
+    assert [one.writer.kind for one in (kernel, copy, operator) if one.writer] == ["launch", "copy", "operator"]
+    assert copy.elements is not None
+    assert copy.elements.tolist() == [1, 3, 5, 7, 9, 11, 13, 15]
+    assert operator.elements is not None
+    assert operator.elements.tolist() == [32, 33, 34, 35]
+    bench.launch(bench.a, bench.out, at=5)
+    assert bench.one().origins.launches == {1}, "the last launch overwrote all of it"
+
+
+def test_what_nobody_wrote_is_said() -> None:
+    bench = Bench()
+    bench.operator("fill_", to=Extent(bench.c.start, BYTES - 2))
+    nobody = bench.written()[0]
+    assert nobody.writer is None
+    assert nobody.elements is not None
+    assert nobody.elements.tolist() == [ELEMENTS - 1]
+
+
+def test_host_bytes_count_only_after_a_read_of_what_descends_from_inputs() -> None:
+    bench = Bench()
+    table, flag = bench.buffer(), bench.buffer()
+    bench.operator("zeros", to=flag)
+    bench.read(flag)
+    bench.upload(table)
+    bench.launch(table, bench.out)
+    assert not bench.one().origins.host
+    bench.launch(bench.a, flag)
+    bench.read(flag, at=11)
+    bench.upload(table, at=12)
+    bench.begin()
+    bench.launch(table, bench.out, at=13)
+    found = {(write.what, write.line, write.after.line) for write in bench.one().origins.host}
+    assert found == {("cuMemcpyHtoD", line(12), line(11)), ("kernel", line(13), line(11))}
+
+
+@pytest.mark.parametrize("name", ["mm", "_scaled_mm", "sum", "einsum", "unheard_of"])
+def test_operators_that_compute_from_inputs_are_named_through_launches(name: str) -> None:
+    bench = Bench()
+    scratch = bench.buffer()
+    bench.operator(name, bench.a, to=scratch, at=5)
+    bench.launch(scratch, bench.out)
+    assert [(writer.name, writer.line) for writer in bench.one().origins.computed] == [(f"torch's {name}", line(5))]
+
+
+@pytest.mark.parametrize("name", ["copy_", "clone", "cat", "bitwise_or", "mul", "index", "_to_copy", "permute_copy"])
+def test_movement_and_conversion_of_one_tensor_compute_nothing(name: str) -> None:
+    bench = Bench()
+    scratch, constant = bench.buffer(), bench.buffer()
+    bench.operator("full", to=constant)
+    bench.operator(name, bench.a, constant, to=scratch)
+    bench.operator("copy_", scratch, to=bench.out)
+    written = bench.one()
+    assert written.origins.inputs
+    assert not written.origins.computed
+
+
+@pytest.mark.parametrize("name", ["mul", "add", "sub_", "index", "minimum"])
+def test_two_operands_that_descend_from_inputs_are_a_computation(name: str) -> None:
+    bench = Bench()
+    b, scratch = bench.buffer(), bench.buffer()
+    bench.operator("copy_", bench.a, to=b)
+    bench.operator(name, bench.a, b, to=scratch)
+    bench.operator("copy_", scratch, to=bench.out)
+    assert bench.one().origins.computed
+
+
+def test_an_operator_in_place_computes_from_what_was_there() -> None:
+    bench = Bench()
+    scratch = bench.buffer()
+    bench.launch(bench.a, scratch)
+    bench.operator("add_", bench.a, to=scratch)
+    bench.operator("copy_", scratch, to=bench.out)
+    assert bench.one().origins.computed
+    assert bench.one().origins.launches == {0}
+
+
+def test_a_sum_of_constants_computes_nothing_from_inputs() -> None:
+    bench = Bench()
+    sizes, scratch = bench.buffer(), bench.buffer()
+    bench.upload(sizes)
+    bench.operator("cumsum", sizes, to=scratch)
+    bench.launch(scratch, bench.out)
+    assert not bench.one().origins.computed
+
+
+def test_a_new_allocation_at_an_old_address_holds_nothing() -> None:
+    bench = Bench()
+    scratch = bench.buffer()
+    bench.operator("mm", bench.a, to=scratch)
+    bench.operator("empty", to=scratch)
+    bench.launch(scratch, bench.out)
+    assert not bench.one().origins.computed
+
+
+def test_scalars_after_a_read_are_host_bytes_too() -> None:
+    bench = Bench()
+    bench.operator("_local_scalar_dense", bench.a, at=2)
+    bench.operator("fill_", to=bench.out, host=8, at=3)
+    (write,) = bench.one().origins.host
+    assert (write.line, write.after.line) == (line(3), line(2))
+
+
+def test_the_writers_of_a_tensor_of_the_kernels_own_are_those_of_its_bytes() -> None:
+    bench = Bench()
+    own = bench.buffer(2 * BYTES)
+    half = Extent(own.address, BYTES)
+    bench.launch(bench.a, half)
+    assert [one.writer.kind for one in bench.ledger.written_to(half) if one.writer] == ["launch"]
+    bench.upload(half)
+    assert [one.writer.kind for one in bench.ledger.written_to(half) if one.writer] == ["copy"]
+    bench.launch(bench.a, own)
+    assert [one.writer.kind for one in bench.ledger.written_to(half) if one.writer] == ["copy", "launch"]
+    assert bench.ledger.written_to(Extent(bench.buffer().address, BYTES))[0].writer is None
+
+
+def test_launches_of_earlier_calls_did_no_work_of_this_one() -> None:
+    bench = Bench()
+    scratch = bench.buffer()
+    bench.launch(bench.a, scratch)
+    bench.begin()
+    bench.launch(scratch, bench.out)
+    assert bench.one().origins.launches == {1}
+
+
+def test_multiply_adds_are_counted_by_lane_with_guards_and_regions() -> None:
+    bench = Bench()
+    body = (
+        "mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 4; mov.b32 %f1, 0f3F800000;"
+        "fma.rn.f32 %f2, %f1, %f1, %f1; mul.rn.f16x2 %r3, %r1, %r1; dp4a.u32.u32 %r4, %r1, %r1, %r1;"
+        "@%p1 fma.rn.f32 %f2, %f1, %f1, %f1; @!%p1 bra SKIP; mul.lo.u32 %r5, %r1, %r1; SKIP: add.u32 %r6, %r1, %r1;"
+    )
+    bench.launch(bench.a, body=body, ctas=3)
+    assert bench.session.launches[0].multiply_adds == 3 * (32 * (1 + 2 + 4) + 4 + 4)
+    assert bench.ledger.multiply_adds(frozenset({0})) == bench.session.launches[0].multiply_adds
