@@ -7,9 +7,15 @@ dataclasses as fields of its models.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
 
+from pytest_nvfp4.text import clip
+
+_MOST_CHARACTERS = 30_000
+"""Characters of each text of a finding that are kept; a worker's own limits are lower."""
+_MOST_NOTES = 200
+_MOST_PATH = 4096
 _FIGURES = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 
 
@@ -47,7 +53,8 @@ class Finding:
     Attributes:
         kind: Stable identifier: ``import``, ``compile``, ``run``, ``contract``, ``entry``, ``exit``, ``no-compile``,
             ``poisoned``, ``memory``, ``capture``, ``options``, ``environment``, ``crash``, ``timeout``, ``vanished``
-            or ``internal`` from the toolchain; ``out-of-bounds``, ``tmem``, ``deadlock``, ``race``, ... from the
+            or ``internal`` from the toolchain; ``answer`` if data from outside was refused (``isolation.door``), and
+            ``more`` for findings that were left out; ``out-of-bounds``, ``tmem``, ``deadlock``, ``race``, ... from the
             simulator.
         message: What happened and why it is wrong, with values and addresses.
         severity: ``error`` fails the trace or check, ``warning`` does not.
@@ -81,6 +88,25 @@ class Finding:
             return f"{self.file}:{self.line}"
         first, _, _ = self.message.partition("\n")
         return f"{self.kind}: {_FIGURES.sub('#', first)}"
+
+    def bounded(self) -> Finding:
+        """Return the finding with clipped texts, for one from outside. Raises ValueError for an impossible line."""
+        if self.line is not None and not 0 <= self.line < 1 << 31:
+            raise ValueError("the line of a finding is out of range")
+        if self.file is not None and (len(self.file) > _MOST_PATH or "\0" in self.file):
+            raise ValueError("the file of a finding has a name that no file can have")
+        notes = tuple(clip(note, _MOST_CHARACTERS) for note in self.notes[:_MOST_NOTES])
+        if len(self.notes) > _MOST_NOTES:
+            notes += (f"and {len(self.notes) - _MOST_NOTES} more notes",)
+        return replace(
+            self,
+            kind=clip(self.kind, 100),
+            message=clip(self.message, _MOST_CHARACTERS),
+            text=None if self.text is None else clip(self.text, _MOST_CHARACTERS),
+            detail=clip(self.detail, _MOST_CHARACTERS),
+            hint=clip(self.hint, _MOST_CHARACTERS),
+            notes=notes,
+        )
 
     def __str__(self) -> str:
         place = ""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, TypeAdapter
 
+from pytest_nvfp4.device.answer import check_result, refused
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.result import (
     CaseReport,
@@ -24,10 +24,64 @@ from pytest_nvfp4.device.result import (
 )
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation import Outcome
-from pytest_nvfp4.toolchain.trace import FINDING
+from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.isolation.door.fields import MOST_EVENTS, STRICT, Index, Name, Seconds, Sha256
+from pytest_nvfp4.isolation.door.json_values import read_json, read_lines
+from pytest_nvfp4.isolation.door.models import validated
+from pytest_nvfp4.toolchain.trace import FINDING, MOST_FINDINGS, more_findings
 
 _OUTPUT_CHARACTERS = 20_000
 _DETAIL_CHARACTERS = 4_000
+_EVENT = "the worker's event"
+
+
+class _Begin(BaseModel):
+    model_config = STRICT
+    word: Name
+
+
+class _Stage(BaseModel):
+    model_config = STRICT
+    name: Name
+    seconds: Seconds = 0.0
+
+
+class _Status(BaseModel):
+    model_config = STRICT
+    status: Status
+
+
+class _Late(BaseModel):
+    """A later hash of an output that was sent; ``after`` is the call that changed it."""
+
+    model_config = STRICT
+    call: Index
+    case: Index
+    group: Index
+    sha256: Sha256
+    after: Index | None = None
+
+
+class _End(BaseModel):
+    model_config = STRICT
+    sha256: Name = ""
+
+
+_MODELS: dict[str, type[BaseModel] | TypeAdapter[Finding]] = {
+    "begin": _Begin,
+    "stage": _Stage,
+    "finding": FINDING,
+    "status": _Status,
+    "device": DeviceInfo,
+    "output": GroupOutput,
+    "late": _Late,
+    "case": CaseReport,
+    "measurement": Measurement,
+    "sample": RoundSample,
+    "simulated": SimulatedCall,
+    "end": _End,
+}
+"""What each event of a worker carries (see ``worker.events``)."""
 
 
 class _Events:
@@ -37,74 +91,109 @@ class _Events:
         stage: What the worker did last.
         ended: Whether it has sent its last event.
         intact: Whether every line came from the worker (see ``worker.events``).
+        refused: Why an event was refused, which ends the reading; None if none was.
     """
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
         self.status: Status | None = None
         self.device: DeviceInfo | None = None
-        self.outputs: dict[tuple[int, int, int], dict[str, Any]] = {}
-        self.cases: list[CaseReport] = []
-        self.measurements: list[Measurement] = []
-        self.samples: list[RoundSample] = []
-        self.simulated: list[SimulatedCall] = []
+        self.outputs: dict[tuple[int, int, int], GroupOutput] = {}
+        self.cases: dict[tuple[int, int], CaseReport] = {}
+        self.measurements: dict[int, Measurement] = {}
+        self.samples: dict[tuple[int, int], RoundSample] = {}
+        self.simulated: dict[tuple[int, int], SimulatedCall] = {}
         self.stage = "start"
         self.ended = False
         self.intact = True
+        self.refused: DoorError | None = None
+        self._left_out = 0
+        self._left_out_errors = False
 
     def read(self, data: bytes) -> None:
-        """Read all lines of the result pipe, up to the first that is damaged."""
+        """Read all lines of the result pipe, up to the first that is refused."""
         digest = hashlib.sha256()
-        for line in data.splitlines(keepends=True):
-            try:
-                event = json.loads(line)
-                if self.ended or (event["event"] == "end" and event.get("sha256") != digest.hexdigest()):
+        whole = data.rfind(b"\n") + 1  # a process that was killed leaves a part of a line
+        try:
+            for number, (line, event) in enumerate(read_lines(data[:whole], source=_EVENT, most=MOST_EVENTS), start=1):
+                source = f"{_EVENT} number {number}"
+                if not isinstance(event, dict) or not isinstance(name := event.pop("event", None), str):
+                    raise DoorError(source, "is no object with the name of an event")
+                if self.ended or (name == "end" and event.get("sha256") != digest.hexdigest()):
                     self.intact = False
                 digest.update(line)
-                self._add(event)
-            except (ValueError, KeyError, TypeError, ValidationError) as error:
-                self.damaged(error)
-                break
+                self._add(name, event, source)
+        except DoorError as error:
+            self.refused = error
+            self.intact = _last_fits(data[:whole])
+        if self.ended and whole < len(data):
+            self.intact = False
+        if self._left_out:
+            severity: Literal["error", "warning"] = "error" if self._left_out_errors else "warning"
+            self.findings.append(more_findings(self._left_out, severity=severity))
 
-    def damaged(self, error: Exception) -> None:
-        """Record that an event cannot be read."""
-        self.findings.append(Finding(kind="internal", message=f"an event of the worker cannot be read: {error}"))
-        self.status = "error"
-
-    def _add(self, event: dict[str, Any]) -> None:
-        match event.pop("event"):
-            case "begin":
-                pass
+    def _add(self, name: str, event: dict[str, Any], source: str) -> None:
+        if (model := _MODELS.get(name)) is None:
+            raise DoorError(source, f"is of the unknown kind {name[:40]!r}")
+        made: Any = validated(model, event, source=source)
+        match name:
             case "stage":
-                self.stage = str(event["name"])
+                self.stage = made.name
+            case "finding" if len(self.findings) < MOST_FINDINGS:
+                self.findings.append(made)
             case "finding":
-                self.findings.append(FINDING.validate_python(event))
+                self._left_out += 1
+                self._left_out_errors |= made.severity == "error"
             case "status":
-                self.status = event["status"]
+                if self.status is not None and self.status != made.status:
+                    raise DoorError(source, f"contradicts the status {self.status} of an earlier one")
+                self.status = made.status
             case "device":
-                self.device = DeviceInfo.model_validate(event)
+                if self.device is not None and self.device != made:
+                    raise DoorError(source, "describes another device than an earlier one")
+                self.device = made
             case "output":
-                self.outputs[_output_key(event)] = {**event, "late_sha256": None}
+                _once(self.outputs, (made.case, made.call, made.group), made, source)
             case "late":
-                late = {"late_sha256": str(event["sha256"]), "late_after": event.get("after")}
-                self.outputs[_output_key(event)] |= late
+                self._late(made, source)
             case "case":
-                self.cases.append(CaseReport.model_validate(event))
+                _once(self.cases, (made.case, made.call), made, source)
             case "measurement":
-                self.measurements.append(Measurement.model_validate(event))
+                _once(self.measurements, made.case, made, source)
             case "sample":
-                self.samples.append(RoundSample.model_validate(event))
+                _once(self.samples, (made.case, made.call), made, source)
             case "simulated":
-                self.simulated.append(SimulatedCall.model_validate(event))
+                _once(self.simulated, (made.case, made.call), made, source)
             case "end":
                 self.ended = True
-            case other:
-                raise ValueError(f"unknown event {other!r}")
+
+    def _late(self, late: _Late, source: str) -> None:
+        key = (late.case, late.call, late.group)
+        output = self.outputs.get(key)
+        if output is None:
+            raise DoorError(source, f"is about an output that was not sent: case, call and group {key}")
+        if output.late_sha256 is not None:
+            raise DoorError(source, f"repeats an earlier one: case, call and group {key}")
+        self.outputs[key] = output.model_copy(update={"late_sha256": late.sha256, "late_after": late.after})
 
 
-def _output_key(event: dict[str, Any]) -> tuple[int, int, int]:
-    """Return the case, call and group of an output; a benchmark numbers the calls of each case from 0."""
-    return int(event["case"]), int(event["call"]), int(event["group"])
+def _last_fits(lines: bytes) -> bool:
+    """Return whether the last of some lines is no ``end``, or has the hash of the lines before it."""
+    before = lines[: lines.rfind(b"\n", 0, len(lines) - 1) + 1]
+    try:
+        last = read_json(lines[len(before) :], source=_EVENT)
+    except DoorError:
+        return True
+    if not isinstance(last, dict) or last.get("event") != "end":
+        return True
+    return bool(last.get("sha256") == hashlib.sha256(before).hexdigest())
+
+
+def _once(made: dict[Any, Any], key: object, value: object, source: str) -> None:
+    """Add an entry. Raises DoorError if there is one with this key."""
+    if key in made:
+        raise DoorError(source, f"repeats an earlier one: {key}")
+    made[key] = value
 
 
 def assemble(job: Job, outcome: Outcome, *, source_names: Mapping[str, str] | None = None) -> Result:
@@ -127,35 +216,40 @@ def assemble(job: Job, outcome: Outcome, *, source_names: Mapping[str, str] | No
             "to a descriptor that is not its own"
         )
         events.findings.append(Finding(kind="crash", message=message))
-    elif not events.ended or outcome.returncode != 0:
+    elif outcome.returncode != 0 or not (events.ended or events.refused):
         status = "crashed"
         events.findings.append(_abnormal_end("crash", "the process", events.stage, outcome))
     elif not events.intact:
         status = "cheated"
         message = "the worker's result contains events that the worker did not send: the kernel wrote to its pipe"
         events.findings.append(Finding(kind="cheat", message=message))
-    try:
-        outputs = tuple(GroupOutput.model_validate(output) for output in events.outputs.values())
-    except ValidationError as error:
-        outputs, status = (), "error"
-        events.damaged(error)
+    elif events.refused is not None:
+        return refused(job, events.refused).model_copy(update=_output(outcome))
     names = source_names or {}
-    return Result(
+    result = Result(
         job=job.id,
         status=status,
         findings=_with_user_files(events.findings, names),
         device=events.device,
-        outputs=outputs,
+        outputs=tuple(events.outputs.values()),
         cases=tuple(
-            report.model_copy(update={"findings": _with_user_files(report.findings, names)}) for report in events.cases
+            report.model_copy(update={"findings": _with_user_files(report.findings, names)})
+            for report in events.cases.values()
         ),
-        measurements=tuple(events.measurements),
-        samples=tuple(events.samples),
-        simulated=tuple(_call_with_user_files(call, names) for call in events.simulated),
-        stdout=outcome.stdout.text[-_OUTPUT_CHARACTERS:],
-        stderr=outcome.stderr.text[-_OUTPUT_CHARACTERS:],
-        wall_s=round(outcome.wall_s, 3),
+        measurements=tuple(events.measurements.values()),
+        samples=tuple(events.samples.values()),
+        simulated=tuple(_call_with_user_files(call, names) for call in events.simulated.values()),
     )
+    return check_result(job, result.model_copy(update=_output(outcome)))
+
+
+def _output(outcome: Outcome) -> dict[str, Any]:
+    """Return the fields of a result that follow from the end of the process."""
+    return {
+        "stdout": outcome.stdout.text[-_OUTPUT_CHARACTERS:],
+        "stderr": outcome.stderr.text[-_OUTPUT_CHARACTERS:],
+        "wall_s": round(outcome.wall_s, 3),
+    }
 
 
 def _abnormal_end(kind: str, subject: str, stage: str, outcome: Outcome) -> Finding:

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from pytest_nvfp4 import schedules
+from pytest_nvfp4.isolation.door.fields import STRICT
 from pytest_nvfp4.problem import Group, Problem
 
 SCHEMA: Literal[1] = 1
@@ -21,9 +22,9 @@ Action = Literal["probe", "verify", "benchmark", "simulate"]
 
 
 class Model(BaseModel):
-    """An immutable model without unknown fields."""
+    """An immutable model without unknown fields and without numbers that are not finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = STRICT
 
 
 class SourceFile(Model):

@@ -9,12 +9,28 @@ import base64
 import hashlib
 import zlib
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pytest_nvfp4.device.job import SCHEMA, Model
-from pytest_nvfp4.toolchain.trace import ReportedFinding
+from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.isolation.door.fields import (
+    MOST_EVENTS,
+    Count,
+    Extent,
+    Index,
+    Microseconds,
+    Name,
+    Output,
+    Seconds,
+    Sentence,
+    Sha256,
+    Size,
+)
+from pytest_nvfp4.isolation.door.files import file_name_problem, read_below
+from pytest_nvfp4.isolation.door.packing import from_base64, inflate
+from pytest_nvfp4.toolchain.trace import ReportedFindings
 
 Status = Literal["passed", "failed", "error", "unsupported", "unavailable", "timeout", "crashed", "cheated"]
 """
@@ -29,6 +45,10 @@ timeout      the job did not finish within its deadline
 crashed      the process ended before it had sent its result
 cheated      the outputs or times are forged
 """
+
+
+RECORD_BYTES = 512 << 20
+"""Largest size of the record of a simulated call (a timeline, a protocol) that is read."""
 
 
 class DeviceInfo(Model):
@@ -48,16 +68,16 @@ class DeviceInfo(Model):
         simulated: Whether it is a simulator.
     """
 
-    name: str
-    capability: tuple[int, int]
-    driver: str | None = None
-    sms: int | None = None
-    l2_bytes: int | None = None
-    memory_bytes: int | None = None
-    uuid: str | None = None
-    torch: str | None = None
-    dsl: str | None = None
-    python: str | None = None
+    name: Name
+    capability: tuple[Index, Index]
+    driver: Name | None = None
+    sms: Index | None = None
+    l2_bytes: Size | None = None
+    memory_bytes: Size | None = None
+    uuid: Name | None = None
+    torch: Name | None = None
+    dsl: Name | None = None
+    python: Name | None = None
     simulated: bool = False
 
     @property
@@ -81,17 +101,17 @@ class Blob(Model):
         file: Path of the file, relative to the folder that parent and worker share.
     """
 
-    sha256: str
-    size: int = Field(ge=0)
+    sha256: Sha256
+    size: Size
     inline: str | None = None
-    file: str | None = None
+    file: Name | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.inline is None) == (self.file is None):
             raise ValueError("a blob is either inline or in a file")
-        if self.file is not None and (Path(self.file).is_absolute() or ".." in Path(self.file).parts):
-            raise ValueError(f"the file {self.file!r} of a blob must stay below the job's folder")
+        if self.file is not None and (problem := file_name_problem(self.file)):
+            raise ValueError(f"the file of a blob, {self.file[:80]!r}, {problem}")
         return self
 
     @classmethod
@@ -100,28 +120,30 @@ class Blob(Model):
         text = base64.b64encode(zlib.compress(data, 1)).decode("ascii")
         return cls(sha256=hashlib.sha256(data).hexdigest(), size=len(data), inline=text)
 
-    def read(self, folder: Path | None) -> bytes:
+    def read(self, folder: Path | None, *, source: str, most: int, exact: bool = True) -> bytes:
         """Return the plain bytes.
 
         Args:
             folder: Folder of the files; None if they did not come with the result.
+            source: What the bytes are, for the error.
+            most: Number of bytes that were asked for; a blob that announces others is refused before it is read.
+            exact: Whether that is the number of bytes, or the largest one.
 
         Raises:
-            ValueError: The bytes are missing or do not match the hash.
+            DoorError: The bytes are missing, are not those that were asked for, or do not match the hash.
         """
+        if self.size > most or (exact and self.size != most):
+            expected = f"{most} are expected" if exact else f"at most {most} are read"
+            raise DoorError(source, f"announces {self.size} bytes, and {expected}")
         if self.inline is not None:
-            inflate = zlib.decompressobj()  # bounded, so that a small blob cannot expand without end
-            data = inflate.decompress(base64.b64decode(self.inline, validate=True), self.size + 1)
+            data = inflate(from_base64(self.inline, source=source), size=self.size, source=source)
+        elif folder is None:
+            raise DoorError(source, "did not come with the answer")
         else:
             assert self.file is not None
-            if folder is None:
-                raise ValueError(f"{self.file} did not come with the result")
-            path = folder / self.file
-            if path.is_symlink() or not path.is_file():
-                raise ValueError(f"{self.file} is not a file beside the result")
-            data = path.read_bytes()
-        if len(data) != self.size or hashlib.sha256(data).hexdigest() != self.sha256:
-            raise ValueError("the bytes of an output do not match its hash")
+            data = read_below(folder, self.file, source=source, size=self.size)
+        if hashlib.sha256(data).hexdigest() != self.sha256:
+            raise DoorError(source, "does not match its hash")
         return data
 
 
@@ -142,16 +164,16 @@ class GroupOutput(Model):
             are those of the case.
     """
 
-    call: int
-    case: int
-    group: int
-    rows: int
-    columns: int
+    call: Index
+    case: Index
+    group: Index
+    rows: Index
+    columns: Index
     data: Blob
-    late_sha256: str | None
-    late_after: int | None = None
-    returned: str
-    inputs: tuple[int, int] | None = None
+    returned: Sentence
+    late_sha256: Sha256 | None = None
+    late_after: Index | None = None
+    inputs: tuple[Index, Index] | None = None
 
 
 class RowPart(Model):
@@ -162,10 +184,10 @@ class RowPart(Model):
         bits: fp16 bits as hexadecimal bytes in memory order; empty if the kernel returned no such tensor.
     """
 
-    group: int
-    row: int
-    column: int
-    bits: str
+    group: Index
+    row: Index
+    column: Index
+    bits: Name
 
 
 class RoundSample(Model):
@@ -177,10 +199,10 @@ class RoundSample(Model):
         parts: One part for each group that has rows.
     """
 
-    case: int
-    call: int
-    inputs: tuple[int, int]
-    parts: tuple[RowPart, ...]
+    case: Index
+    call: Index
+    inputs: tuple[Index, Index]
+    parts: Annotated[tuple[RowPart, ...], Field(max_length=MOST_EVENTS)]
 
 
 class CaseReport(Model):
@@ -194,12 +216,12 @@ class CaseReport(Model):
             finding ended the kernel; those of other calls are valid.
     """
 
-    call: int
-    case: int
-    inputs_before: str
-    inputs_after: str
-    launches: tuple[str, ...] | None = None
-    findings: tuple[ReportedFinding, ...] = ()
+    call: Index
+    case: Index
+    inputs_before: Name
+    inputs_after: Name
+    launches: Annotated[tuple[Name, ...], Field(max_length=MOST_EVENTS)] | None = None
+    findings: ReportedFindings = ()
 
 
 class Measurement(Model):
@@ -219,23 +241,23 @@ class Measurement(Model):
         clocks_mhz: SM clock before, during and after the rounds, if it could be read.
     """
 
-    case: int
-    device_us: tuple[float, ...]
-    host_us: tuple[float, ...]
-    call_us: float
-    late_rounds: int
-    repeated_rounds: int = 0
+    case: Index
+    device_us: Annotated[tuple[Microseconds, ...], Field(max_length=MOST_EVENTS)]
+    host_us: Annotated[tuple[Microseconds, ...], Field(max_length=MOST_EVENTS)]
+    call_us: Microseconds
+    late_rounds: Index
+    repeated_rounds: Index = 0
     outside_stream: bool | None = None
-    method: str
+    method: Name
     l2: Literal["cold", "warm"]
-    sets: int
-    clocks_mhz: tuple[int, ...] = ()
+    sets: Index
+    clocks_mhz: Annotated[tuple[Index, ...], Field(max_length=1000)] = ()
 
 
 class _Open(BaseModel):
     """A model that ignores unknown fields, which a later version may add."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class SimulatedRing(_Open):
@@ -251,13 +273,13 @@ class SimulatedRing(_Open):
         phases: Completed phases of each stage.
     """
 
-    made: str
-    waiters: tuple[str, ...]
-    cta: int
-    barriers: tuple[int, ...]
-    count: int
-    bytes: int
-    phases: tuple[int, ...]
+    made: Sentence
+    waiters: Annotated[tuple[Name, ...], Field(max_length=10_000)]
+    cta: Index
+    barriers: Annotated[tuple[Index, ...], Field(min_length=1, max_length=30_000)]
+    count: Index
+    bytes: Size
+    phases: Annotated[tuple[Index, ...], Field(min_length=1, max_length=30_000)]
 
     @property
     def stages(self) -> int:
@@ -292,17 +314,17 @@ class SimulatedLaunch(_Open):
         rings: Its rings of mbarriers, if they were requested and the launch is small enough.
     """
 
-    kernel: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    cluster: tuple[int, int, int]
-    shared_bytes: int
-    ctas_per_sm: int
-    counters: dict[str, int]
-    writers: int | None = None
-    printed: str = ""
-    findings: tuple[ReportedFinding, ...] = ()
-    rings: tuple[SimulatedRing, ...] = ()
+    kernel: Name
+    grid: tuple[Extent, Extent, Extent]
+    block: tuple[Extent, Extent, Extent]
+    cluster: tuple[Extent, Extent, Extent]
+    shared_bytes: Size
+    ctas_per_sm: Extent
+    counters: Annotated[dict[Name, Count], Field(max_length=10_000)]
+    writers: Index | None = None
+    printed: Output = ""
+    findings: ReportedFindings = ()
+    rings: Annotated[tuple[SimulatedRing, ...], Field(max_length=10_000)] = ()
 
     @property
     def ctas(self) -> int:
@@ -331,13 +353,13 @@ class OutputWrites(_Open):
         tiles: Number of rectangles that were each written by one CTA.
     """
 
-    group: int
-    elements: int
-    never: int
-    by_two: int
-    twice: int
-    ctas: int
-    tiles: int
+    group: Index
+    elements: Count
+    never: Count
+    by_two: Count
+    twice: Count
+    ctas: Count
+    tiles: Count
 
 
 class SimulatedCall(_Open):
@@ -353,12 +375,12 @@ class SimulatedCall(_Open):
         operands: What the MMAs read, as JSON text, if it was followed (``sim.provenance.record``).
     """
 
-    call: int
-    case: int
-    model: str
-    sms: int
-    launches: tuple[SimulatedLaunch, ...]
-    outputs: tuple[OutputWrites, ...]
+    call: Index
+    case: Index
+    model: Name
+    sms: Extent
+    launches: Annotated[tuple[SimulatedLaunch, ...], Field(max_length=MOST_EVENTS)]
+    outputs: Annotated[tuple[OutputWrites, ...], Field(max_length=MOST_EVENTS)]
     trace: Blob | None = None
     protocol: Blob | None = None
     operands: Blob | None = None
@@ -373,18 +395,18 @@ class Result(Model):
     """The result of a job (see ``Status``)."""
 
     schema_version: Literal[1] = SCHEMA
-    job: str
+    job: Name
     status: Status
-    findings: tuple[ReportedFinding, ...] = ()
+    findings: ReportedFindings = ()
     device: DeviceInfo | None = None
-    outputs: tuple[GroupOutput, ...] = ()
-    cases: tuple[CaseReport, ...] = ()
-    measurements: tuple[Measurement, ...] = ()
-    samples: tuple[RoundSample, ...] = ()
-    simulated: tuple[SimulatedCall, ...] = ()
-    stdout: str = ""
-    stderr: str = ""
-    wall_s: float = 0.0
+    outputs: Annotated[tuple[GroupOutput, ...], Field(max_length=MOST_EVENTS)] = ()
+    cases: Annotated[tuple[CaseReport, ...], Field(max_length=MOST_EVENTS)] = ()
+    measurements: Annotated[tuple[Measurement, ...], Field(max_length=MOST_EVENTS)] = ()
+    samples: Annotated[tuple[RoundSample, ...], Field(max_length=MOST_EVENTS)] = ()
+    simulated: Annotated[tuple[SimulatedCall, ...], Field(max_length=MOST_EVENTS)] = ()
+    stdout: Output = ""
+    stderr: Output = ""
+    wall_s: Seconds = 0.0
 
     @property
     def reason(self) -> str:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pytest_nvfp4.device.answer import ANSWER
 from pytest_nvfp4.device.base import Device
 from pytest_nvfp4.device.batch import INCONCLUSIVE
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, Simulating
-from pytest_nvfp4.device.result import Blob, DeviceInfo, Result, SimulatedCall, Status
+from pytest_nvfp4.device.result import RECORD_BYTES, Blob, DeviceInfo, Result, SimulatedCall, Status
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.isolation.door import DoorError
 
 _RECORDS = (("trace", "timeline"), ("protocol", "recorded protocol"), ("operands", "record of operands"))
 """Fields of a call that are files, and what they are."""
@@ -157,9 +159,9 @@ def _simulated(
         if blob is None:
             continue
         try:
-            read[name] = blob.read(folder)
-        except (ValueError, OSError) as error:
-            findings += (Finding(kind="internal", message=f"the {what} cannot be read: {error}", severity="warning"),)
+            read[name] = blob.read(folder, source=f"the {what}", most=RECORD_BYTES, exact=False)
+        except DoorError as error:
+            findings += (Finding(kind=ANSWER, message=f"{error}: it is not read", severity="warning"),)
     if call is not None:
         call = call.model_copy(update=dict.fromkeys([name for name, _ in _RECORDS]))
     return SimulationResult(case, status, findings, call, result.device, result.stdout, result.stderr, **read)

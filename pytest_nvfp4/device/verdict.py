@@ -12,6 +12,7 @@ from pytest_nvfp4.device import call_plan, rotation
 from pytest_nvfp4.device.job import Job, JobCase
 from pytest_nvfp4.device.result import CaseReport, GroupOutput, Result, RoundSample, Status
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.numerics import fp16
 from pytest_nvfp4.numerics.arrays import HalfBits, Mask
 from pytest_nvfp4.numerics.diagnose import explain, zeros
@@ -131,10 +132,18 @@ class _Calls:
 
     def _bits(self, output: GroupOutput, inputs: GroupInput) -> HalfBits | None:
         try:
-            buffer = np.frombuffer(output.data.read(self.folder), dtype=np.uint16)
-            return inputs.split_c(buffer.reshape(output.rows, output.columns))[1]
-        except (ValueError, OSError):
+            return inputs.split_c(_c_buffer(output, inputs, self.folder, source="an earlier output"))[1]
+        except DoorError:
             return None
+
+
+def _c_buffer(output: GroupOutput, inputs: GroupInput, folder: Path, *, source: str) -> HalfBits:
+    """Return the buffer of C with its guard rows; its size follows from the problem. Raises DoorError."""
+    rows, columns = inputs.c_shape
+    data = output.data.read(folder, source=source, most=rows * columns * 2)
+    if (output.rows, output.columns) != (rows, columns):
+        raise DoorError(source, f"has the shape {output.rows} x {output.columns}, not {rows} x {columns}")
+    return np.frombuffer(data, dtype=np.uint16).reshape(rows, columns)
 
 
 def _explained(expected: _Expected, index: int, c: HalfBits, wrong: Mask) -> str:
@@ -257,11 +266,8 @@ class Judge:
             return
         group = expected.inputs.groups[output.group]
         try:
-            bits = np.frombuffer(output.data.read(calls.folder), dtype=np.uint16)
-            buffer = bits.reshape(output.rows, output.columns)
-            if buffer.shape != group.c_buffer().shape:
-                raise ValueError(f"its shape is {buffer.shape}, not {group.c_buffer().shape}")
-        except (ValueError, OSError) as error:
+            buffer = _c_buffer(output, group, calls.folder, source="its output")
+        except DoorError as error:
             verdict.findings.append(Finding("internal", f"{where}: the output cannot be read: {error}"))
             return
         before, c, after = group.split_c(buffer)

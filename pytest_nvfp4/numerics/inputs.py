@@ -64,10 +64,14 @@ class GroupInput:
     sfb_reordered: Bytes
     guard: Guard
 
+    @property
+    def c_shape(self) -> tuple[int, int]:
+        """Rows and columns of the buffer of C with its guard rows."""
+        return self.guard.c_rows_before + self.group.m + self.guard.c_rows_after, self.group.n
+
     def c_buffer(self) -> HalfBits:
         """Return ``[c_rows_before + m + c_rows_after, n]`` uint16, all poison; the kernel's C is the m middle rows."""
-        rows = self.guard.c_rows_before + self.group.m + self.guard.c_rows_after
-        return np.full((rows, self.group.n), self.guard.poison, dtype=np.uint16)
+        return np.full(self.c_shape, self.guard.poison, dtype=np.uint16)
 
     def split_c(self, buffer: HalfBits) -> tuple[HalfBits, HalfBits, HalfBits]:
         """Split a buffer shaped like :meth:`c_buffer` into ``(before, c, after)``, as views."""

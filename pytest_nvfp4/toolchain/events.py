@@ -2,15 +2,63 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, TypeAdapter
 
 from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.toolchain.trace import FINDING, LaunchFact, Value
+from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.isolation.door.fields import STRICT, Index, Name, Seconds, Sentence
+from pytest_nvfp4.isolation.door.json_values import read_lines
+from pytest_nvfp4.isolation.door.models import validated
+from pytest_nvfp4.toolchain.trace import FINDING, MOST_FINDINGS, LaunchFact, Value, more_findings
+
+_EVENT = "the worker's event"
+_MOST_EVENTS = 200_000
+_MOST_STAGES = 10_000
+
+
+class _Stage(BaseModel):
+    model_config = STRICT
+    name: Name
+    seconds: Seconds
+
+
+class _Dsl(BaseModel):
+    model_config = STRICT
+    version: Name
+    folder: Name
+
+
+class _Values(BaseModel):
+    """Values as (name, type, file, line), and the number of launches."""
+
+    model_config = STRICT
+    values: Annotated[tuple[tuple[Name, Sentence, Name, Index], ...], Field(max_length=1_000_000)]
+    launches: Index
+
+
+class _Dependencies(BaseModel):
+    model_config = STRICT
+    files: Annotated[tuple[Name, ...], Field(max_length=100_000)]
+
+
+class _End(BaseModel):
+    model_config = STRICT
+    ok: bool = True
+
+
+_MODELS: dict[str, type[BaseModel] | TypeAdapter[Finding]] = {
+    "finding": FINDING,
+    "stage": _Stage,
+    "dsl": _Dsl,
+    "launch": LaunchFact,
+    "values": _Values,
+    "dependencies": _Dependencies,
+    "end": _End,
+}
+"""What each event carries."""
 
 
 @dataclass(slots=True)
@@ -33,36 +81,50 @@ class Events:
         return next(reversed(self.stages), "start")
 
     @classmethod
-    def parse(cls, lines: Iterable[bytes]) -> Events:
-        """Read the lines of a worker's result; an invalid line ends the reading and becomes a finding."""
+    def parse(cls, data: bytes) -> Events:
+        """Read a worker's result; an event that is refused ends the reading and becomes a finding."""
         events = cls()
-        for line in lines:
-            try:
-                events.add(json.loads(line))
-            except (ValueError, KeyError, TypeError, ValidationError) as error:
-                events.findings.append(Finding("internal", f"the worker sent an invalid event: {error}"))
-                break
+        whole = data.rfind(b"\n") + 1  # a process that was killed leaves a part of a line
+        try:
+            for number, (_, event) in enumerate(read_lines(data[:whole], source=_EVENT, most=_MOST_EVENTS), start=1):
+                events.add(event, source=f"{_EVENT} number {number}")
+        except DoorError as error:
+            events.findings.append(Finding("answer", f"{error}: the answer is refused"))
+        if (left_out := len(events.findings) - MOST_FINDINGS) > 0:
+            rest = events.findings[MOST_FINDINGS:]
+            severity: Literal["error", "warning"] = (
+                "error" if any(finding.severity == "error" for finding in rest) else "warning"
+            )
+            events.findings[MOST_FINDINGS:] = [more_findings(left_out, severity=severity)]
         return events
 
-    def add(self, event: dict[str, Any]) -> None:
-        """Add one event. Raises ValueError, KeyError, TypeError or ValidationError for an invalid one."""
-        match event.pop("event"):
+    def add(self, event: Any, *, source: str) -> None:
+        """Add one event. Raises DoorError for one that is refused."""
+        if not isinstance(event, dict) or not isinstance(name := event.pop("event", None), str):
+            raise DoorError(source, "is no object with the name of an event")
+        if (model := _MODELS.get(name)) is None:
+            raise DoorError(source, f"is of the unknown kind {name[:40]!r}")
+        if self.ended:
+            raise DoorError(source, "follows the end")
+        made: Any = validated(model, event, source=source)
+        match name:
             case "finding":
-                self.findings.append(FINDING.validate_python(event))
+                self.findings.append(made)
             case "stage":
-                self.stages[str(event["name"])] = float(event["seconds"])
+                if len(self.stages) >= _MOST_STAGES:
+                    raise DoorError(source, f"begins more than {_MOST_STAGES} stages")
+                self.stages[made.name] = made.seconds
             case "dsl":
-                self.dsl_version, self.dsl_folder = str(event["version"]), str(event["folder"])
+                self.dsl_version, self.dsl_folder = made.version, made.folder
             case "launch":
-                self.launches.append(LaunchFact.model_validate(event))
+                self.launches.append(made)
             case "values":
                 self.values = [
-                    Value(name=name, type=text, file=file, line=line) for name, text, file, line in event["values"]
+                    Value.model_construct(name=name, type=text, file=file, line=line)
+                    for name, text, file, line in made.values
                 ]
-                self.launch_count = int(event["launches"])
+                self.launch_count = made.launches
             case "dependencies":
-                self.dependencies = [str(file) for file in event["files"]]
+                self.dependencies = list(made.files)
             case "end":
                 self.ended = True
-            case other:
-                raise ValueError(f"unknown event {other!r}")

@@ -3,59 +3,85 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, TypeAdapter
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, TypeAdapter
 
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.isolation.door.fields import STRICT, Index, Name, Sentence, Sha256, Size
 
 SCHEMA = 1
 """Version of the stored format; traces of other versions are recompiled."""
 
-Dim3 = tuple[int, int, int]
+MOST_FINDINGS = 1000
+"""Findings of one list that are kept; the rest is counted."""
+
+Dim3 = tuple[Index, Index, Index]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = STRICT
 
 
-ReportedFinding = Annotated[Finding, PlainSerializer(Finding.to_dict)]
-"""A finding as a field of a model: validated on the way in, without empty fields on the way out."""
+def _few(findings: Any) -> Any:
+    """Return a list of findings, of which only the first are kept if there are too many.
 
-FINDING: TypeAdapter[Finding] = TypeAdapter(Finding)
+    The finding that counts the rest is an error if one of the rest may be: nothing turns green by being too long.
+    """
+    if not isinstance(findings, list | tuple) or len(findings) <= MOST_FINDINGS:
+        return findings
+    rest = findings[MOST_FINDINGS:]
+    warnings = all(
+        (one.get("severity") if isinstance(one, dict) else getattr(one, "severity", None)) == "warning" for one in rest
+    )
+    return [*findings[:MOST_FINDINGS], more_findings(len(rest), severity="warning" if warnings else "error")]
+
+
+def more_findings(count: int, *, severity: Literal["error", "warning"]) -> Finding:
+    """Return the finding that stands for ``count`` findings that are left out."""
+    return Finding("more", f"and {count} more findings, which are left out", severity=severity)
+
+
+ReportedFinding = Annotated[Finding, AfterValidator(Finding.bounded), PlainSerializer(Finding.to_dict)]
+"""A finding as a field of a model: validated and bounded on the way in, without empty fields on the way out."""
+
+ReportedFindings = Annotated[tuple[ReportedFinding, ...], BeforeValidator(_few)]
+"""The findings of a model: the first `MOST_FINDINGS`, and the number of the others."""
+
+FINDING: TypeAdapter[Finding] = TypeAdapter(ReportedFinding)
 """Validator of a worker's ``finding`` event."""
 
 
 class Value(_Model):
     """A named value of the kernel's own functions and the text of its IR type; ``name`` includes its scope."""
 
-    name: str
-    type: str
-    file: str
-    line: int
+    name: Name
+    type: Sentence
+    file: Name
+    line: Index
 
 
 class TensorMapView(_Model):
     """TMA descriptor in a launch parameter: index of the parameter, byte offset, and description."""
 
-    parameter: int
-    offset: int
-    text: str
+    parameter: Index
+    offset: Index
+    text: Sentence
 
 
 class LaunchFact(_Model):
     """One launch of the kernel's host code. Sizes in CTAs (grid, cluster), threads (block) and bytes."""
 
-    problem: str
-    kernel: str
+    problem: Name
+    kernel: Name
     grid: Dim3
     block: Dim3
     cluster: Dim3
-    smem_bytes: int
+    smem_bytes: Size
     cooperative: bool
     pdl: bool
-    parameter_bytes: tuple[int, ...]
-    tensormaps: tuple[TensorMapView, ...]
+    parameter_bytes: Annotated[tuple[Index, ...], Field(max_length=10_000)]
+    tensormaps: Annotated[tuple[TensorMapView, ...], Field(max_length=10_000)]
 
 
 class Code(_Model):
@@ -96,8 +122,8 @@ class Artifact(_Model):
     """Compiled file: kind, name in the trace's folder, and SHA-256."""
 
     kind: Literal["ptx", "cubin", "sass", "mlir"]
-    name: str
-    sha256: str
+    name: Name
+    sha256: Sha256
 
 
 class Trace(_Model):
@@ -122,7 +148,7 @@ class Trace(_Model):
     launch_count: int
     code: tuple[Code, ...]
     artifacts: tuple[Artifact, ...]
-    findings: tuple[ReportedFinding, ...]
+    findings: ReportedFindings
     dependencies: dict[str, str]
     stages: dict[str, float]
     seconds: float

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +18,7 @@ from pytest_nvfp4 import isolation
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.host import compile_cache, redirect
 from pytest_nvfp4.isolation import Outcome, blas
+from pytest_nvfp4.isolation.door.files import purge
 from pytest_nvfp4.isolation.environment import NO_GPU, scrubbed
 from pytest_nvfp4.toolchain import artifacts, bundle, diagnosis
 from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE, TraceCache, content_key, file_hash
@@ -28,6 +30,9 @@ from pytest_nvfp4.toolchain.worker.contract import uses_torch
 
 _WORKER = "pytest_nvfp4.toolchain.worker.__main__"
 _MAX_LAUNCHES = 1000
+_SOURCE_BYTES = 64 << 20
+_ARTIFACT_BYTES = 1 << 30
+"""Largest size of all PTX, CUBIN and IR of a compile that are read and stored."""
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -186,9 +191,10 @@ class Tracer:
         }
 
     def _assemble(self, request: TraceRequest, outcome: Outcome, folder: Path, environ: dict[str, str]) -> Trace:
-        events = Events.parse((outcome.result or b"").splitlines())
+        events = Events.parse(outcome.result or b"")
         if not events.ended or outcome.returncode != 0:
             events.findings.append(diagnosis.ending(request, outcome, events.last_stage))
+        events.findings += self._refused(events, folder)
         functions = _functions((request.kernel, *map(Path, events.dependencies)))
         code, files, warnings = artifacts.collect(folder, functions, library=events.dsl_folder)
         events.findings += [*warnings, *diagnosis.poisoned(events.values)]
@@ -213,6 +219,20 @@ class Tracer:
                 message = f"the debug bundle cannot be written below {self._root}: {error.strerror}"
                 events.findings.append(Finding("environment", message))
         return self._trace(request, events, ok=not errors, code=code, files=files, seconds=outcome.wall_s, place=place)
+
+    @staticmethod
+    def _refused(events: Events, folder: Path) -> list[Finding]:
+        """Drop files that a worker names or leaves and that are not to be read, and return a finding for each."""
+        problems = [f"the artifact {problem}" for problem in purge(folder, most=_ARTIFACT_BYTES)]
+        named, events.dependencies = events.dependencies, []
+        for name in named:
+            if (problem := _dependency_problem(name)) is None:
+                events.dependencies.append(name)
+            else:
+                problems.append(f"the dependency {name[:200]!r} {problem}")
+        most = 5
+        shown = problems[:most] + ([f"and {len(problems) - most} more"] if len(problems) > most else [])
+        return [Finding("answer", f"{problem}: the answer is refused") for problem in shown]
 
     def _trace(
         self,
@@ -248,6 +268,19 @@ class Tracer:
             session=self._session,
             bundle=str(place) if place else None,
         )
+
+
+def _dependency_problem(name: str) -> str | None:
+    """Return why a file that a worker names cannot be a source file, as a predicate; None if it can, or is gone."""
+    try:
+        found = Path(name).stat()
+    except OSError:
+        return None
+    except ValueError:
+        return "has a name that no file can have"
+    if not stat.S_ISREG(found.st_mode):
+        return "is no regular file"
+    return f"has {found.st_size} bytes" if found.st_size > _SOURCE_BYTES else None
 
 
 def _functions(files: Iterable[Path]) -> list[str]:

@@ -4,7 +4,7 @@ import pytest
 
 from pytest_nvfp4.device.result import Blob
 
-from .worker_events import DEVICE, answer, line, result
+from .worker_events import BENCHMARK, DEVICE, answer, line, result
 
 
 def test_an_answer_that_is_whole_passes() -> None:
@@ -16,12 +16,13 @@ def test_an_answer_that_is_whole_passes() -> None:
 
 def test_calls_of_two_cases_with_one_number_are_two() -> None:
     """A benchmark numbers the calls of each case from 0, and which of them come back whole is drawn."""
-    empty = Blob.inlined(b"")
-    about = {"call": 4, "group": 0, "rows": 1, "columns": 1, "returned": "c", "data": empty.model_dump()}
+    data = Blob.inlined(bytes(2 * 256 * (8 + 5 + 128)))
+    about = {"call": 4, "group": 0, "rows": 141, "columns": 256, "returned": "c", "data": data.model_dump()}
+    about["inputs"] = [0, 3]
     said = [line(event="output", case=case, **about) for case in (0, 1)]
-    late = line(event="late", call=4, case=1, group=0, sha256="later")
-    outputs = result(answer(*said, late)).outputs
-    assert [(one.case, one.late_sha256) for one in outputs] == [(0, None), (1, "later")]
+    late = line(event="late", call=4, case=1, group=0, sha256="1" * 64)
+    outputs = result(answer(*said, late), job=BENCHMARK).outputs
+    assert [(one.case, one.late_sha256) for one in outputs] == [(0, None), (1, "1" * 64)]
 
 
 @pytest.mark.parametrize(

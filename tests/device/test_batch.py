@@ -24,7 +24,7 @@ def test_one_process_does_all_and_each_gets_its_own() -> None:
         (measurement,) = result.measurements
         assert (measurement.case, measurement.device_us) == (0, (float(number),))
         assert [(output.case, output.group) for output in result.outputs] == [(0, 0), (0, 1)]
-        assert {output.data.read(None) for output in result.outputs} == {bytes([number])}
+        assert {output.data.read(None, source="C", most=1) for output in result.outputs} == {bytes([number])}
         assert result.wall_s == 2.0
 
 

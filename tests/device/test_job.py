@@ -84,31 +84,36 @@ def test_packages_and_helpers_are_packed_with_their_folders(tmp_path: Path) -> N
 class TestBlob:
     def test_inline_bytes_come_back(self) -> None:
         blob = Blob.inlined(b"x" * 1000)
-        assert Blob.model_validate_json(blob.model_dump_json()).read(None) == b"x" * 1000
+        assert Blob.model_validate_json(blob.model_dump_json()).read(None, source="C", most=1000) == b"x" * 1000
 
     def test_changed_bytes_are_noticed(self, tmp_path: Path) -> None:
         blob = Blob(sha256=Blob.inlined(b"abc").sha256, size=3, file="c.bin")
         (tmp_path / "c.bin").write_bytes(b"abc")
-        assert blob.read(tmp_path) == b"abc"
+        assert blob.read(tmp_path, source="C", most=3) == b"abc"
         (tmp_path / "c.bin").write_bytes(b"abd")
         with pytest.raises(ValueError, match="hash"):
-            blob.read(tmp_path)
+            blob.read(tmp_path, source="C", most=3)
 
     @pytest.mark.parametrize("name", ["/etc/passwd", "../x"])
     def test_files_elsewhere_are_refused(self, name: str) -> None:
         with pytest.raises(ValidationError, match="below"):
-            Blob(sha256="0", size=0, file=name)
+            Blob(sha256="0" * 64, size=0, file=name)
 
     def test_a_link_is_not_followed(self, tmp_path: Path) -> None:
         (tmp_path / "secret").write_bytes(b"s")
         (tmp_path / "c.bin").symlink_to(tmp_path / "secret")
-        with pytest.raises(ValueError, match="not a file beside"):
-            Blob(sha256=Blob.inlined(b"s").sha256, size=1, file="c.bin").read(tmp_path)
+        with pytest.raises(ValueError, match="links are not followed"):
+            Blob(sha256=Blob.inlined(b"s").sha256, size=1, file="c.bin").read(tmp_path, source="C", most=1)
 
     def test_a_bomb_is_not_unpacked(self) -> None:
         blob = Blob.inlined(bytes(10_000_000)).model_copy(update={"size": 10})
-        with pytest.raises(ValueError, match="hash"):
-            blob.read(None)
+        with pytest.raises(ValueError, match="more than 10 bytes"):
+            blob.read(None, source="C", most=10)
+
+    def test_a_size_that_was_not_asked_is_refused_before_it_is_read(self) -> None:
+        for blob in (Blob.inlined(b"x").model_copy(update={"size": 4 << 30}), Blob.inlined(bytes(9))):
+            with pytest.raises(ValueError, match="and 8 are expected"):
+                blob.read(None, source="C", most=8)
 
 
 class TestPlan:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Annotated, Literal, Protocol, get_args, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,10 +20,14 @@ from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.options import RemoteOptions as RemoteOptions  # noqa: PLC0414 - part of this API
 from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.isolation import OnOutput
+from pytest_nvfp4.isolation.door.fields import MOST_EVENTS, Index, Name, Seconds
+from pytest_nvfp4.text import clip
 
 ENTRY_POINTS = "pytest_nvfp4.remotes"
 """Entry point group of the remotes of other packages."""
 
+_MOST_REPORTED = 2000
+"""Characters of an error text of the other side that are shown."""
 ErrorKind = Literal[
     "setup", "login", "network", "version", "image", "capacity", "timeout", "lost", "memory", "cost", "cancelled",
     "remote",
@@ -58,6 +62,14 @@ class RemoteError(DeviceUnavailableError):
         self.kind: ErrorKind = kind
         self.problem = problem
         self.remedy = remedy
+
+
+def reported_error(kind: object, problem: object, remedy: object = "", *, where: str = "") -> RemoteError:
+    """Return the error that the other side reports; one of an unknown kind is of kind ``remote``."""
+    kinds: tuple[ErrorKind, ...] = get_args(ErrorKind)
+    known: ErrorKind = next((name for name in kinds if name == kind), "remote")
+    text = clip(str(problem) or "no reason was given", _MOST_REPORTED)
+    return RemoteError(known, f"{where}: {text}" if where else text, clip(str(remedy or ""), _MOST_REPORTED))
 
 
 class Batch(BaseModel):
@@ -103,14 +115,14 @@ class Place(BaseModel):
         startup_s: Seconds that the container took to start; 0 for a batch that found it running.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
-    container: str = ""
-    image: str = ""
-    driver: str | None = None
-    clocks_mhz: tuple[int, int] | None = None
-    versions: dict[str, str] = {}
-    startup_s: float = 0.0
+    container: Name = ""
+    image: Name = ""
+    driver: Name | None = None
+    clocks_mhz: tuple[Index, Index] | None = None
+    versions: Annotated[dict[Name, Name], Field(max_length=1000)] = {}
+    startup_s: Seconds = 0.0
 
     def __str__(self) -> str:
         parts = [self.container or "a container"]
@@ -130,12 +142,12 @@ class BatchResult(BaseModel):
         busy_s: Seconds that it occupied the container.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
-    batch: str
-    results: tuple[Result, ...]
+    batch: Name
+    results: Annotated[tuple[Result, ...], Field(max_length=MOST_EVENTS)]
     place: Place = Place()
-    busy_s: float = 0.0
+    busy_s: Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_nvfp4.device.answer import CALL_STRIDE
 from pytest_nvfp4.device.batch import can_batch
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import Batch
 from pytest_nvfp4.device.result import Measurement, Result
 
 _MIN_ROUNDS = 3
-_CALL_STRIDE = 1_000_000
-"""Distance of the call numbers of two blocks, so that no two outputs of a job share a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,7 @@ def merge_results(parts: Sequence[Result]) -> Result:
 def _renumbered(parts: Sequence[Result], name: str) -> tuple[Any, ...]:
     """Return the entries of all blocks in one field, with call numbers that no two blocks share."""
     return tuple(
-        entry.model_copy(update={"call": entry.call + block * _CALL_STRIDE})
+        entry.model_copy(update={"call": entry.call + block * CALL_STRIDE})
         for block, part in enumerate(parts)
         for entry in getattr(part, name)
     )

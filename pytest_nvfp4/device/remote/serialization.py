@@ -8,16 +8,24 @@ from __future__ import annotations
 import json
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import ValidationError
+from pydantic import BaseModel, model_validator
 
 from pytest_nvfp4.device.remote.base import Batch, BatchResult, RemoteError
-from pytest_nvfp4.device.result import Blob, Result
+from pytest_nvfp4.device.result import RECORD_BYTES, Blob, Result
+from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.isolation.door.fields import STRICT
+from pytest_nvfp4.isolation.door.json_values import Bounds, read_json
+from pytest_nvfp4.isolation.door.models import validated
+from pytest_nvfp4.isolation.door.packing import inflate_at_most
 
 VERSION = 2
 """Version of the text form; both sides must have the same."""
 _SAME_VERSION = "install the same version of pytest-nvfp4 on both sides (deploy the app again)"
+_RESULT = "the result of the remote"
+_BOUNDS = Bounds(size=2 << 30, depth=64, values=5_000_000)
+"""Bounds on a text; the outputs of a batch are part of it."""
 _COMPRESSED_BYTES = 1 << 20
 """Size below which texts are compressed; compression of larger ones costs more time than it saves."""
 
@@ -37,8 +45,10 @@ def decompress(data: object) -> str:
             return data[1:].decode()
         if isinstance(data, bytes) and data[:1] == b"z":
             # The bound on the output keeps a hostile container from filling the memory of this machine.
-            return zlib.decompressobj().decompress(data[1:], _COMPRESSED_BYTES).decode()
-    except (zlib.error, UnicodeDecodeError) as error:
+            return inflate_at_most(
+                data[1:], size=_COMPRESSED_BYTES, source="the data received over the network"
+            ).decode()
+    except (DoorError, UnicodeDecodeError) as error:
         raise RemoteError("lost", f"the data received over the network is damaged: {error}", "run it again") from error
     raise RemoteError("version", f"the other side sent {type(data).__name__} of an unknown format", _SAME_VERSION)
 
@@ -51,9 +61,9 @@ def pack_batch(batch: Batch) -> str:
 def unpack_batch(text: str) -> Batch:
     """Convert text to a batch. Raises RemoteError."""
     try:
-        return Batch.model_validate(_content(text)["batch"])
-    except (KeyError, ValidationError) as error:
-        raise RemoteError("version", f"the batch cannot be read: {_first_line(error)}", _SAME_VERSION) from error
+        return validated(Batch, _content(text).get("batch"), source="the batch")
+    except DoorError as error:
+        raise RemoteError("version", f"the batch cannot be read: {error}", _SAME_VERSION) from error
 
 
 def pack_result(result: BatchResult) -> str:
@@ -70,40 +80,67 @@ def pack_result(result: BatchResult) -> str:
 
 def unpack_result(text: str) -> BatchResult:
     """Convert text to the results of a batch. Raises RemoteError."""
+    content = _content(text)
     try:
-        content = _content(text)
-        data, table = content["result"], content["blobs"]
-        for job_result in data["results"]:
+        packed = validated(
+            _Packed, {name: content[name] for name in ("result", "blobs") if name in content}, source=_RESULT
+        )
+        for job_result in packed.result["results"]:
             for blob in _blobs(job_result):
-                if blob["inline"] == "":
-                    blob["inline"] = table[blob["sha256"]]
-        return BatchResult.model_validate(data)
-    except (KeyError, TypeError, AttributeError, ValidationError) as error:
-        raise RemoteError("version", f"the result cannot be read: {_first_line(error)}", _SAME_VERSION) from error
+                if blob.get("inline") == "" and isinstance(name := blob.get("sha256"), str):
+                    blob["inline"] = packed.blobs.get(name)
+        return validated(BatchResult, packed.result, source=_RESULT)
+    except DoorError as error:
+        raise RemoteError("remote", f"{error}: the answer is refused", _SAME_VERSION) from error
+
+
+class _Packed(BaseModel):
+    """The text form of a result, as far as it is needed to put the blobs back into their places."""
+
+    model_config = STRICT
+    result: dict[str, Any]
+    blobs: dict[str, str]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not isinstance(results := self.result.get("results"), list) or not all(
+            isinstance(result, dict) for result in results
+        ):
+            raise ValueError("it has no list of results")
+        return self
 
 
 def _blobs(result: dict[str, Any]) -> list[dict[str, Any]]:
-    outputs = [output["data"] for output in result["outputs"]]
-    return outputs + [call["trace"] for call in result["simulated"] if call.get("trace") is not None]
+    """Return the blobs of a result in JSON; the model refuses what is none."""
+    found = []
+    for name, of in (("outputs", "data"), ("simulated", "trace")):
+        entries = result.get(name)
+        for entry in entries if isinstance(entries, list) else ():
+            if isinstance(entry, dict) and isinstance(blob := entry.get(of), dict):
+                found.append(blob)
+    return found
 
 
 def inline_blobs(result: Result, folder: Path) -> Result:
     """Return the result with the bytes of its files in ``folder`` inline; an unreadable file stays a reference."""
     read: dict[str, Blob] = {}
 
-    def inline(blob: Blob) -> Blob:
+    def inline(blob: Blob, *, most: int) -> Blob:
         if blob.file is None:
             return blob
         if blob.sha256 not in read:
             try:
-                read[blob.sha256] = Blob.inlined(blob.read(folder))
-            except (ValueError, OSError):
+                data = blob.read(folder, source="a file of the result", most=most, exact=False)
+                read[blob.sha256] = Blob.inlined(data)
+            except DoorError:
                 return blob
         return read[blob.sha256]
 
-    outputs = tuple(output.model_copy(update={"data": inline(output.data)}) for output in result.outputs)
+    outputs = tuple(
+        output.model_copy(update={"data": inline(output.data, most=output.data.size)}) for output in result.outputs
+    )
     simulated = tuple(
-        call if call.trace is None else call.model_copy(update={"trace": inline(call.trace)})
+        call if call.trace is None else call.model_copy(update={"trace": inline(call.trace, most=RECORD_BYTES)})
         for call in result.simulated
     )
     return result.model_copy(update={"outputs": outputs, "simulated": simulated})
@@ -111,16 +148,12 @@ def inline_blobs(result: Result, folder: Path) -> Result:
 
 def _content(text: str) -> dict[str, Any]:
     try:
-        content = json.loads(text)
-    except (ValueError, TypeError) as error:
-        raise RemoteError("lost", "the data received over the network is not JSON", "run it again") from error
+        content = read_json(text, source="the data received over the network", bounds=_BOUNDS)
+    except DoorError as error:
+        raise RemoteError("lost", str(error), "run it again") from error
     version = content.get("nvfp4") if isinstance(content, dict) else None
     if version != VERSION:
-        problem = f"the other side uses version {version} of the text format, this side version {VERSION}"
+        problem = f"the other side uses version {str(version)[:40]} of the text format, this side version {VERSION}"
         raise RemoteError("version", problem, _SAME_VERSION)
     assert isinstance(content, dict)
     return content
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]

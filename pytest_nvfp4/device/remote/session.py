@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from pytest_nvfp4.device.answer import check_result
 from pytest_nvfp4.device.remote.base import (
     Batch,
     BatchResult,
@@ -225,13 +226,31 @@ class RemoteSession:
             request = self._sent.pop(completion.call.batch.id, None)
         if request is None:
             return
+        try:
+            self._settle(request, completion)
+        except RemoteError as error:
+            request.finish(error=error)
+            raise
+        except Exception as error:
+            # The request is in no list any more, so only this ends the wait for it.
+            request.finish(error=RemoteError("remote", f"its result failed: {type(error).__name__}: {error}"))
+            raise
+        self._report()
+
+    def _settle(self, request: BatchRequest, completion: Completion) -> None:
+        """Finish a request that has left the list of submitted ones, or queue it once more."""
         error, result = completion.error, completion.result
+        if result is None and error is None:
+            error = RemoteError("lost", "the remote returned neither a result nor an error", "run it again")
         if result is not None and (
             result.batch != request.batch.id or len(result.results) != len(request.remaining.jobs)
         ):
             result, error = None, RemoteError("lost", "the result belongs to another batch", "run it again")
-        if result is not None and self._cache is not None:
-            self._cache.add(request.remaining, result)  # paid for, even if no thread waits for it any more
+        if result is not None:
+            asked = _with_actual_draws(request.remaining, self._remote)
+            result = _checked(asked, result)
+            if self._cache is not None:
+                self._cache.add(request.remaining, result)  # paid for, even if no thread waits for it any more
         if request.done:
             return
         if result is not None:
@@ -240,17 +259,16 @@ class RemoteSession:
             self._record_source(result)
             request.batch = _with_actual_draws(request.batch, self._remote)
             request.finish(result=result)
-        else:
-            assert error is not None
-            if error.kind in _RETRIED and request.tries < 2:
-                with self._lock:
-                    request.call = None
-                    self._queue.appendleft(request)
-                return
-            if request.tries > 1:
-                error = RemoteError(error.kind, f"{error.problem} (submitted {request.tries} times)", error.remedy)
-            self._fail([request], error)
-        self._report()
+            return
+        assert error is not None
+        if error.kind in _RETRIED and request.tries < 2:
+            with self._lock:
+                request.call = None
+                self._queue.appendleft(request)
+            return
+        if request.tries > 1:
+            error = RemoteError(error.kind, f"{error.problem} (submitted {request.tries} times)", error.remedy)
+        self._fail([request], error)
 
     def _fail(self, requests: Sequence[BatchRequest], error: RemoteError) -> None:
         for request in requests:
@@ -382,6 +400,15 @@ def _with_actual_draws(batch: Batch, remote: Remote) -> Batch:
     if draws is None:
         return batch
     return batch.model_copy(update={"jobs": tuple(map(with_draws, batch.jobs, draws))})
+
+
+def _checked(batch: Batch, result: BatchResult) -> BatchResult:
+    """Return the result of a batch with an error in place of each result that does not fit its job."""
+    results = [
+        check_result(job, one, source="the result of the remote")
+        for job, one in zip(batch.jobs, result.results, strict=True)
+    ]
+    return result.model_copy(update={"results": tuple(results)})
 
 
 def _closed() -> RemoteError:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_nvfp4.device.call_plan import plan_calls
 from pytest_nvfp4.device.remote.base import Batch, BatchResult, Place, RemoteError
 from pytest_nvfp4.device.remote.cache import RemoteResultCache, draws_of, with_draws
 from pytest_nvfp4.device.remote.device import RemoteDevice
@@ -19,7 +20,8 @@ from pytest_nvfp4.device.verify import benchmark_job, verify_job
 from .fakes import FakeRemote, job
 
 answers: list[weakref.ref[BatchResult]] = []
-LARGE = bytes(1 << 20)
+LARGE = bytes(2 * 128 * (8 + 7 + 128))
+"""C of a job of `fakes`, with its guard rows."""
 
 
 def large(batch: Batch) -> BatchResult:
@@ -27,8 +29,18 @@ def large(batch: Batch) -> BatchResult:
     results = []
     for one in batch.jobs:
         blob = Blob.inlined(LARGE)
+        call = next((at for at, call in enumerate(plan_calls(one.cases, one.order_seed)) if not call.other_sizes), 0)
+        timed = one.action == "benchmark"
         output = GroupOutput(
-            call=0, case=0, group=0, rows=512, columns=1024, data=blob, late_sha256=None, returned="c", inputs=None
+            call=0 if timed else call,
+            case=0,
+            group=0,
+            rows=143,
+            columns=128,
+            data=blob,
+            late_sha256=None,
+            returned="c",
+            inputs=(0, 0) if timed else None,
         )
         device = DeviceInfo(name="NVIDIA B200", capability=(10, 0), simulated=True)
         results.append(Result(job=one.id, status="passed", outputs=(output,), device=device))

@@ -27,7 +27,7 @@ def b300(one: Job, folder: Path) -> Result:
 
 def test_files_come_back_inline() -> None:
     (result,) = execute_batch(Batch(jobs=(job(),)), run=b300, place=Place()).results
-    assert result.outputs[0].data.read(None) == b"bytes"
+    assert result.outputs[0].data.read(None, source="C", most=5) == b"bytes"
 
 
 def test_another_device_than_was_asked_for_gives_no_result() -> None:
@@ -74,7 +74,7 @@ def test_problems_of_a_kernel_share_a_process_and_each_gets_its_own_times() -> N
     answer = execute_batch(batch(1, 2), run=run, place=Place())
     assert ran == [[1, 2]]
     assert [(one.job, one.outputs[0].group) for one in answer.results] == [("job-1", 1), ("job-2", 2)]
-    assert {one.outputs[0].data.read(None) for one in answer.results} == {b"bytes"}
+    assert {one.outputs[0].data.read(None, source="C", most=5) for one in answer.results} == {b"bytes"}
     ran.clear()
     answer = execute_batch(batch(1, 3), run=run, place=Place())
     assert ran == [[1, 3], [1], [3]], "each by itself, so that it is known whose crash it was"
@@ -89,7 +89,7 @@ def test_findings_name_the_users_own_file(tmp_path: Path) -> None:
     finding = Finding(kind="run", message="m", file=str(SOURCE / "sub" / "kernel.py"), line=3)
 
     def reply(batch: Batch) -> BatchResult:
-        return BatchResult(batch=batch.id, results=(Result(job="j", status="error", findings=(finding,)),))
+        return BatchResult(batch=batch.id, results=(Result(job=batch.jobs[0].id, status="error", findings=(finding,)),))
 
     result = device(FakeRemote(reply)).run(job(), folder=tmp_path, base=tmp_path)
     assert result.findings[0].file == str(tmp_path / "sub" / "kernel.py")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from pytest_nvfp4.device.remote.base import BatchResult, RemoteError, RemoteOptions
+from pytest_nvfp4.device.remote.base import BatchResult, RemoteError, RemoteOptions, reported_error
 from pytest_nvfp4.device.remote.modal.errors import DEPLOY
 from pytest_nvfp4.device.remote.modal.settings import BACKEND_VARIABLE, ModalSettings, other_versions
 from pytest_nvfp4.device.remote.serialization import decompress, unpack_result
 from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.isolation.door.json_values import read_json
 
 
 def read_response(data: Any, *, options: RemoteOptions, settings: ModalSettings) -> BatchResult:
@@ -25,12 +26,12 @@ def read_response(data: Any, *, options: RemoteOptions, settings: ModalSettings)
         RemoteError: The response cannot be read, comes from other versions than this machine's, or is an error.
     """
     text = decompress(data)
-    try:
-        error = json.loads(text) if text.startswith('{"error"') else None
-    except ValueError:
-        error = None
-    if isinstance(error, dict):
-        raise RemoteError(error.get("error", "remote"), str(error.get("problem")), str(error.get("remedy")))
+    if text.startswith('{"error"'):
+        try:
+            error = read_json(text, source="the error of the container")
+        except DoorError as refused:
+            raise RemoteError("remote", f"{refused}: the answer is refused") from refused
+        raise reported_error(error.get("error"), error.get("problem"), error.get("remedy"))
     result = _without_simulated(unpack_result(text), options=options, settings=settings)
     if options.deployed_app and (other := other_versions(result.place.versions)):
         raise RemoteError("version", f"the deployed app {options.deployed_app!r} has {other}", DEPLOY)

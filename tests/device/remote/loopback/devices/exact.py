@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from pytest_nvfp4.device import rotation
+from pytest_nvfp4.device.call_plan import plan_calls
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.result import Blob, CaseReport, DeviceInfo, GroupOutput, Result
-from pytest_nvfp4.numerics.families import family
 from pytest_nvfp4.numerics.judge import Reference
 
 DEVICE = DeviceInfo(name="Test stand-in that runs nothing", capability=(10, 0), simulated=True)
@@ -41,8 +42,14 @@ def run(job: Job, folder: Path) -> Result:
     time.sleep(_said(text, "TAKES_S", 0.0))
     wrong = _said(text, "WRONG", set())
     outputs = []
-    for index, case in enumerate(job.cases):
-        for number, group in enumerate(family(case.family).generate(case.problem.problem()).groups):
+    plan = plan_calls(job.cases, job.order_seed, side_stream=job.kernel.side_stream)
+    judged = [(position, call) for position, call in enumerate(plan) if call.other_sizes is None]
+    for position, call in judged:
+        case = job.cases[call.case]
+        inputs = rotation.set_inputs(case, 0)
+        if call.visit is not None:
+            inputs = rotation.inputs_at(case, index=0, visit=call.visit, key=job.row_key)
+        for number, group in enumerate(inputs.groups):
             buffer = group.c_buffer()
             _, c, _ = group.split_c(buffer)
             c[...] = Reference.of(group.exact()).want
@@ -51,17 +58,18 @@ def run(job: Job, folder: Path) -> Result:
             blob = Blob.inlined(np.ascontiguousarray(buffer).tobytes())
             outputs.append(
                 GroupOutput(
-                    call=index,
-                    case=index,
+                    call=position,
+                    case=call.case,
                     group=number,
                     rows=buffer.shape[0],
                     columns=buffer.shape[1],
                     data=blob,
                     late_sha256=None,
                     returned="c",
+                    inputs=None if call.visit is None else (0, call.visit),
                 )
             )
-    reports = tuple(CaseReport(call=at, case=at, inputs_before="", inputs_after="") for at in range(len(job.cases)))
+    reports = tuple(CaseReport(call=at, case=call.case, inputs_before="", inputs_after="") for at, call in judged)
     return Result(job=job.id, status="passed", device=DEVICE, outputs=tuple(outputs), cases=reports)
 
 

@@ -1,0 +1,67 @@
+"""Pydantic models of values from outside, with one sentence for what does not fit."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from pytest_nvfp4.isolation.door.error import DoorError
+from pytest_nvfp4.isolation.door.json_values import DOCUMENT, Bounds, read_json
+
+M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+_MOST_VALUE_CHARACTERS = 60
+
+
+def validated(model: type[M] | TypeAdapter[T], value: object, *, source: str) -> M | T:
+    """Return the model of some JSON values.
+
+    Raises:
+        DoorError: A field is missing, unknown, of another type or out of its range; the first such field is named.
+    """
+    try:
+        if isinstance(model, TypeAdapter):
+            return model.validate_python(value)
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise DoorError(source, fault(error)) from None
+    except (RecursionError, OverflowError) as error:
+        raise DoorError(source, f"cannot be validated: {type(error).__name__}") from None
+
+
+def parsed(model: type[M], data: bytes | str, *, source: str, bounds: Bounds = DOCUMENT) -> M:
+    """Return the model of a JSON document. Raises DoorError as `read_json` and `validated`."""
+    made = validated(model, read_json(data, source=source, bounds=bounds), source=source)
+    assert isinstance(made, model)
+    return made
+
+
+def fault(error: ValidationError) -> str:
+    """Return the first fault of a validation as a predicate, with the name of the field."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    place = ".".join(str(part)[:_MOST_VALUE_CHARACTERS] for part in first["loc"])
+    more = error.error_count() - 1
+    tail = f" (and {more} more)" if more else ""
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        return f"lacks {place}{tail}"
+    if first["type"] == "extra_forbidden":
+        return f"has the unknown field {place}{tail}"
+    if not place:
+        return f"is not valid: {message}{tail}"
+    return f"has {place} = {_short(first['input'])}: {message}{tail}"
+
+
+def _short(value: Any) -> str:
+    """Return a value as text; only the beginning of one that is long, without building the rest."""
+    if isinstance(value, str | bytes):
+        text = repr(value[:_MOST_VALUE_CHARACTERS])
+        return text if len(value) <= _MOST_VALUE_CHARACTERS else f"{text} ..."
+    if value is None or isinstance(value, bool | int | float):
+        return repr(value)[:_MOST_VALUE_CHARACTERS]
+    if isinstance(value, dict):
+        return f"an object of {len(value)} fields"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)} values"
+    return type(value).__name__
