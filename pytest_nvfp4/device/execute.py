@@ -13,6 +13,7 @@ from pytest_nvfp4.device.remote.base import PythonProgram, RemoteError
 from pytest_nvfp4.device.worker.program import SIMULATING_VARIABLE
 from pytest_nvfp4.isolation import OnOutput, OutputChunk, ProcessEnd, blas, forward_output, streamed
 from pytest_nvfp4.isolation.environment import NO_GPU
+from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.toolchain.launcher import worker
 
 _PROGRAM = "program.py"
@@ -90,10 +91,11 @@ def execution(
         arguments = [str(main), str(folder), backend, *program.arguments]
         return (
             yield from streamed(
-                worker("pytest_nvfp4.device.worker.program", *arguments).command,
+                worker("pytest_nvfp4.device.worker.program", *arguments),
                 cwd=work,
                 deadline_s=program.deadline_s,
                 environ={**variables, **(environ or {}), **program.environ},
                 stdin=stdin,
+                wall=Wall(folder=str(folder), gpu=backend == "cuda"),
             )
         )

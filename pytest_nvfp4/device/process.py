@@ -11,8 +11,11 @@ from pytest_nvfp4.device.assemble import assemble, source_names
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.isolation.environment import NO_GPU
+from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.toolchain.launcher import PRELOAD, worker
 
+COMPILED_VARIABLE = "NVFP4_COMPILED"
+"""Environment variable with folders of modules that were compiled from the kernel's files."""
 _WORKER = "pytest_nvfp4.device.worker.__main__"
 _PRELOAD = (
     *PRELOAD,
@@ -52,8 +55,14 @@ def run_in_worker(
         cwd=scratch,
         deadline_s=job.deadline_s,
         environ={**variables, **(environ or {}), "PYTHONPATH": import_path},
-        memory_bytes=job.memory_bytes,
-        file_bytes=_FILE_BYTES,
+        wall=Wall(
+            folder=str(scratch),
+            readable=tuple(filter(None, (environ or {}).get(COMPILED_VARIABLE, "").split(os.pathsep))),
+            writable=(str(folder),),
+            gpu=backend == "cuda",
+            memory_bytes=job.memory_bytes,
+            file_bytes=_FILE_BYTES,
+        ),
     )
     names = source_names(job, folder, base) if base is not None else {}
     return assemble(job, outcome, source_names=names)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pytest_nvfp4.device.job import Job, KernelSpec
-from pytest_nvfp4.device.process import run_in_worker
+from pytest_nvfp4.device.process import COMPILED_VARIABLE, run_in_worker
 from pytest_nvfp4.device.result import DeviceInfo, Result
 from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.isolation import blas
@@ -15,8 +15,6 @@ from pytest_nvfp4.isolation import blas
 FindCompiled = Callable[[KernelSpec, Path], Sequence[Path]]
 """Returns the folders of a kernel's compiled modules; the path is the folder that its files are relative to."""
 
-COMPILED_VARIABLE = "NVFP4_COMPILED"
-"""Environment variable that names the folders of compiled modules for a worker."""
 ARCHS = ("sm_100a", "sm_90a")
 """Architectures whose instructions are simulated."""
 

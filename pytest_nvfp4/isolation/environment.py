@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 """Additional variables of a process that simulates a GPU, so that torch does not find a real one."""
-TOKEN_VARIABLE = "NVFP4_PROCESS_TOKEN"
-"""Environment variable with the token by which a process and its descendants are found."""
 RESULT_VARIABLE = "NVFP4_RESULT_FD"
 """Environment variable that names the descriptor on which a process returns its result."""
 

@@ -2,31 +2,86 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import sys
-from collections.abc import Mapping
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
-from pytest_nvfp4.isolation.prctl import die_with_parent
+PARENT_VARIABLE: Final = "NVFP4_PARENT_PID"
+_SHARE_OF_MACHINE: Final = 0.9
+"""Largest share of the memory of this machine, or container, for one process."""
+_CGROUPS: Final = (("", "memory.max"), ("memory", "memory.limit_in_bytes"))
+"""Controllers below ``/sys/fs/cgroup`` and their limit: cgroup v2, and v1."""
 
-MEMORY_VARIABLE = "NVFP4_MEMORY_BYTES"
-FILE_VARIABLE = "NVFP4_FILE_BYTES"
-PARENT_VARIABLE = "NVFP4_PARENT_PID"
+
+def machine_bytes() -> int | None:
+    """Return the memory of this machine, or of the container in which this process runs; None if unknown."""
+    return min(_memory_limits(), default=None)
 
 
-def apply(environ: Mapping[str, str]) -> None:
-    """Bind this process to its parent's life and to the limits named in ``environ``.
+def _memory_limits() -> Iterator[int]:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        for controller, file in _CGROUPS:
+            if controller == controllers:
+                base = Path("/sys/fs/cgroup", controller)
+                group = base / path.lstrip("/")
+                # A container may mount its own part of the hierarchy at the base, where the path does not exist.
+                for folder in (base, *(place for place in (group, *group.parents) if place.is_relative_to(base))):
+                    with contextlib.suppress(OSError, ValueError):  # "max"
+                        yield int((folder / file).read_text(encoding="ascii"))
+
+
+def apply(
+    *, memory_bytes: int | None, file_bytes: int | None, processes: int | None = None, descriptors: int | None = None
+) -> None:
+    """Limit this process and all that it starts.
 
     Memory is bounded by ``RLIMIT_DATA`` (private writable memory), not ``RLIMIT_AS``, because CUDA libraries reserve
-    far more address space than they use. Core files are disabled. The size of a single file is bounded, so that a
-    runaway kernel cannot fill the disk. It is not a cgroup: that would need privileges, and binds a whole process tree.
+    far more address space than they use; it is never more than this machine or container has, so that a kernel ends
+    before the system has to choose what to end. Core files are disabled. A user's number of processes is counted with
+    those that the user has now, unless they are in another user namespace. It does not bind root.
     """
-    if sys.platform == "linux":
-        die_with_parent(int(environ.get(PARENT_VARIABLE, os.getppid())))
-    import resource
+    machine = machine_bytes()
+    if memory_bytes is not None and machine is not None:
+        memory_bytes = min(memory_bytes, int(machine * _SHARE_OF_MACHINE))
+    _lower(resource.RLIMIT_CORE, 0)
+    if processes is not None:
+        _lower(resource.RLIMIT_NPROC, _tasks_of_user() + processes)
+    for kind, value in (
+        (resource.RLIMIT_DATA, memory_bytes),
+        (resource.RLIMIT_FSIZE, file_bytes),
+        (resource.RLIMIT_NOFILE, descriptors),
+    ):
+        if value is not None:
+            _lower(kind, value)
+    with contextlib.suppress(OSError):
+        # Where the system still has to choose, it ends this process first, not the one that judges it.
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for variable, kind in ((MEMORY_VARIABLE, resource.RLIMIT_DATA), (FILE_VARIABLE, resource.RLIMIT_FSIZE)):
-        if value := environ.get(variable):
-            hard = resource.getrlimit(kind)[1]
-            limit = int(value) if hard == resource.RLIM_INFINITY else min(int(value), hard)
-            resource.setrlimit(kind, (limit, hard))
+
+def _lower(kind: int, value: int) -> None:
+    """Lower both limits of a kind: a process could raise the soft one again."""
+    soft, hard = resource.getrlimit(kind)
+    limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (limit if soft == resource.RLIM_INFINITY else min(limit, soft), limit))
+
+
+def _tasks_of_user() -> int:
+    """Return the number of threads that this user has now, as far as ``/proc`` shows them."""
+    count, user = 0, os.geteuid()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir("/proc"):
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if entry.stat().st_uid == user:
+                        count += len(os.listdir(f"{entry.path}/task"))  # noqa: PTH208 - faster, and there are many
+    return count

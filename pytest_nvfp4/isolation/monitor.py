@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import selectors
 import subprocess
 import time
@@ -13,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pytest_nvfp4.isolation import cancellation
-from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, TOKEN_VARIABLE, scrubbed
+from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, scrubbed
 from pytest_nvfp4.isolation.limits import PARENT_VARIABLE
 from pytest_nvfp4.isolation.outcome import ProcessEnd
-from pytest_nvfp4.isolation.process_tree import kill_by_token, kill_group, kill_tree
+from pytest_nvfp4.isolation.process_tree import kill_group, kill_tree
 from pytest_nvfp4.isolation.worker import Worker
 
 if TYPE_CHECKING:
@@ -40,23 +39,18 @@ class ProcessMonitor:
 
     Attributes:
         timed_out: Whether it was killed at its deadline.
-        stragglers: Number of processes that it left behind and that were killed so far.
     """
 
-    def __init__(
-        self, process: subprocess.Popen[bytes] | ForkedProcess, result: int, *, token: str, until: float
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | ForkedProcess, result: int, *, until: float) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         self.timed_out = False
-        self.stragglers = 0
         self._process = process
         self._pipes: Mapping[Pipe, int] = {
             "stdout": process.stdout.fileno(),
             "stderr": process.stderr.fileno(),
             "result": result,
         }
-        self._token = token
         self._start = time.monotonic()
         self._until = until
         self._ended = False
@@ -95,14 +89,9 @@ class ProcessMonitor:
         self._wait()
 
     def end(self) -> ProcessEnd:
-        """Return how the process ended, once all output was read, and kill what it left behind."""
+        """Return how the process ended, once all output was read."""
         wall_s = time.monotonic() - self._start
-        return ProcessEnd(
-            returncode=self._process.wait(),
-            timed_out=self.timed_out,
-            wall_s=wall_s,
-            stragglers=self.stragglers + kill_by_token(self._token),
-        )
+        return ProcessEnd(returncode=self._process.wait(), timed_out=self.timed_out, wall_s=wall_s)
 
     def _buffered(self, selector: selectors.BaseSelector) -> Generator[tuple[Pipe, bytes], None, None]:
         """Yield what the pipes already hold."""
@@ -118,13 +107,12 @@ class ProcessMonitor:
 
     def _time_out(self) -> None:
         self.timed_out = True
-        self.stragglers += kill_tree(self._process.pid)
+        kill_tree(self._process.pid)
         self._ended, self._until = True, time.monotonic() + _DRAIN_S
 
     def _check_end(self) -> None:
         if not self._ended and self._process.poll() is not None:
-            kill_group(self._process.pid)
-            self.stragglers += kill_by_token(self._token)  # they may hold a pipe open
+            kill_group(self._process.pid)  # what is left may hold a pipe open
             self._ended, self._until = True, min(self._until, time.monotonic() + _DRAIN_S)
 
     def _wait(self) -> None:
@@ -148,23 +136,22 @@ def monitored(
     stdin: Path | None = None,
 ) -> Iterator[ProcessMonitor]:
     """Start a command for the length of a ``with`` block, in a scrubbed environment with ``environ`` on top."""
-    token = secrets.token_hex(16)
     variables = scrubbed(os.environ, {PARENT_VARIABLE: str(os.getpid()), **(environ or {})})
-    with _started(command, cwd=cwd, environ=variables, token=token, stdin=stdin) as (process, result):
+    with _started(command, cwd=cwd, environ=variables, stdin=stdin) as (process, result):
         # The time that a fork server took to start is not the command's.
-        yield ProcessMonitor(process, result, token=token, until=time.monotonic() + deadline_s)
+        yield ProcessMonitor(process, result, until=time.monotonic() + deadline_s)
 
 
 @contextlib.contextmanager
 def _started(
-    command: Sequence[str] | Worker, *, cwd: Path, environ: Mapping[str, str], token: str, stdin: Path | None
+    command: Sequence[str] | Worker, *, cwd: Path, environ: Mapping[str, str], stdin: Path | None
 ) -> Iterator[tuple[subprocess.Popen[bytes] | ForkedProcess, int]]:
     """Yield a process and the reading end of its result pipe; kill it and its descendants afterwards."""
     read_end, write_end = os.pipe()
     try:
         try:
             with (stdin or Path(os.devnull)).open("rb") as file:
-                process = _start(command, cwd=cwd, environ=environ, token=token, stdin=file.fileno(), result=write_end)
+                process = _start(command, cwd=cwd, environ=environ, stdin=file.fileno(), result=write_end)
         finally:
             os.close(write_end)
         try:
@@ -175,7 +162,6 @@ def _started(
             else:
                 kill_group(process.pid)
             process.wait()
-            kill_by_token(token)
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
@@ -186,13 +172,13 @@ def _started(
 
 
 def _start(
-    command: Sequence[str] | Worker, *, cwd: Path, environ: Mapping[str, str], token: str, stdin: int, result: int
+    command: Sequence[str] | Worker, *, cwd: Path, environ: Mapping[str, str], stdin: int, result: int
 ) -> subprocess.Popen[bytes] | ForkedProcess:
     if isinstance(command, Worker):
         from pytest_nvfp4.isolation.fork_server.messages import ForkRequest
         from pytest_nvfp4.isolation.fork_server.pool import FORK_SERVERS
 
-        request = ForkRequest(cwd=cwd, environ=environ, token=token, stdin=stdin, result=result)
+        request = ForkRequest(cwd=cwd, environ=environ, stdin=stdin, result=result)
         forked = FORK_SERVERS.fork(command, request)
         if forked is not None:
             return forked
@@ -200,7 +186,7 @@ def _start(
     return subprocess.Popen(
         command,
         cwd=cwd,
-        env={**environ, RESULT_VARIABLE: str(result), TOKEN_VARIABLE: token},
+        env={**environ, RESULT_VARIABLE: str(result)},
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -43,13 +43,11 @@ class ProcessEnd:
         returncode: Exit status, negative for a signal (as in ``subprocess``).
         timed_out: Whether it was killed at its deadline.
         wall_s: Seconds from start to end.
-        stragglers: Number of processes that it left behind, which were killed.
     """
 
     returncode: int
     timed_out: bool
     wall_s: float
-    stragglers: int = 0
 
     @property
     def exit_status(self) -> int:

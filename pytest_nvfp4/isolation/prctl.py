@@ -23,11 +23,16 @@ def die_with_parent(parent: int) -> None:
     Args:
         parent: The expected parent process; this process ends at once if it has another one.
     """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    set_death_signal(signal.SIGKILL)
     # The signal is sent only for a death after the call: a parent that died before it has been replaced by init or
     # a subreaper, which shows in the parent's number.
     if os.getppid() != parent:
         os._exit(1)
+
+
+def set_death_signal(number: int) -> None:
+    """Have the kernel send this process a signal when the thread ends that forked it."""
+    _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def become_subreaper() -> None:

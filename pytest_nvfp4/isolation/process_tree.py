@@ -1,13 +1,8 @@
-"""Find and kill the processes that a worker has started, wherever they went.
+"""Find and end the processes that a worker has started, wherever they went.
 
-A descendant can leave its worker in three ways, and each has its remedy:
-
-- It stays in the worker's process group: ``kill_group`` reaches it.
-- It starts a session of its own: it still carries the token in its environment, for ``kill_by_token``.
-- It starts a session and clears its environment (``env -i setsid``): it is reached through ``/proc/PID/stat``, which
-  names the parent of each process. When the processes between it and the worker have ended, it is re-parented to
-  the nearest subreaper (``prctl.become_subreaper``), which a worker is itself, so the chain never breaks while the
-  worker lives.
+A descendant can leave its worker's process group and session, clear its environment, and lose the processes between it
+and the worker. Then it is re-parented to the nearest subreaper (``prctl.become_subreaper``). Every worker that runs a
+kernel's code has one above it (``wall.supervisor``), so that the chain of parents in ``/proc/PID/stat`` never breaks.
 """
 
 from __future__ import annotations
@@ -17,15 +12,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_nvfp4.isolation.environment import TOKEN_VARIABLE
-
-_PASSES = 50
-"""A pass over ``/proc`` is not atomic, and a fork bomb may outrun several."""
-_BETWEEN_PASSES_S = 0.005
+_PASSES_S = 10.0
+"""Seconds for which new processes are looked for; each pass stops those that it finds, so few passes are needed."""
 
 
 class ProcessEntry(NamedTuple):
@@ -47,33 +39,29 @@ def processes() -> Iterator[ProcessEntry]:
 
 def descendants(pid: int) -> list[int]:
     """Return the running processes below a process."""
-    children: dict[int, list[int]] = {}
+    children: dict[int, list[ProcessEntry]] = {}
     for entry in processes():
-        if entry.state not in "ZX":
-            children.setdefault(entry.parent, []).append(entry.pid)
+        children.setdefault(entry.parent, []).append(entry)
     below, parents = [], [pid]
     while parents:
         direct = children.get(parents.pop(), [])
-        below += direct
-        parents += direct
+        below += [entry.pid for entry in direct if entry.state not in "ZX"]
+        parents += [entry.pid for entry in direct]  # a process whose first thread has ended looks like a zombie
     return below
 
 
-def environment_of(pid: int) -> Collection[bytes]:
-    """Return the ``NAME=VALUE`` entries with which a process was started; empty if they cannot be read."""
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return ()
+def ancestors(pid: int) -> list[int]:
+    """Return the processes above a process, the nearest first."""
+    parents = {entry.pid: entry.parent for entry in processes()}
+    above: list[int] = []
+    while (pid := parents.get(pid, 0)) and pid not in above:
+        above.append(pid)
+    return above
 
 
 def kill(pid: int) -> bool:
     """Kill a process, and return whether it existed and could be killed."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
+    return _send(pid, signal.SIGKILL)
 
 
 def kill_group(pid: int) -> None:
@@ -82,50 +70,36 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def kill_tree(pid: int) -> int:
-    """Kill the process group of a process that has not been reaped, and its descendants outside the group.
+def kill_tree(pid: int) -> None:
+    """Kill a process that has not been reaped, its group, and everything below it.
 
-    Returns:
-        The number of descendants outside the group.
+    It is stopped first, and so adopts what loses its parent meanwhile (if it is a subreaper) and neither ends nor
+    reaps.
     """
-    outside = [descendant for descendant in descendants(pid) if _group(descendant) not in (pid, None)]
+    _send(pid, signal.SIGSTOP)
+    kill_descendants(pid)
     kill_group(pid)
-    for descendant in outside:
+    kill(pid)
+
+
+def kill_descendants(pid: int) -> None:
+    """Kill everything below a process, however fast it forks: a stopped process does not fork, and is then killed."""
+    stopped: set[int] = set()
+    until = time.monotonic() + _PASSES_S
+    while (found := set(descendants(pid)) - stopped) and time.monotonic() < until:
+        for descendant in found:
+            _send(descendant, signal.SIGSTOP)
+        stopped |= found
+    for descendant in stopped:
         kill(descendant)
-    return len(outside)
 
 
-def _group(pid: int) -> int | None:
+def _send(pid: int, number: signal.Signals) -> bool:
     try:
-        return os.getpgid(pid)
+        os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
-        return None
-
-
-def kill_by_token(token: str) -> int:
-    """Kill every process that carries a token in its environment, this process excepted.
-
-    Returns:
-        The number of processes killed.
-    """
-    entry = f"{TOKEN_VARIABLE}={token}".encode()
-    return _kill_until_none(lambda: [pid for pid in _pids() if pid != os.getpid() and entry in environment_of(pid)])
-
-
-def kill_descendants() -> None:
-    """Kill every descendant of this process."""
-    _kill_until_none(lambda: descendants(os.getpid()))
-
-
-def _kill_until_none(find: Callable[[], list[int]]) -> int:
-    killed: set[int] = set()
-    for _ in range(_PASSES):
-        pids = find()
-        if not pids:
-            break
-        killed.update(pid for pid in pids if kill(pid))
-        time.sleep(_BETWEEN_PASSES_S)
-    return len(killed)
+        return False
+    return True
 
 
 def _pids() -> list[int]:

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_nvfp4.isolation.limits import FILE_VARIABLE, MEMORY_VARIABLE
 from pytest_nvfp4.isolation.monitor import Pipe, monitored
 from pytest_nvfp4.isolation.outcome import Captured, Outcome
+from pytest_nvfp4.isolation.wall.description import WALL_VARIABLE, Wall
 from pytest_nvfp4.isolation.worker import Worker
 
 
@@ -68,24 +68,20 @@ def run(
     cwd: Path,
     deadline_s: float,
     environ: Mapping[str, str] | None = None,
-    memory_bytes: int | None = None,
-    file_bytes: int | None = None,
+    wall: Wall | None = None,
     output_bytes: int = 1 << 20,
     result_bytes: int = 256 << 20,
 ) -> Outcome:
     """Run ``command`` isolated and wait for its end.
 
     The command gets a scrubbed environment with ``environ`` on top, an empty standard input, and a descriptor (named by
-    ``NVFP4_RESULT_FD``) on which it returns its result. It leads its own session. When it ends, when the deadline
-    passes, or when this call is interrupted, it and everything that it started are killed: its process group, and, by
-    a token in the environment, also processes that left the group.
+    ``NVFP4_RESULT_FD``) on which it returns its result. It leads its own session. When the deadline passes, or when
+    this call is interrupted, it and everything below it are killed. When it ends by itself, so is its process group; a
+    worker behind a wall leaves nothing else (``wall.supervisor``).
 
     Args:
-        command: Program and arguments, or a worker, which may be forked (see ``isolation.fork_server``). Memory and
-            file limits take effect when the command calls ``pytest_nvfp4.isolation.limits.apply`` on itself, as this
-            project's workers do.
-        memory_bytes: Limit on its private memory.
-        file_bytes: Limit on the size of any file that it writes.
+        command: Program and arguments, or a worker, which may be forked (see ``isolation.fork_server``).
+        wall: What it may do, once it calls ``wall.move_behind``, as this project's workers do.
         output_bytes: Bytes stored of each output stream (half from the start, half from the end). The rest is read and
             dropped, so that a flood costs neither memory nor disk.
         result_bytes: Size of the largest accepted result.
@@ -94,11 +90,7 @@ def run(
         OSError: The command could not be started.
         StoppedError: This thread was stopped (see ``stopped_by``).
     """
-    settings = dict(environ or {})
-    if memory_bytes is not None:
-        settings[MEMORY_VARIABLE] = str(memory_bytes)
-    if file_bytes is not None:
-        settings[FILE_VARIABLE] = str(file_bytes)
+    settings = {**(environ or {}), **({WALL_VARIABLE: wall.to_json()} if wall is not None else {})}
     out, err, result = _OutputBuffer(output_bytes), _OutputBuffer(output_bytes), _ResultBuffer(result_bytes)
     buffers: dict[Pipe, _OutputBuffer | _ResultBuffer] = {"stdout": out, "stderr": err, "result": result}
     with (
@@ -116,5 +108,4 @@ def run(
         stdout=out.captured(),
         stderr=err.captured(),
         wall_s=end.wall_s,
-        stragglers=end.stragglers,
     )

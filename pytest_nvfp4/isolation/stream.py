@@ -9,6 +9,8 @@ from typing import Literal
 
 from pytest_nvfp4.isolation.monitor import monitored
 from pytest_nvfp4.isolation.outcome import ProcessEnd
+from pytest_nvfp4.isolation.wall.description import WALL_VARIABLE, Wall
+from pytest_nvfp4.isolation.worker import Worker
 
 OutputChunk = tuple[Literal["stdout", "stderr"], bytes]
 """The name of a stream, and bytes that were written to it."""
@@ -29,12 +31,13 @@ def forward_output(chunks: Generator[OutputChunk, None, ProcessEnd], on_output: 
 
 
 def streamed(
-    command: Sequence[str],
+    command: Sequence[str] | Worker,
     *,
     cwd: Path,
     deadline_s: float,
     environ: Mapping[str, str] | None = None,
     stdin: Path | None = None,
+    wall: Wall | None = None,
 ) -> Generator[OutputChunk, None, ProcessEnd]:
     """Run ``command`` isolated, as :func:`pytest_nvfp4.isolation.run` does, as a generator of its output.
 
@@ -44,6 +47,7 @@ def streamed(
         OSError: The command could not be started.
         StoppedError: This thread was stopped (see ``stopped_by``).
     """
+    environ = {**(environ or {}), **({WALL_VARIABLE: wall.to_json()} if wall is not None else {})}
     with (
         monitored(command, cwd=cwd, deadline_s=deadline_s, environ=environ, stdin=stdin) as monitor,
         contextlib.closing(monitor.output()) as output,

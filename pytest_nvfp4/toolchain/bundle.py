@@ -64,7 +64,6 @@ def write(
             "returncode": outcome.returncode,
             "timed_out": outcome.timed_out,
             "seconds": round(outcome.wall_s, 3),
-            "processes_left_behind": outcome.stragglers,
         },
         "findings": [finding.to_dict() for finding in findings],
     }

@@ -20,10 +20,12 @@ from pytest_nvfp4.host import compile_cache, redirect
 from pytest_nvfp4.isolation import Outcome, blas
 from pytest_nvfp4.isolation.door.files import purge
 from pytest_nvfp4.isolation.environment import NO_GPU, scrubbed
+from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.toolchain import artifacts, bundle, diagnosis
 from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE, TraceCache, content_key, file_hash
 from pytest_nvfp4.toolchain.events import Events
 from pytest_nvfp4.toolchain.launcher import PACKAGE, PRELOAD, worker
+from pytest_nvfp4.toolchain.own_files import own_files
 from pytest_nvfp4.toolchain.request import TraceRequest
 from pytest_nvfp4.toolchain.trace import SCHEMA, Artifact, Code, Trace
 from pytest_nvfp4.toolchain.worker.contract import uses_torch
@@ -168,12 +170,23 @@ class Tracer:
                 cwd=scratch,
                 deadline_s=self._limits.deadline_s,
                 environ=environ,
-                memory_bytes=self._limits.memory_bytes,
-                file_bytes=self._limits.file_bytes,
+                wall=self._wall(request, build),
                 output_bytes=self._limits.output_bytes,
             )
             trace = self._assemble(request, outcome, folder, scrubbed(os.environ, environ))
             return self._cache.store(key, trace, folder)
+
+    def _wall(self, request: TraceRequest, build: Path) -> Wall:
+        own = own_files(
+            request.kernel, request.entry.file if request.entry else None, roots=(self._root, *request.all_roots)
+        )
+        return Wall(
+            folder=str(build),
+            readable=own.files,
+            listed=own.folders,
+            memory_bytes=self._limits.memory_bytes,
+            file_bytes=self._limits.file_bytes,
+        )
 
     def _job(self, request: TraceRequest, folder: Path) -> dict[str, Any]:
         return {

@@ -122,7 +122,7 @@ def timed(folder: Path, text: str = "") -> tuple[Result, CaseVerdict]:
     nothing = Captured("")
     outcome = Outcome(
         returncode=process.wait(), timed_out=False, result=said, result_overflow=False, stdout=nothing, stderr=nothing,
-        wall_s=1.0, stragglers=0,
+        wall_s=1.0,
     )  # fmt: skip
     result = assemble(asked, outcome)
     (verdict,) = Judge().judge(asked, result, folder=folder)

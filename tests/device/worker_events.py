@@ -42,6 +42,5 @@ def result(data: bytes | None, *, returncode: int = 0, overflow: bool = False, j
         stdout=nothing,
         stderr=nothing,
         wall_s=1.0,
-        stragglers=0,
     )
     return assemble(job, outcome)

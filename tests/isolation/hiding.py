@@ -23,7 +23,7 @@ away.wait()
 plain = subprocess.Popen(["sleep", "60"]).pid
 if sys.argv[1] == "adopts":
     assert {plain, hidden} <= set(descendants(os.getpid()))
-kill_descendants()
+kill_descendants(os.getpid())
 print(plain, hidden, flush=True)
 """
 

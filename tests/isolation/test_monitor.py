@@ -35,7 +35,7 @@ def ended() -> Iterator[Ended]:
         )
         os.close(write)
         process.wait()
-        return ProcessMonitor(process, read, token="unused", until=until)
+        return ProcessMonitor(process, read, until=until)
 
     yield make
     for read in reads:
@@ -65,7 +65,7 @@ def test_a_process_that_has_not_ended_times_out() -> None:
         ["sleep", "600"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as process:
         os.close(write)
-        monitor = ProcessMonitor(process, read, token="unused", until=time.monotonic() - 5)
+        monitor = ProcessMonitor(process, read, until=time.monotonic() - 5)
         assert output_of(monitor) == {}
         assert monitor.timed_out
     os.close(read)

@@ -10,6 +10,7 @@ import pytest
 from tests.waiting import alive, far_enough, gone
 
 from .conftest import Workers
+from .supervised import supervised
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no fork servers elsewhere")
 
@@ -42,7 +43,13 @@ def test_it_is_killed(workers: Workers, end: str) -> None:
     assert gone(pid)
 
 
-def test_without_a_fork_server_it_is_lost(workers: Workers) -> None:
+def test_a_plain_worker_has_a_supervisor_for_it(workers: Workers) -> None:
+    outcome = workers.run(supervised() + HIDES.replace("{end}", "pass"), forked=False)
+    (pid,) = map(int, outcome.stdout.text.split())
+    assert gone(pid)
+
+
+def test_without_both_it_is_lost(workers: Workers) -> None:
     outcome = workers.run(HIDES.replace("{end}", "pass"), forked=False)
     (pid,) = map(int, outcome.stdout.text.split())
     assert alive(pid)

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.isolation import Outcome, run
+from tests.isolation.supervised import supervised
 from tests.waiting import LONGEST_S, alive, far_enough, gone, noted
 
 
-def execute(tmp_path: Path, source: str, **options: object) -> Outcome:
+def execute(tmp_path: Path, source: str, *, below: str = "", **options: object) -> Outcome:
     script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(source))
+    script.write_text(below + textwrap.dedent(source))
     options = {"deadline_s": LONGEST_S, **options}
     return run([sys.executable, "-B", str(script)], cwd=tmp_path, **options)  # type: ignore[arg-type]
 
@@ -77,11 +78,11 @@ def test_children_left_behind_do_not_hold_up_the_result(tmp_path: Path) -> None:
         print(away.pid, flush=True)
         os.write(int(os.environ["NVFP4_RESULT_FD"]), b"done")
         """,
+        below=supervised(),
     )
     assert outcome.result == b"done"
     assert not outcome.timed_out
     assert outcome.wall_s < LONGEST_S
-    assert outcome.stragglers == 1
     assert gone(int(outcome.stdout.text))
 
 
@@ -125,14 +126,10 @@ def test_secrets_do_not_reach_the_process(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_limits_bind_memory_and_file_size(tmp_path: Path) -> None:
-    root = str(Path(__file__).parents[2])
     outcome = execute(
         tmp_path,
-        f"""
-        import os, sys
-        sys.path.insert(0, {root!r})
-        from pytest_nvfp4.isolation.limits import apply
-        apply(dict(os.environ))
+        """
+        import os
         try:
             bytearray(1 << 30)
         except MemoryError:
@@ -143,8 +140,7 @@ def test_limits_bind_memory_and_file_size(tmp_path: Path) -> None:
         except OSError:
             print("file bounded")
         """,
-        memory_bytes=512 << 20,
-        file_bytes=1 << 20,
+        below=supervised(memory_bytes=512 << 20, file_bytes=1 << 20),
     )
     assert outcome.stdout.text.split("\n")[:2] == ["memory bounded", "file bounded"], outcome
 
@@ -159,9 +155,7 @@ def test_nothing_survives_the_parent(tmp_path: Path, number: signal.Signals) -> 
     root = Path(__file__).parents[2]
     script = tmp_path / "child.py"
     script.write_text(
-        "import os, sys, time; sys.path.insert(0, sys.argv[1])\n"
-        "from pytest_nvfp4.isolation.limits import apply; apply(dict(os.environ))\n"
-        "print(os.getpid(), file=open('pid', 'w'), flush=True); time.sleep(600)\n"
+        supervised() + "import time\nprint(os.getpid(), file=open('pid', 'w'), flush=True); time.sleep(600)\n"
     )
     parent = subprocess.Popen(
         [
@@ -189,28 +183,25 @@ def test_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="process trees are read from /proc")
-@pytest.mark.parametrize("adopts", [True, False])
-def test_what_hides_is_ended_with_a_worker_that_hangs_and_has_adopted_it(tmp_path: Path, adopts: bool) -> None:
+@pytest.mark.parametrize("below", [True, False], ids=["supervised", "alone"])
+def test_what_hides_is_ended_with_a_worker_that_hangs(tmp_path: Path, below: bool) -> None:
     text = """
-import subprocess, time
-from pytest_nvfp4.isolation.prctl import become_subreaper
-if ADOPTS:
-    become_subreaper()
-away = subprocess.Popen(
-    ["env", "-i", "setsid", "--fork", "sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"],
-    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-)
-print(away.stdout.readline(), flush=True)
-away.wait()
-time.sleep(600)
-"""
-    program = [sys.executable, "-c", text.replace("ADOPTS", str(adopts))]
-    environ = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    outcome = far_enough(lambda deadline_s: run(program, cwd=tmp_path, deadline_s=deadline_s, environ=environ), said)
+        import subprocess, time
+        away = subprocess.Popen(
+            ["env", "-i", "setsid", "--fork", "sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )
+        print(away.stdout.readline(), flush=True)
+        away.wait()
+        time.sleep(600)
+        """
+    outcome = far_enough(
+        lambda deadline_s: execute(tmp_path, text, below=supervised() if below else "", deadline_s=deadline_s), said
+    )
     hidden = int(outcome.stdout.text)
     assert outcome.timed_out
     try:
-        assert gone(hidden) if adopts else alive(hidden)
+        assert gone(hidden) if below else alive(hidden)
     finally:
         if alive(hidden):
             os.kill(hidden, signal.SIGKILL)

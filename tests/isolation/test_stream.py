@@ -10,13 +10,17 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.isolation import ProcessEnd, StoppedError, forward_output, stopped_by, streamed
+from tests.isolation.supervised import supervised
 from tests.waiting import LONGEST_S, far_enough, gone
 
-AWAY = """
+AWAY = (
+    supervised()
+    + """
 import subprocess, sys, time
 away = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 print(away.pid, flush=True)
 """
+)
 CLOSES = "import os; os.closerange(0, 3); os.close(int(os.environ['NVFP4_RESULT_FD']))\n"
 
 Said = dict[str, bytes]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,9 +21,7 @@ from pytest_nvfp4.device.worker.memory import CudaMemory, DeviceMemory, DriverEr
 from pytest_nvfp4.device.worker.tamper import TamperCheck, names_harness
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
-from pytest_nvfp4.isolation.limits import apply as apply_limits
-from pytest_nvfp4.isolation.prctl import become_subreaper
-from pytest_nvfp4.isolation.process_tree import kill_descendants
+from pytest_nvfp4.isolation.wall import enter_from_environment
 from pytest_nvfp4.toolchain.cache import default_root
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.findings import from_exception
@@ -249,28 +246,18 @@ class _Worker:
             self._finish("cheated", *(Finding("cheat", message) for message in messages))
 
 
-def _redirect_temporary_files(folder: Path) -> None:
-    """Place temporary files below the job's folder, which is removed with the job; a crash leaves some behind."""
-    temporary = folder / "scratch" / "tmp"
-    temporary.mkdir(parents=True, exist_ok=True)
-    os.environ.update(dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary)))
-    tempfile.tempdir = None  # a preloaded module may have computed it
-
-
 def main() -> None:
     """Run the job named on the command line, and exit without running any of the kernel's exit handlers."""
-    events = Events(int(os.environ.pop(RESULT_VARIABLE)))
+    result = int(os.environ.pop(RESULT_VARIABLE))
+    enter_from_environment(keep=[result])
+    events = Events(result)
     exit_process = os._exit  # like the next ones, bound before a kernel can replace it
-    apply_limits(dict(os.environ))
-    become_subreaper()
-    end_descendants = kill_descendants
     flush = [stream.flush for stream in (sys.stdout, sys.stderr)]
     try:
         _, file, folder, backend = [*sys.argv, "cuda"][:4]
         job = Job.model_validate_json(Path(file).read_bytes())
         Path(file).unlink()  # it reveals which calls are judged, and their inputs
         del sys.argv[1:]
-        _redirect_temporary_files(Path(folder))
         _Worker(job, Path(folder), events, backend=backend).run()
     except _StopError:
         pass
@@ -283,8 +270,6 @@ def main() -> None:
     for flush_stream in flush:
         with contextlib.suppress(Exception):
             flush_stream()
-    with contextlib.suppress(Exception):
-        end_descendants()
     exit_process(0)
 
 

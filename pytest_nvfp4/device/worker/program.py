@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from pytest_nvfp4.cores import cores
-from pytest_nvfp4.isolation.limits import apply as apply_limits
+from pytest_nvfp4.isolation.wall import enter_from_environment
 
 SIMULATING_VARIABLE = "NVFP4_SIMULATING"
 """Environment variable with the settings of the simulator."""
@@ -92,7 +92,7 @@ def _run(file: Path, arguments: list[str]) -> int:
 def main() -> None:
     """Run the program named on the command line, and exit with its status."""
     os.environ.pop("NVFP4_RESULT_FD", None)
-    apply_limits(dict(os.environ))
+    enter_from_environment()
     file, folder, backend, *arguments = sys.argv[1:]
     sys.path.insert(0, str(Path.cwd()))
     run = partial(_run, Path(file), arguments)

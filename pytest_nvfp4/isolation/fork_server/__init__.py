@@ -4,7 +4,7 @@ Importing torch, numpy and this package takes most of the time until a worker re
 server imports them once; each of its child processes receives the descriptors, environment, working directory and
 arguments of its job, leads its own session, and runs its worker's module as ``__main__``.
 
-A child equals a process started from nothing in its session, limits, deadline, process token, exit status, signals,
+A child equals a process started from nothing in its session, limits, deadline, exit status, signals,
 random state (everything is seeded anew), import path and environment. It differs in this: Python's hash seed and the
 addresses of libraries are those of the server, ``/proc/PID/cmdline`` names the server, and its parent is the server.
 The server ends with the process that started it, and its children end with the server. Whenever a child cannot equal

@@ -13,10 +13,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-
-TOKEN_PLACEHOLDER: Final = "-" * 32
-"""Token of the server itself: as long as a real one."""
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +22,6 @@ class ForkRequest:
 
     cwd: Path
     environ: Mapping[str, str]
-    token: str
     stdin: int
     result: int
 

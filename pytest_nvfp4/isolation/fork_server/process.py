@@ -17,8 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_nvfp4.isolation import cancellation
-from pytest_nvfp4.isolation.environment import TOKEN_VARIABLE
-from pytest_nvfp4.isolation.fork_server.messages import TOKEN_PLACEHOLDER, Descriptors, ForkRequest, receive_report
+from pytest_nvfp4.isolation.fork_server.messages import Descriptors, ForkRequest, receive_report
 from pytest_nvfp4.isolation.worker import Worker
 
 _MODULE = "pytest_nvfp4.isolation.fork_server.server"
@@ -115,7 +114,7 @@ class ForkServer:
             self._process = subprocess.Popen(
                 [*launcher, _MODULE, str(server_end.fileno()), str(os.getpid()), package],
                 cwd="/",
-                env={**environ, TOKEN_VARIABLE: TOKEN_PLACEHOLDER},
+                env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,  # Python buffers a stream to a pipe as a worker's; the server replaces it
                 stderr=subprocess.PIPE,
@@ -142,7 +141,6 @@ class ForkServer:
             "worker": dataclasses.asdict(worker),
             "environ": dict(request.environ),
             "cwd": str(request.cwd),
-            "token": request.token,
         }
         file = os.fdopen(os.memfd_create("nvfp4-fork-request"), "wb")
         with child_reports, child_stdout, child_stderr, file:

@@ -22,19 +22,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, TOKEN_VARIABLE
+from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
 from pytest_nvfp4.isolation.fork_server import compatibility
-from pytest_nvfp4.isolation.fork_server.messages import TOKEN_PLACEHOLDER, Descriptors, send_report
+from pytest_nvfp4.isolation.fork_server.messages import Descriptors, send_report
 from pytest_nvfp4.isolation.limits import PARENT_VARIABLE
 from pytest_nvfp4.isolation.prctl import become_subreaper, die_with_parent, set_dumpable
-from pytest_nvfp4.isolation.process_tree import environment_of, kill, kill_group, processes
+from pytest_nvfp4.isolation.process_tree import kill, kill_group, kill_tree, processes
 from pytest_nvfp4.isolation.worker import Worker
 
 _THREADS = Path("/proc/self/task")
 _PARENT_CHECK_S = 0.5
 _ORPHAN_PASSES = 50
-_ENV_START = 50 - 3
-"""Index of ``env_start`` after the program's name: proc(5) counts fields from 1, and the third one follows the name."""
 
 
 class _RefusedError(Exception):
@@ -185,7 +183,9 @@ class _Server:
         child.ended = True
 
     def _reap(self, child: _Child) -> None:
-        """Kill and reap a child that is no longer needed, and the orphaned processes that it left behind."""
+        """Kill and reap a child that is no longer needed, and what it left behind."""
+        if not child.ended:
+            kill_tree(child.pid)
         child.kill()
         os.waitpid(child.pid, 0)
         child.close()
@@ -202,18 +202,16 @@ class _Server:
 
 
 def _kill_orphans(own: set[int]) -> bool:
-    """Kill the adopted orphaned processes that carry no token, and return whether there were any.
+    """Kill and reap the adopted orphaned processes, and return whether there were any.
 
-    Such a process cleared its environment and was re-parented to this subreaper (``process_tree``). One that carries
-    a token may belong to a job that still runs; whoever ends that job kills it by its token.
+    A worker's own subreaper adopts what the worker leaves behind (``wall.supervisor``), so what arrives here belongs to
+    a worker that has ended without one.
     """
     killed = False
     for orphan in [entry for entry in processes() if entry.parent == os.getpid() and entry.pid not in own]:
-        marked = any(entry.startswith(f"{TOKEN_VARIABLE}=".encode()) for entry in environment_of(orphan.pid))
-        if not marked and orphan.state not in "ZX":
-            killed |= kill(orphan.pid)
+        killed |= orphan.state not in "ZX" and kill(orphan.pid)
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(orphan.pid, os.WNOHANG if marked else 0)
+            os.waitpid(orphan.pid, 0)
     return killed
 
 
@@ -249,7 +247,6 @@ class _ForkedChild:
         os.environ.clear()
         os.environ.update(self.request["environ"])
         os.environ[RESULT_VARIABLE] = str(result)
-        os.environ[TOKEN_VARIABLE] = self.request["token"]
         os.environ[PARENT_VARIABLE] = str(self.server)
         os.chdir(self.request["cwd"])
         sys.path[:] = self.path
@@ -258,7 +255,6 @@ class _ForkedChild:
         sys.argv = [worker.module, *worker.arguments]
         _reseed()
         set_dumpable(True)
-        _overwrite_token(self.request["token"])
         gc.enable()
 
 
@@ -270,27 +266,6 @@ def _reseed() -> None:
         torch.default_generator.seed()
     if (multiprocessing := sys.modules.get("multiprocessing")) is not None:
         multiprocessing.current_process().authkey = os.urandom(32)
-
-
-def _overwrite_token(token: str) -> None:
-    """Write the token over the server's placeholder where other processes read it, in ``/proc/PID/environ``.
-
-    That file shows the memory in which execve(2) placed the environment (``env_start`` in ``/proc/PID/stat``, proc(5)),
-    whatever the process did to its environment since. A forked child inherits that memory copy-on-write. What the child
-    forks has the token by the same memory, and what it executes has it by its environment.
-
-    Raises:
-        RuntimeError: The token does not show there. A process that cannot be found again must not run.
-    """
-    placeholder, entry = (f"{TOKEN_VARIABLE}={value}".encode() for value in (TOKEN_PLACEHOLDER, token))
-    fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    start, end = int(fields[_ENV_START]), int(fields[_ENV_START + 1])
-    block = ctypes.string_at(start, end - start) if start else b""
-    offset = (b"\0" + block).find(b"\0" + placeholder + b"\0")
-    if offset >= 0 and len(entry) == len(placeholder):
-        ctypes.memmove(start + offset, entry, len(entry))
-    if entry not in environment_of(os.getpid()):
-        raise RuntimeError("the token of this process does not show in its environment")
 
 
 def _serve() -> _ForkedChild:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.isolation.limits import apply as apply_limits
+from pytest_nvfp4.isolation.wall import enter_from_environment
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.calls import call_contract, call_entry
 from pytest_nvfp4.toolchain.worker.findings import in_compile
@@ -199,8 +199,9 @@ def _dependencies(session: TraceSession) -> list[str]:
 
 def main() -> None:
     """Run the job named on the command line and exit without running the kernel's exit handlers."""
-    reporter = Reporter(int(os.environ.pop(_RESULT_VARIABLE)))
-    apply_limits(dict(os.environ))
+    result = int(os.environ.pop(_RESULT_VARIABLE))
+    enter_from_environment(keep=[result])
+    reporter = Reporter(result)
     job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     session = TraceSession(job, reporter)
     exit_now: Callable[[int], Any] = os._exit

@@ -1,0 +1,119 @@
+"""The files of a user that the compile of one kernel may read."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+_MOST_BESIDE = 2000
+"""Number of files of a folder above which it is no folder of a kernel."""
+
+
+class OwnFiles(NamedTuple):
+    """Files that may be read, and folders whose names may be listed, as Python does to find a module in them."""
+
+    files: tuple[str, ...]
+    folders: tuple[str, ...]
+
+
+def own_files(kernel: Path, entry: Path | None, *, roots: Sequence[Path]) -> OwnFiles:
+    """Return the files that belong to a kernel: what it imports, and what lies beside it.
+
+    These are the kernel, its entry, the modules below ``roots`` or on the import path that an ``import`` statement of
+    one of these files names, all files of packages among them, and the files beside the kernel and its entry whose
+    names do not begin with a dot. Other files of the user's repository are not read.
+    """
+    first = [path for path in (kernel, entry) if path is not None]
+    folders = [*dict.fromkeys(path.parent for path in first)]
+    search = [*folders, *(_package_root(path) for path in first), *roots, *_user_entries()]
+    files, used = _imported(first, [*dict.fromkeys(folder.resolve() for folder in search)])
+    for folder in folders:
+        files.update(_beside(folder))
+    listed = {*folders, *used}
+    home = Path.home().resolve()
+    return OwnFiles(
+        tuple(sorted(map(str, files))),
+        tuple(sorted(str(folder) for folder in listed if not home.is_relative_to(folder.resolve()))),
+    )
+
+
+def _package_root(path: Path) -> Path:
+    """Return the folder that is on the import path for a file (see ``worker.loading.load``)."""
+    folder = path.parent
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        folder = folder.parent
+    return folder
+
+
+def _user_entries() -> Iterator[Path]:
+    """Yield the entries of the import path outside of installed packages, such as those of editable installs."""
+    libraries = [Path(path).resolve() for path in sysconfig.get_paths().values()]
+    for entry in sys.path:
+        place = Path(entry).resolve()
+        if entry and place.is_dir() and not any(place.is_relative_to(library) for library in libraries):
+            yield place
+
+
+def _beside(folder: Path) -> set[Path]:
+    found = set()
+    for index, path in enumerate(folder.iterdir()):
+        if index >= _MOST_BESIDE:
+            return set()
+        if not path.name.startswith(".") and path.is_file():
+            found.add(path)
+    return found
+
+
+def _imported(first: Iterable[Path], search: Sequence[Path]) -> tuple[set[Path], set[Path]]:
+    """Return some files with those that they import, directly or not, and the folders in which these were found."""
+    files, used = set(first), set()
+    pending = list(files)
+    while pending:
+        path = pending.pop()
+        for parts, level in _statements(path):
+            bases = [path.parents[level - 1]] if 0 < level <= len(path.parents) else search
+            for base in bases:
+                found = set(_module(base, parts))
+                if found:
+                    used.add(base)
+                    used.update(place.parent for place in found)
+                    pending += [place for place in found - files if place.suffix == ".py"]
+                    files |= found
+                    break
+    return files, used
+
+
+def _statements(path: Path) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield the names that a file imports, and the level of a relative import."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return  # the compile reports it
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield tuple(alias.name.split(".")), 0
+        elif isinstance(node, ast.ImportFrom):
+            base = tuple(node.module.split(".")) if node.module else ()
+            for alias in node.names:
+                yield (*base, alias.name), node.level
+
+
+def _module(base: Path, parts: tuple[str, ...]) -> Iterator[Path]:
+    """Yield the files of a module below a folder, those of its packages among them."""
+    folder = base
+    for part in parts:
+        if (package := folder / part).is_dir():
+            if any(package.glob("*.py")):
+                yield from (path for path in package.iterdir() if path.is_file())
+            folder = package
+            continue
+        if (file := folder / f"{part}.py").is_file():
+            yield file
+        else:
+            yield from folder.glob(f"{part}.*.so")
+        return
