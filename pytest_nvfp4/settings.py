@@ -22,6 +22,7 @@
     exercise = "examples/build.py::call_two_cta"      # calls it on small inputs of its own: the races check runs this
     compile-options = ["--opt-level 2"]
     side-stream = false                               # its callers use the default stream alone
+    torch-operators = true                            # a reference: operators of torch may compute its outputs
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class KernelSettings:
             (infinity for any growth).
         side_stream: Whether its callers may call it while a stream of their own is torch's current one; None for the
             default of its contract (see ``on_side_stream``).
+        torch_operators: Whether operators of torch may compute its outputs, as those of a reference or a baseline.
     """
 
     name: str = ""
@@ -84,6 +86,7 @@ class KernelSettings:
     compile_options: tuple[str, ...] = ()
     cost_tolerance: tuple[tuple[str, float], ...] = ()
     side_stream: bool | None = None
+    torch_operators: bool = False
 
     @property
     def on_fitted_problem(self) -> bool:
@@ -255,7 +258,7 @@ def _share(value: object) -> float | None:
 
 _COMMON_KEYS = (
     *("arch", "problems", "verify-problems", "simulate-problems", "fitted-problem", "benchmark-problems"),
-    *("protected", "compile-options", "cost-tolerance", "side-stream"),
+    *("protected", "compile-options", "cost-tolerance", "side-stream", "torch-operators"),
 )
 _KERNEL_KEYS = (*_COMMON_KEYS, "path", "name", "entry", "exercise")
 _TOP_KEYS = (*_COMMON_KEYS, "default-problems", "kernel")
@@ -285,6 +288,7 @@ def _kernel(reader: _Reader, base: KernelSettings, own: Mapping[str, Problem], p
         compile_options=reader.texts("compile-options", base.compile_options),
         cost_tolerance=reader.tolerances("cost-tolerance", base.cost_tolerance),
         side_stream=reader.flag("side-stream", base.side_stream),
+        torch_operators=reader.flag("torch-operators", base.torch_operators) or False,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from pytest_nvfp4.device import call_plan
 from pytest_nvfp4.device.job import Job
-from pytest_nvfp4.device.result import GroupOutput, Measurement, Result, RoundSample, SimulatedCall
+from pytest_nvfp4.device.result import CaseReport, GroupOutput, Measurement, Result, RoundSample, SimulatedCall
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.door import DoorError
 
@@ -71,7 +71,7 @@ def _check(job: Job, result: Result, source: str) -> None:
     for output in result.outputs:
         calls.output(output)
     for report in result.cases:
-        calls.check(report.case, report.call, f"the report on call {report.call}")
+        calls.report(report)
     for sample in result.samples:
         calls.sample(sample)
     for measurement in result.measurements:
@@ -134,10 +134,21 @@ class _Calls:
             raise self.fail(what, f"of {output.data.size} bytes, and C has {output.rows * output.columns * 2}")
         if self._job.action == "benchmark":
             self._inputs(output.inputs, what)
-        else:
-            visit = self._plan[output.call].visit
-            if output.inputs != (None if visit is None else (0, visit)):
-                raise self.fail(what, f"of inputs {output.inputs}, which are not those of call {output.call}")
+        elif output.inputs is not None:
+            raise self.fail(what, f"of inputs {output.inputs}, which only a benchmark has")
+
+    def report(self, report: CaseReport) -> None:
+        what = f"the report on call {report.call}"
+        self.check(report.case, report.call, what)
+        sizes = self._job.cases[report.case].problem.sizes
+        groups = () if report.attribution is None else report.attribution.groups
+        for group in groups:
+            if group.group >= len(sizes) or group.elements != sizes[group.group][0] * sizes[group.group][1]:
+                raise self.fail(what, f"on {group.elements} elements of group {group.group}, which the problem lacks")
+        if len({group.group for group in groups}) != len(groups):
+            raise self.fail(what, "which names a group twice")
+        if report.replayed and len(report.replayed) != len(sizes):
+            raise self.fail(what, f"with {len(report.replayed)} repeated outputs, and its problem has {len(sizes)}")
 
     def _inputs(self, inputs: tuple[int, int] | None, what: str) -> None:
         timing = self._job.timing

@@ -233,7 +233,12 @@ def assemble(job: Job, outcome: Outcome, *, source_names: Mapping[str, str] | No
         device=events.device,
         outputs=tuple(events.outputs.values()),
         cases=tuple(
-            report.model_copy(update={"findings": _with_user_files(report.findings, names)})
+            report.model_copy(
+                update={
+                    "findings": _with_user_files(report.findings, names),
+                    "attribution": None if report.attribution is None else report.attribution.with_files(names),
+                }
+            )
             for report in events.cases.values()
         ),
         measurements=tuple(events.measurements.values()),

@@ -39,7 +39,7 @@ class PlannedCall:
         case: Index of the case.
         reuse: Index of the earlier call of the same sizes whose memory is filled again for this one; None for new
             memory.
-        visit: None for the case's own inputs; else one row of A of each group changes (see ``rotation.inputs_at``).
+        changed: Whether one more row of A of each group differs (see ``rotation.verified_inputs``).
         offset: Whether the inputs begin at a storage offset, in new memory.
         other_sizes: Sizes of a call that is not judged, in place of those of the case; None for the sizes of the case.
         side_stream: Whether another stream than the default one is current, with the caller's work before and after.
@@ -47,7 +47,7 @@ class PlannedCall:
 
     case: int
     reuse: int | None = None
-    visit: int | None = None
+    changed: bool = False
     offset: bool = False
     other_sizes: Sizes | None = None
     side_stream: bool = False
@@ -109,7 +109,7 @@ class _Visits:
         if reuse is None:
             self._owners.append(position)
         if number == self._changed:
-            calls.append(PlannedCall(case, owner, visit=0))
+            calls.append(PlannedCall(case, owner, changed=True))
         return calls
 
 
@@ -155,7 +155,7 @@ def describe(plan: Sequence[PlannedCall], position: int, cases: Sequence[JobCase
     if not same:
         return f"{FIRST} of these sizes, after calls of other sizes: {position}" if position else f"{FIRST} call"
     if call.reuse is not None:
-        contents = "one row of A of each group changed" if call.visit is not None else "other contents"
+        contents = "one row of A of each group changed" if call.changed else "other contents"
         return f"same addresses as call {last_use(plan, position)}, {contents}"
     where = "inputs at a storage offset" if call.offset else "no storage offset"
     return f"same sizes as call {same[-1]}, other addresses, {where}"

@@ -79,6 +79,7 @@ class KernelSpec(Model):
         arch: Architecture that it is compiled for, such as ``sm_100a``.
         compile_options: Options in addition to its own.
         side_stream: Whether it is to be called while another stream than the default one is current.
+        torch_operators: Whether operators of torch may compute its outputs.
     """
 
     files: tuple[SourceFile, ...]
@@ -87,6 +88,7 @@ class KernelSpec(Model):
     arch: str
     compile_options: tuple[str, ...] = ()
     side_stream: bool = False
+    torch_operators: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -115,6 +117,7 @@ class KernelSpec(Model):
         entry_file: Path | None = None,
         compile_options: tuple[str, ...] = (),
         side_stream: bool = False,
+        torch_operators: bool = False,
     ) -> tuple[KernelSpec, Path]:
         """Pack a kernel's file and its dependencies, and return them with the folder that their paths are relative to.
 
@@ -126,6 +129,7 @@ class KernelSpec(Model):
             entry_file: File of the entry function; the kernel's file if None.
             compile_options: Options in addition to the kernel's own.
             side_stream: See `KernelSpec`.
+            torch_operators: See `KernelSpec`.
         """
         paths = {main.resolve(), *(path.resolve() for path in others)}
         if entry_file is not None:
@@ -150,6 +154,7 @@ class KernelSpec(Model):
             arch=arch,
             compile_options=compile_options,
             side_stream=side_stream,
+            torch_operators=torch_operators,
         )
         return spec, base
 

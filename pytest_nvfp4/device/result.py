@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from pytest_nvfp4.device.attribution import CallAttribution
 from pytest_nvfp4.device.job import SCHEMA, Model
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.fields import (
@@ -160,8 +161,7 @@ class GroupOutput(Model):
         late_after: The call that changed it; None if no call did.
         returned: What the kernel returned for the group: ``c`` (the tensor that it was given), ``other`` (a tensor of
             its own, whose values are then in ``data``), or a description of what is wrong with it.
-        inputs: For a benchmark, the set of rotating inputs and its visit (see ``device.rotation``); None if the inputs
-            are those of the case.
+        inputs: For a benchmark, the set of rotating inputs and its visit (see ``device.rotation``); else None.
     """
 
     call: Index
@@ -214,6 +214,9 @@ class CaseReport(Model):
         launches: Kernels that ran on the device during the call; None if unknown.
         findings: Findings in this call, if the device reports them (a simulator does). Its outputs are missing if a
             finding ended the kernel; those of other calls are valid.
+        attribution: Who wrote its outputs; None if that is unknown.
+        replayed: The fp16 bits of each group's C, row-major, after the requests of the call were repeated on other
+            inputs (``rotation.replayed_inputs``).
     """
 
     call: Index
@@ -222,6 +225,8 @@ class CaseReport(Model):
     inputs_after: Name
     launches: Annotated[tuple[Name, ...], Field(max_length=MOST_EVENTS)] | None = None
     findings: ReportedFindings = ()
+    attribution: CallAttribution | None = None
+    replayed: Annotated[tuple[Blob, ...], Field(max_length=MOST_EVENTS)] = ()
 
 
 class Measurement(Model):

@@ -53,6 +53,7 @@ class ResultKeys:
             "arch": kernel.arch,
             "options": kernel.compile_options,
             "side_stream": kernel.side_stream,
+            "torch_operators": kernel.torch_operators,
             "case": case.model_dump_json(),
             "code": self._code,
             "python": platform.python_version(),

@@ -1,14 +1,19 @@
-"""The inputs of a benchmark: several sets in separate memory, with one row of A changed before every call.
+"""The inputs of verified and timed calls, which no kernel can know beforehand.
 
-A kernel that caches an answer by pointer, by part of the content or by the number of the call returns a wrong one,
+``verify`` draws the inputs of every case anew, with the case's seed and a key of the job. GPU MODE's own inputs are the
+published ones but for one row of A of each group. So an answer that was computed in advance is wrong.
+
+A benchmark has several sets of inputs in separate memory, with one row of A changed before every call. A kernel that
+caches an answer by pointer, by part of the content or by the number of the call returns a wrong one,
 because the changed row changes a row of the result. The row and its new content follow from the problem's seed, the
-set, the visit and a key of the job that the kernel cannot see. So the parent can compute the inputs of any round, and
-answers cannot be computed in advance.
+set, the visit and the key, which the kernel cannot see. The parent computes the inputs of any call from the same key.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +25,9 @@ from pytest_nvfp4.problem import Problem
 
 _ROW_KEY = 0x5EED
 _DRAWS = 16
+_PUBLISHED = "gpumode"
+"""Input family whose contents for a seed are published, and are to be tested."""
+_FIRST_VISIT, _CHANGED, _REPLAYED = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +67,43 @@ def changes(inputs: ProblemInput, *, index: int, visit: int, key: int) -> list[R
 
 def inputs_at(case: JobCase, *, index: int, visit: int, key: int) -> ProblemInput:
     """Return the inputs of a set at a visit: its first inputs with every change up to and including that visit's."""
-    base = set_inputs(case, index)
+    return _changed(set_inputs(case, index), index=index, visits=range(visit + 1), key=key)
+
+
+def verified_inputs(case: JobCase, *, key: int, changed: bool = False) -> ProblemInput:
+    """Return the inputs of a call of a verify job; with ``changed`` one more row of A of each group differs."""
+    visits = range(_CHANGED, _CHANGED + changed)
+    if case.family == _PUBLISHED:
+        return _changed(set_inputs(case, 0), index=0, visits=(_FIRST_VISIT, *visits), key=key)
+    return _changed(_drawn(case, key=key, what="verify"), index=0, visits=visits, key=key)
+
+
+def replayed_inputs(case: JobCase, *, key: int, changed: bool = False) -> ProblemInput:
+    """Return other inputs for the requests of a call: A and B differ.
+
+    The scale factors are those of the call, because the contract gives the plain ones to the host.
+    """
+    called = verified_inputs(case, key=key, changed=changed)
+    other = _drawn(case, key=key, what="replay")
+    groups = (
+        dataclasses.replace(group, a=new.a, b=new.b) for group, new in zip(called.groups, other.groups, strict=True)
+    )
+    return _changed(dataclasses.replace(called, groups=tuple(groups)), index=0, visits=(_REPLAYED,), key=key)
+
+
+def _drawn(case: JobCase, *, key: int, what: str) -> ProblemInput:
+    """Return the inputs of a case for a seed that follows from its own and a key."""
+    problem = case.problem.problem()
+    seed = int.from_bytes(hashlib.sha256(f"{what} {key} {problem.seed}".encode()).digest()[:4], "little")
+    made = family(case.family).generate(Problem(problem.name, problem.groups, seed))
+    return dataclasses.replace(made, problem=problem)
+
+
+def _changed(base: ProblemInput, *, index: int, visits: Iterable[int], key: int) -> ProblemInput:
+    """Return inputs with the changed rows of some visits."""
     rows = [group.a.copy() for group in base.groups]
-    for earlier in range(visit + 1):
-        for change in changes(base, index=index, visit=earlier, key=key):
+    for visit in visits:
+        for change in changes(base, index=index, visit=visit, key=key):
             rows[change.group][change.row] = np.frombuffer(change.data, dtype=np.uint8)
     groups = tuple(dataclasses.replace(group, a=a) for group, a in zip(base.groups, rows, strict=True))
     return dataclasses.replace(base, groups=groups)

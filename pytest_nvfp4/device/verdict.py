@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from pytest_nvfp4.device import call_plan, rotation
+from pytest_nvfp4.device.attribution_verdict import judge_origins
+from pytest_nvfp4.device.call_plan import PlannedCall
 from pytest_nvfp4.device.job import Job, JobCase
 from pytest_nvfp4.device.result import CaseReport, GroupOutput, Result, RoundSample, Status
 from pytest_nvfp4.finding import Finding
@@ -28,12 +30,18 @@ _FEWEST = 16
 
 @dataclass(slots=True)
 class CaseVerdict:
-    """The verdict of one case over all of its calls, with the numerical verdict of each group of each call."""
+    """The verdict of one case over all of its calls.
+
+    Attributes:
+        groups: The numerical verdict of each group of each call.
+        written_by: Who wrote its outputs, in a few words; empty if that is unknown.
+    """
 
     case: JobCase
     status: Status
     findings: list[Finding] = field(default_factory=list)
     groups: list[GroupVerdict] = field(default_factory=list)
+    written_by: str = ""
 
 
 @dataclass(slots=True)
@@ -65,7 +73,8 @@ class _Calls:
         outputs: The outputs of all calls.
         reports: The device's reports on all calls.
         launched: By call, the number of kernels that it launched.
-        manners: For each call, in what it differs from those before it; empty for a job that is not planned.
+        plan: The calls of a verify job, in order; empty for a job that is not planned.
+        manners: For each of them, in what it differs from those before it.
         folder: Folder of the outputs.
     """
 
@@ -73,19 +82,20 @@ class _Calls:
     outputs: tuple[GroupOutput, ...]
     reports: tuple[CaseReport, ...]
     launched: dict[int, int]
+    plan: list[PlannedCall]
     manners: list[str]
     folder: Path
 
     @classmethod
     def of(cls, job: Job, result: Result, folder: Path) -> _Calls:
-        manners: list[str] = []
+        plan: list[PlannedCall] = []
         if job.action == "verify":
             plan = call_plan.plan_calls(
                 job.cases, job.order_seed, side_stream=job.kernel is not None and job.kernel.side_stream
             )
-            manners = [call_plan.describe(plan, position, job.cases) for position in range(len(plan))]
+        manners = [call_plan.describe(plan, position, job.cases) for position in range(len(plan))]
         launched = {report.call: len(report.launches) for report in result.cases if report.launches is not None}
-        return cls(job.cases, result.outputs, result.cases, launched, manners, folder)
+        return cls(job.cases, result.outputs, result.cases, launched, plan, manners, folder)
 
     def name(self, call: int) -> str:
         """Return the name of a call, with its manner."""
@@ -183,16 +193,21 @@ def _sample_error(base: ProblemInput, sample: RoundSample, *, key: int) -> str:
 
 
 class Judge:
-    """Judges results. The expected outputs of each case are computed once and cached."""
+    """Judges results. The expected outputs of each case of a job are computed once and cached until the next job."""
 
     def __init__(self) -> None:
-        self._cases: dict[tuple[str, str], _Expected] = {}
+        self._cases: dict[JobCase, _Expected] = {}
+        self._drawn_by: int | None = None
+        """Key of the job whose inputs the cached ones are; None for the inputs of the cases themselves."""
 
-    def _expected(self, case: JobCase) -> _Expected:
-        key = (case.problem.model_dump_json(), case.family)
-        if key not in self._cases:
-            self._cases[key] = _Expected.of(rotation.set_inputs(case, 0))
-        return self._cases[key]
+    def _expected(self, case: JobCase, *, drawn_by: int | None) -> _Expected:
+        if drawn_by != self._drawn_by:
+            self._cases.clear()
+            self._drawn_by = drawn_by
+        if case not in self._cases:
+            inputs = rotation.set_inputs(case, 0) if drawn_by is None else rotation.verified_inputs(case, key=drawn_by)
+            self._cases[case] = _Expected.of(inputs)
+        return self._cases[case]
 
     def judge(self, job: Job, result: Result, *, folder: Path) -> list[CaseVerdict]:
         """Return the verdict of every case of a job, in order.
@@ -212,7 +227,7 @@ class Judge:
             if output.case == index:
                 calls.setdefault(output.call, []).append(output)
         for call, made in calls.items():
-            expected = self._for_call(case, made, key=key)
+            expected = self._for_call(case, made[0], planned, key=key)
             if [output.group for output in made] != list(range(len(expected.inputs.groups))):
                 verdict.findings.append(Finding("internal", f"the worker did not return all outputs of call {call}"))
                 continue
@@ -224,6 +239,9 @@ class Judge:
         verdict.findings.extend(dict.fromkeys(reported))
         if not calls and not reported:
             verdict.findings.append(Finding("internal", "the device returned no output for this case"))
+        origins = [finding for report in reports for finding in judge_origins(job, report, folder=planned.folder)]
+        verdict.findings.extend(dict.fromkeys(origins))
+        verdict.written_by = next((one.attribution.summary for one in reports if one.attribution is not None), "")
         for report in reports:
             if report.inputs_before != report.inputs_after:
                 message = f"call {report.call} changed its inputs (A, B or scale factors, guard rows included)"
@@ -243,10 +261,14 @@ class Judge:
             verdict.status = "cheated" if "cheat" in kinds else "crashed" if kinds == {"internal"} else "failed"
         return verdict
 
-    def _for_call(self, case: JobCase, outputs: list[GroupOutput], *, key: int) -> _Expected:
-        where = outputs[0].inputs
+    def _for_call(self, case: JobCase, output: GroupOutput, planned: _Calls, *, key: int) -> _Expected:
+        if planned.plan:
+            if 0 <= output.call < len(planned.plan) and planned.plan[output.call].changed:
+                return _Expected.of(rotation.verified_inputs(case, key=key, changed=True))
+            return self._expected(case, drawn_by=key)
+        where = output.inputs
         if where is None:
-            return self._expected(case)
+            return self._expected(case, drawn_by=None)
         return _Expected.of(rotation.inputs_at(case, index=where[0], visit=where[1], key=key))
 
     def _samples(self, verdict: CaseVerdict, samples: list[RoundSample], *, key: int) -> None:

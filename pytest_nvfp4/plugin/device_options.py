@@ -19,6 +19,7 @@ class DeviceOptions:
         device: Name of the device.
         require: A check without a device fails instead of being skipped.
         families: Input families to verify with; empty for the default ones.
+        seed: Seed that a failure of ``verify`` shows, to repeat its inputs and order of calls; None to draw one.
         timeout_s: Timeout of one job in seconds.
         fresh: Ignore cached results of simulations.
         trace: Folder for timelines of simulations; None for none.
@@ -36,6 +37,7 @@ class DeviceOptions:
     trace_ctas: int = 4
     remote: RemoteRequest | None = None
     jobs: int | None = None
+    seed: int | None = None
 
     @property
     def simulates(self) -> bool:
@@ -65,6 +67,13 @@ def add(parser: pytest.Parser) -> None:
         default=[],
         metavar="NAME",
         help="input family to verify with instead of the default ones; may be repeated",
+    )
+    group.addoption(
+        "--nvfp4-seed",
+        type=int,
+        metavar="N",
+        help="repeat the inputs and the order of calls of a failure of verify, which shows N (default: drawn, so that "
+        "no kernel knows its inputs beforehand)",
     )
     group.addoption(
         "--nvfp4-device-timeout",
@@ -107,6 +116,9 @@ def read(config: pytest.Config) -> DeviceOptions:
     jobs = config.getoption("--nvfp4-jobs")
     if jobs is not None and not 1 <= jobs <= 64:
         raise pytest.UsageError(f"--nvfp4-jobs {jobs} must be 1 to 64")
+    seed = config.getoption("--nvfp4-seed")
+    if seed is not None and not 0 <= seed < 1 << 32:
+        raise pytest.UsageError(f"--nvfp4-seed {seed} must be 0 to {(1 << 32) - 1}")
     if not timeout > 0:
         raise pytest.UsageError(f"--nvfp4-device-timeout {timeout:g} must be more than zero seconds")
     trace = config.getoption("--nvfp4-trace")
@@ -138,4 +150,5 @@ def read(config: pytest.Config) -> DeviceOptions:
         trace=None if trace is None else (config.invocation_params.dir / trace).resolve(),
         trace_ctas=config.getoption("--nvfp4-trace-ctas"),
         jobs=jobs,
+        seed=seed,
     )

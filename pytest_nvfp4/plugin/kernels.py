@@ -55,6 +55,7 @@ class RunnableKernel:
             arch=settings.arch,
             compile_options=settings.compile_options,
             side_stream=settings.on_side_stream,
+            torch_operators=settings.torch_operators,
         )
         cases = [JobCase(problem=ProblemSpec.of(chosen), family=name) for name in names]
         done = verifier.verify(spec, cases, base=base, order_seed=seed)

@@ -69,7 +69,9 @@ class Verifications:
                     known.update(self._lookup(part, kernel, missing))
                     missing = [case for case in missing if case not in known]
                 if missing:
-                    done = self.verifier(kernel.arch).verify(kernel, missing, base=base, sms=sms)
+                    done = self.verifier(kernel.arch).verify(
+                        kernel, missing, base=base, order_seed=self._devices.options.seed, sms=sms
+                    )
                     known.update(dict.fromkeys(missing, done))
                     self._store(part, kernel, done)
             return [known[case] for case in cases]

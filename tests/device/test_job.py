@@ -138,7 +138,7 @@ class TestPlan:
                     if call.other_sizes is None and cases[call.case].problem.sizes == sizes
                 ]
                 calls = [plan[position] for position in positions]
-                (changed,) = (position for position in positions if plan[position].visit is not None)
+                (changed,) = (position for position in positions if plan[position].changed)
                 assert plan[changed - 1].case == plan[changed].case, "it follows the call whose contents it changes"
                 owner = plan[changed].reuse
                 assert owner in (changed - 1, plan[changed - 1].reuse)

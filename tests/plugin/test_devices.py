@@ -51,7 +51,7 @@ def test_a_wrong_kernel_fails_with_what_is_wrong(project: pytest.Pytester) -> No
     result = run(project, "kernel.py", "-k", "verify", *SMALL)
     assert result.parseoutcomes()["failed"] == 1
     result.stdout.fnmatch_lines(
-        ["*outputs wrong*", "*failed on 7x128x256 with inputs 'pow2_exact'", "*order of calls: seed*"]
+        ["*outputs wrong*", "*failed on 7x128x256 with inputs 'pow2_exact'", "*order of calls: --nvfp4-seed*"]
     )
     assert "Traceback" not in result.stdout.str()
     (short,) = [line for line in result.outlines if line.startswith("FAILED ")]

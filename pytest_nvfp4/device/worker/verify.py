@@ -79,10 +79,10 @@ class CallRunner:
                 self._events.stage(f"call {position}: {case.problem.name} with other numbers of rows")
                 self._unjudged(case, call.other_sizes, custom_kernel, prepare)
                 continue
-            if call.visit is None:
+            if job.action == "simulate":
                 inputs = rotation.set_inputs(case, 0)
             else:
-                inputs = rotation.inputs_at(case, index=0, visit=call.visit, key=job.row_key)
+                inputs = rotation.verified_inputs(case, key=job.row_key, changed=call.changed)
             if self._simulation is not None:
                 inputs = self._simulation.inputs(inputs)
             owner = position if call.reuse is None else call.reuse
@@ -180,8 +180,7 @@ class CallRunner:
                 self._events.send("simulated", **record)
         sent: list[SentOutput] = []
         if returned is not _NOT_RETURNED and not stopped and self._outputs:
-            at = None if call.visit is None else (0, call.visit)
-            sent = self._sender.send(returned, given, slot, call=position, case=call.case, inputs=at)
+            sent = self._sender.send(returned, given, slot, call=position, case=call.case, inputs=None)
         self._events.send(
             "case",
             call=position,

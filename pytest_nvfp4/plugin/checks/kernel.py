@@ -144,6 +144,7 @@ class KernelUnderTest:
                 entry_file=None if entry is None else entry.file,
                 compile_options=self.case.settings.compile_options,
                 side_stream=self.case.settings.on_side_stream,
+                torch_operators=self.case.settings.torch_operators,
             )
         except (OSError, SyntaxError, UnicodeDecodeError) as error:
             raise CheckFailure(f"the kernel's files cannot be read: {error}", file=str(self.case.path)) from error

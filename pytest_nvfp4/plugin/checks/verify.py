@@ -1,7 +1,8 @@
 """``verify``: the kernel's outputs are right, bit for bit wherever every order of fp32 sums is exact.
 
-The kernel runs on the device with the default input families. Each call has new inputs and poisoned outputs, and the
-kernel cannot predict the number and the order of the calls. This process judges the outputs with the exact oracle.
+The kernel runs on the device with the default input families. Each call has new inputs, drawn with a key that the
+kernel does not know, and poisoned outputs; the kernel cannot predict the number and the order of the calls. This
+process judges the outputs with the exact oracle. In the simulator it also judges who computed them: launched kernels.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pytest_nvfp4.problem import GPUMODE
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
+    from pytest_nvfp4.device.verdict import CaseVerdict
     from pytest_nvfp4.device.verify import Verification
 
 _FAR_END = "far-end"
@@ -33,6 +35,8 @@ _FITTED_FAMILY = "nan_pad"
 """Inputs of the fitted problem: exact for any k, every element code and mantissa, and NaN around the tensors."""
 _DEVICE_PROPERTY = "nvfp4_device"
 """Property of test reports, and so of JUnit, that names the device."""
+_WRITTEN_PROPERTY = "nvfp4_written_by"
+"""Property of test reports, and so of JUnit, that names who wrote C."""
 _MOST_OUTPUT_BYTES = 192 << 20
 """Bytes of outputs of one remote job, so that no response takes long."""
 _CALLS = 1.5
@@ -105,6 +109,7 @@ class VerifyCheck(Check):
                 device = nvfp4_case.devices.options.device
                 raise CheckFailure(f"not run on {device}: {reason}", file=str(nvfp4_case.case.path))
             raise wrong_results(nvfp4_case, wrong, done[at])
+        _note_writers(nvfp4_case, [verdict for one in done for verdict in one.verdicts if verdict.case in cases])
         if item.case.variant == _OWN_SHAPES:
             self._check_offsets(nvfp4_case, spec, base)
 
@@ -191,6 +196,14 @@ class VerifyCheck(Check):
             chunks[-1] += new
             held += size
         return [chunk for chunk in chunks if chunk]
+
+
+def _note_writers(kernel: KernelUnderTest, verdicts: Sequence[CaseVerdict]) -> None:
+    """Note who wrote C, where the simulator has seen it in this run."""
+    for written_by in dict.fromkeys(verdict.written_by for verdict in verdicts if verdict.written_by):
+        kernel.item.user_properties.append((_WRITTEN_PROPERTY, written_by))
+        if kernel.item.config.getoption("verbose") > 0:
+            kernel.note(written_by)
 
 
 def _any_own_shapes(families: Iterable[str]) -> bool:

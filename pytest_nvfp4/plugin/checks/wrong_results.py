@@ -64,7 +64,7 @@ def _failure(
         lines.append(f"and {plural(len(shown) - _SHOWN, 'further finding')}")
     lines += _where(wrong)
     device = f"on {verification.device}" if verification.device else "no device answered"
-    lines.append(f"{device}; order of calls: seed {verification.order_seed}")
+    lines.append(f"{device}; inputs and order of calls: --nvfp4-seed {verification.order_seed}")
     failure = failure_at(
         [*lines, *stderr_lines(verification.stderr)],
         [finding for finding, _ in shown if finding.kind != _OUTPUTS],
