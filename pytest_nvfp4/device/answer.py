@@ -23,6 +23,8 @@ _MOST_SETS = 64
 """Sets of inputs of a benchmark; a worker uses a few (``worker.benchmark``)."""
 _OTHER_VISITS = 256
 """Visits of a benchmark in addition to its rounds: warm-up, host times, looks at its streams; a lower limit."""
+_WHOLE_OUTPUTS = 4
+"""Rounds of a benchmark whose whole outputs are returned; a worker returns fewer."""
 _GUARD_ROWS = 4096
 """Guard rows of a buffer of C; their exact number follows from the inputs (``numerics.inputs.Guard``)."""
 
@@ -40,6 +42,19 @@ def check_result(job: Job, result: Result, *, source: str = "the worker's result
     except DoorError as error:
         return refused(job, error, result)
     return result
+
+
+def most_output_bytes(job: Job) -> int:
+    """Return the largest number of bytes of the outputs that a job asks for."""
+    sizes = [sum((m + _GUARD_ROWS) * n * 2 for m, n, *_ in case.problem.sizes) for case in job.cases]
+    match job.action:
+        case "verify":
+            side = job.kernel is not None and job.kernel.side_stream
+            plan = call_plan.plan_calls(job.cases, job.order_seed, side_stream=side)
+            return sum(sizes[call.case] for call in plan if call.other_sizes is None)
+        case "benchmark":
+            return sum(sizes) * _WHOLE_OUTPUTS
+    return sum(sizes)
 
 
 def refused(job: Job, error: DoorError, result: Result | None = None) -> Result:

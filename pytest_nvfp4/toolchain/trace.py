@@ -15,6 +15,8 @@ SCHEMA = 1
 
 MOST_FINDINGS = 1000
 """Findings of one list that are kept; the rest is counted."""
+_OWN_FINDINGS = 8
+"""Findings that this process adds to those of a worker: how it ended, and how many were left out."""
 
 Dim3 = tuple[Index, Index, Index]
 
@@ -28,7 +30,7 @@ def _few(findings: Any) -> Any:
 
     The finding that counts the rest is an error if one of the rest may be: nothing turns green by being too long.
     """
-    if not isinstance(findings, list | tuple) or len(findings) <= MOST_FINDINGS:
+    if not isinstance(findings, list | tuple) or len(findings) <= MOST_FINDINGS + _OWN_FINDINGS:
         return findings
     rest = findings[MOST_FINDINGS:]
     warnings = all(

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from pytest_nvfp4.device.remote.base import (
     Batch,
     BatchResult,
@@ -27,11 +29,33 @@ from pytest_nvfp4.device.remote.base import (
     RemoteCall,
     RemoteError,
     RemoteStatus,
+    reported_error,
 )
 from pytest_nvfp4.device.remote.cache import Draws, cache_fields, draws_of
 from pytest_nvfp4.device.remote.request import BatchRequest
 from pytest_nvfp4.device.remote.serialization import pack_batch, pack_result, unpack_batch, unpack_result
 from pytest_nvfp4.device.remote.session import RemoteSession
+from pytest_nvfp4.isolation.door.fields import STRICT, Name
+from pytest_nvfp4.isolation.door.json_values import Bounds
+from pytest_nvfp4.isolation.door.models import parsed
+
+_MOST_CHARACTERS = 2 << 30
+_BOUNDS = Bounds(size=_MOST_CHARACTERS)
+"""Bounds on a message, most of which is a result as text."""
+
+
+class _Message(BaseModel):
+    """A message: a batch to the broker; from it a result or an error, with the identifier of the batch."""
+
+    model_config = ConfigDict(**STRICT, populate_by_name=True)
+
+    batch: str = Field(default="", alias="for")
+    content: str = ""
+    result: str | None = None
+    draws: tuple[Draws, ...] = ()
+    kind: Name = ""
+    problem: str = ""
+    remedy: str = ""
 
 
 class Broker:
@@ -75,8 +99,8 @@ class Broker:
         sending = threading.Lock()
         try:
             with connection, connection.makefile("r", encoding="utf-8") as lines:
-                for line in lines:
-                    batch = unpack_batch(json.loads(line)["batch"])
+                while line := lines.readline(_MOST_CHARACTERS):
+                    batch = unpack_batch(_message(line).content)
                     threading.Thread(
                         target=_send_result,
                         args=(connection, sending, batch.id, self._request(batch)),
@@ -128,6 +152,8 @@ def _send_result(connection: socket.socket, sending: threading.Lock, batch: str,
         }
     except RemoteError as error:
         message = {"kind": error.kind, "problem": error.problem, "remedy": error.remedy}
+    except Exception as error:  # the other process waits for a message, whatever happened
+        message = {"kind": "remote", "problem": f"the result failed: {type(error).__name__}: {error}", "remedy": ""}
     with contextlib.suppress(OSError), sending:
         connection.sendall((json.dumps({"for": batch, **message}) + "\n").encode())
 
@@ -148,7 +174,7 @@ class BrokerRemote:
         self.draws: dict[str, tuple[Draws, ...]] = {}
         self._address = address
         self._connection: socket.socket | None = None
-        self._messages: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
+        self._messages: queue.Queue[_Message | None] = queue.Queue()
         self._sending = threading.Lock()
 
     def describe(self) -> str:
@@ -158,7 +184,7 @@ class BrokerRemote:
     def submit(self, batches: Sequence[Batch]) -> list[RemoteCall]:
         """Send batches to the broker."""
         for batch in batches:
-            self._send({"batch": pack_batch(batch)})
+            self._send({"content": pack_batch(batch)})
         return [RemoteCall(batch, batch.id) for batch in batches]
 
     def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[Completion]:
@@ -167,18 +193,26 @@ class BrokerRemote:
         until = time.monotonic() + timeout_s
         while True:
             try:
-                batch, message = self._messages.get(timeout=max(0.0, until - time.monotonic()))
+                message = self._messages.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 return
-            if not batch:
+            if message is None:
                 raise _broker_ended()
-            if (call := by_id.get(batch)) is None:
-                continue
-            if "result" in message:
-                self.draws[batch] = tuple(Draws(int(seed), int(key)) for seed, key in message["draws"])
-                yield Completion(call, result=unpack_result(message["result"]))
-            else:
-                yield Completion(call, error=RemoteError(message["kind"], message["problem"], message["remedy"]))
+            if (call := by_id.get(message.batch)) is not None:
+                yield self._completion(call, message)
+
+    def _completion(self, call: RemoteCall, message: _Message) -> Completion:
+        if message.result is None:
+            return Completion(call, error=reported_error(message.kind, message.problem, message.remedy))
+        try:
+            result = unpack_result(message.result)
+        except RemoteError as error:
+            return Completion(call, error=error)
+        if len(message.draws) != len(call.batch.jobs):
+            problem = f"the answer has {len(message.draws)} draws for {len(call.batch.jobs)} jobs"
+            return Completion(call, error=RemoteError("remote", problem))
+        self.draws[message.batch] = message.draws
+        return Completion(call, result=result)
 
     def cancel(self, calls: Sequence[RemoteCall]) -> None:
         """Do nothing: other processes may need the batches, and the end of the run cancels the rest."""
@@ -216,12 +250,18 @@ class BrokerRemote:
             raise _broker_ended() from error
 
 
-def _read_messages(connection: socket.socket, put: Callable[[tuple[str, dict[str, Any]]], None]) -> None:
-    with contextlib.suppress(OSError, ValueError), connection.makefile("r", encoding="utf-8") as lines:
-        for line in lines:
-            message = json.loads(line)
-            put((message["for"], message))
-    put(("", {}))
+def _read_messages(connection: socket.socket, put: Callable[[_Message | None], None]) -> None:
+    try:
+        with contextlib.suppress(OSError, ValueError), connection.makefile("r", encoding="utf-8") as lines:
+            while line := lines.readline(_MOST_CHARACTERS):
+                put(_message(line))
+    finally:
+        put(None)  # whoever waits must learn that nothing more comes
+
+
+def _message(line: str) -> _Message:
+    """Return the message of a line. Raises DoorError, a ValueError."""
+    return parsed(_Message, line, source="a message of another test process", bounds=_BOUNDS)
 
 
 def _broker_ended() -> RemoteError:

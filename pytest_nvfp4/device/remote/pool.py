@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
@@ -19,7 +20,10 @@ from pytest_nvfp4.device.remote.base import (
     RemoteError,
     RemoteOptions,
 )
+from pytest_nvfp4.text import clip
 
+_MOST_CHARACTERS = 2000
+"""Characters of the text of an unexpected error that are shown."""
 _PERSISTENT: frozenset[ErrorKind] = frozenset({"setup", "login", "version", "network"})
 """Errors at the start of a worker that every further batch would repeat."""
 
@@ -139,7 +143,8 @@ class WorkerPool:
             self._queue = deque(call for call in self._queue if call.id not in identities)
             stopping = [task for identity, task in self._running.items() if identity in identities]
         for task in stopping:
-            task.stop()
+            with contextlib.suppress(Exception):  # a task that cannot be stopped must not keep the others running
+                task.stop()
 
     def close(self, *, wait_s: float) -> None:
         """Cancel everything and end the threads; wait for them at most ``wait_s`` seconds."""
@@ -175,8 +180,8 @@ class WorkerPool:
                 broken = error if error.kind in _PERSISTENT else None
             except RemoteError as remote_error:
                 error = remote_error
-            except Exception as unexpected:
-                error = RemoteError("remote", f"{type(unexpected).__name__}: {unexpected}")
+            except BaseException as unexpected:  # a thread that ends here would leave the batch unfinished
+                error = RemoteError("remote", clip(f"{type(unexpected).__name__}: {unexpected}", _MOST_CHARACTERS))
             with self._changed:
                 del self._running[call.id]
                 self._busy_s += time.monotonic() - self._started.pop(call.id)

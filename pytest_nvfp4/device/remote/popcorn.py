@@ -15,11 +15,13 @@ from pathlib import Path
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import BatchResult, Cost, Place, RemoteError, RemoteOptions, RemoteStatus
 from pytest_nvfp4.device.remote.pool import PooledRemote, PoolTask
-from pytest_nvfp4.device.remote.popcorn_output import Submission, parse
+from pytest_nvfp4.device.remote.popcorn_output import MOST_BYTES, Submission, parse
 from pytest_nvfp4.device.remote.target import split_target
 from pytest_nvfp4.device.remote.tool import CommandLineTool, ToolOutput
 from pytest_nvfp4.device.result import Result, Status
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.isolation.door.files import read_file
 
 LEADERBOARD = "nvfp4_group_gemm"
 MODES = ("test", "benchmark", "leaderboard")
@@ -136,7 +138,7 @@ class PopcornRemote(PooledRemote):
                 cwd=Path(folder),
                 on_start=lambda kill: setattr(task, "on_stop", kill),
             )
-            text = written.read_text("utf-8", "replace") if written.is_file() else output.stdout
+            text = _report(written) or output.stdout
         if output.status and not text.strip():
             raise _error(output)
         try:
@@ -145,6 +147,16 @@ class PopcornRemote(PooledRemote):
             if output.status:
                 raise _error(output) from error
             raise RemoteError("version", f"the output of popcorn-cli cannot be read: {error}", _INSTALL) from error
+
+
+def _report(file: Path) -> str:
+    """Return the report that popcorn-cli wrote; empty if it wrote none. Raises RemoteError."""
+    try:
+        return read_file(file, source="the output of popcorn-cli", most=MOST_BYTES).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    except (DoorError, OSError) as error:
+        raise RemoteError("remote", f"{error}: it is not read") from error
 
 
 def _error(output: ToolOutput) -> RemoteError:

@@ -11,6 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_nvfp4.isolation.door.json_values import read_json
+from pytest_nvfp4.text import clip
+
 _SCORE = re.compile(
     r"^Geomean score \((?P<kind>public|secret)\) on (?P<runner>.+?): (?P<seconds>[\d.eE+-]+) s\s*$", re.M
 )
@@ -21,6 +24,12 @@ _MEAN = re.compile("⏱\ufe0f? *" + _TIME.format("mean"))
 _RANGE = re.compile("⚡ *" + _TIME.format("best") + " *🐌 *" + _TIME.format("worst"))
 _FAILED = re.compile(r"# (Compilation|Running|Testing) failed")
 _CODE = re.compile(r"error code \*\*(-?\d+)\*\*|(\*\*timed out\*\*)")
+MOST_BYTES = 8 << 20
+"""Largest size of a report that is read."""
+_MOST_LINES = 1000
+"""Runs of a submission, and quoted lines of the failures of all tests, that are read."""
+_MOST_CHARACTERS = 300
+_MOST_SECONDS = 1e6
 _NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 
@@ -103,7 +112,9 @@ class Submission:
 
 def parse(text: str) -> Submission:
     """Parse either format. Raises ValueError for anything else."""
-    scores = tuple((match["kind"], float(match["seconds"])) for match in _SCORE.finditer(text))
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES} characters")
+    scores = tuple((match["kind"], _seconds(float(match["seconds"]))) for match in _SCORE.finditer(text))
     runners = [match["runner"] for match in _SCORE.finditer(text)]
     rest = _SCORE.sub("", text).strip()
     content = _json(rest)
@@ -119,33 +130,54 @@ def _json(text: str) -> Any:
     start = min((at for at in (text.find("{"), text.find("[")) if at >= 0), default=-1)
     for begin in dict.fromkeys((0, start)):
         if begin >= 0:
-            try:
-                return json.JSONDecoder().raw_decode(text[begin:])[0]
-            except ValueError:
+            try:  # the decoder finds the end, and the door reads what is before it
+                _, end = json.JSONDecoder().raw_decode(text[begin:])
+            except (ValueError, RecursionError):
                 continue
+            return read_json(text[begin : begin + end], source="the report")
     return None
+
+
+def _seconds(value: object) -> float:
+    """Return a score, which must be a number of seconds. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST_SECONDS:
+        raise ValueError(f"the score {str(value)[:40]} is no number of seconds")
+    return float(value)
+
+
+def _flag(content: dict[str, Any], name: str, *, default: bool) -> bool:
+    """Return a field that is true or false. Raises ValueError."""
+    value = content.get(name, default)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} = {str(value)[:40]} is neither true nor false")
+    return value
+
+
+def _text(content: dict[str, Any], name: str) -> str:
+    value = content.get(name, "")
+    return clip(value if isinstance(value, str) else json.dumps(value), _MOST_CHARACTERS)
 
 
 def _of_json(content: dict[str, Any], scores: tuple[tuple[str, float], ...]) -> Submission:
     runs = tuple(
         SubmissionRun(
-            mode=str(run.get("mode", "")),
-            passed=bool(run.get("passed")),
-            runner=str(run.get("runner", "")),
-            secret=bool(run.get("secret")),
-            score=float(run["score"]) if run.get("score") is not None else None,
+            mode=_text(run, "mode"),
+            passed=_flag(run, "passed", default=False),
+            runner=_text(run, "runner"),
+            secret=_flag(run, "secret", default=False),
+            score=_seconds(run["score"]) if run.get("score") is not None else None,
         )
-        for run in content["runs"]
+        for run in content["runs"][:_MOST_LINES]
         if isinstance(run, dict)
     )
-    done = bool(content.get("done", True))
+    done = _flag(content, "done", default=True)
     scores = scores or tuple(("secret" if run.secret else "public", run.score) for run in runs if run.score is not None)
     return Submission(
         format="json",
         passed=all(run.passed for run in runs) if runs and done else None,
         runs=runs,
         scores=scores,
-        identity=str(content.get("submission_id", "")),
+        identity=_text(content, "submission_id"),
         runner=runs[0].runner if runs else "",
     )
 
@@ -162,11 +194,14 @@ def _plain_text(content: Any, text: str) -> str:
 def _of_text(text: str, scores: tuple[tuple[str, float], ...], runner: str) -> Submission:
     tests: list[Test] = []
     benchmarks: list[Benchmark] = []
-    before = ""
+    before, quoted = "", 0
     for line in text.splitlines():
         if match := _TEST.match(line):
             tests.append(Test(match["spec"].strip(), match["mark"] == "✅"))
         elif line.startswith("> ") and tests:
+            quoted += 1
+            if quoted > _MOST_LINES:
+                continue
             tests[-1] = Test(tests[-1].spec, tests[-1].passed, f"{tests[-1].message}\n{line[2:]}".strip())
         elif match := _MEAN.search(line):
             benchmarks.append(Benchmark(before.strip(), _ns(match, "mean") or 0.0, _error_ns(match)))

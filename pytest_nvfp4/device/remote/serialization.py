@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, model_validator
 
+from pytest_nvfp4.device.answer import most_output_bytes
 from pytest_nvfp4.device.remote.base import Batch, BatchResult, RemoteError
 from pytest_nvfp4.device.result import RECORD_BYTES, Blob, Result
 from pytest_nvfp4.isolation.door import DoorError
@@ -26,6 +27,8 @@ _SAME_VERSION = "install the same version of pytest-nvfp4 on both sides (deploy 
 _RESULT = "the result of the remote"
 _BOUNDS = Bounds(size=2 << 30, depth=64, values=5_000_000)
 """Bounds on a text; the outputs of a batch are part of it."""
+_DESCRIPTION_BYTES = 256 << 20
+"""Bytes of a result besides its outputs: findings, times and samples, as many as a worker may send."""
 _COMPRESSED_BYTES = 1 << 20
 """Size below which texts are compressed; compression of larger ones costs more time than it saves."""
 
@@ -78,7 +81,14 @@ def pack_result(result: BatchResult) -> str:
     return json.dumps({"nvfp4": VERSION, "result": data, "blobs": table}, separators=(",", ":"))
 
 
-def unpack_result(text: str) -> BatchResult:
+def most_bytes(batch: Batch) -> int:
+    """Return the largest size of the text of a batch's result: its outputs as base64, and what describes them."""
+    outputs = sum(most_output_bytes(job) * (batch.blocks if job.action == "benchmark" else 1) for job in batch.jobs)
+    records = RECORD_BYTES * sum(len(job.cases) for job in batch.jobs if job.action == "simulate")
+    return min(_BOUNDS.size, (outputs + records) * 3 // 2 + _DESCRIPTION_BYTES)
+
+
+def unpack_result(text: str | bytes) -> BatchResult:
     """Convert text to the results of a batch. Raises RemoteError."""
     content = _content(text)
     try:
@@ -146,7 +156,7 @@ def inline_blobs(result: Result, folder: Path) -> Result:
     return result.model_copy(update={"outputs": outputs, "simulated": simulated})
 
 
-def _content(text: str) -> dict[str, Any]:
+def _content(text: str | bytes) -> dict[str, Any]:
     try:
         content = read_json(text, source="the data received over the network", bounds=_BOUNDS)
     except DoorError as error:

@@ -294,7 +294,8 @@ class RemoteSession:
             return
         self._last_check = now
         usd = self.cost.usd
-        if self._max_cost is not None and usd is not None and usd >= self._max_cost:
+        # A cost that is no number is not below the limit.
+        if self._max_cost is not None and usd is not None and not usd < self._max_cost:
             raise RemoteError(
                 "cost",
                 f"the session has cost about {dollars(usd)}, and --nvfp4-remote-max-cost is {dollars(self._max_cost)}: "
@@ -313,8 +314,10 @@ class RemoteSession:
             with self._lock:
                 for request in late:
                     self._sent.pop(request.batch.id, None)
-            self._remote.cancel([request.call for request in late if request.call is not None])
-            self._fail(late, error)
+            try:
+                self._remote.cancel([request.call for request in late if request.call is not None])
+            finally:
+                self._fail(late, error)
         self._report()
 
     def _timeout_error(self) -> RemoteError:
@@ -362,10 +365,13 @@ class RemoteSession:
             if not request.done:
                 self._count("cancelled" if self._fatal is None else "failed")
             request.finish(error=error)
-        if calls:
-            self._remote.cancel(calls)
-        self._remote.stop()
-        self._report()
+        try:
+            if calls:
+                self._remote.cancel(calls)
+        finally:
+            self._remote.stop()
+        with contextlib.suppress(Exception):  # nobody is left to report it to
+            self._report()
 
     def _use_cache(self, request: BatchRequest) -> bool:
         """Take cached results; return whether they complete the request."""

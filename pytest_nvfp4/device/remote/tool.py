@@ -8,10 +8,12 @@ import shutil
 import signal
 import subprocess
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from pytest_nvfp4.device.remote.base import RemoteError
 from pytest_nvfp4.isolation.environment import scrubbed
@@ -20,6 +22,8 @@ _HELP_S = 60.0
 _OPTION = re.compile(r"--[a-z][a-z-]+")
 _MAX_OUTPUT_BYTES = 64 << 20
 _MAX_LINE = 300
+_CHUNK_BYTES = 1 << 16
+_DRAIN_S = 5.0
 
 StartCallback = Callable[[Callable[[], None]], None]
 """Receives a function that kills the process."""
@@ -38,6 +42,30 @@ class ToolOutput:
         """Last line of standard error, or of standard output if that is empty."""
         lines = [line.strip() for line in (self.stderr or self.stdout).splitlines() if line.strip()]
         return lines[-1][:_MAX_LINE] if lines else ""
+
+
+class _Tail:
+    """Reads a stream in a thread, and keeps its end."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._chunks: deque[bytes] = deque()
+        self._size = 0
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with suppress(OSError, ValueError), self._stream:
+            while chunk := os.read(self._stream.fileno(), _CHUNK_BYTES):
+                self._chunks.append(chunk)
+                self._size += len(chunk)
+                while self._size - len(self._chunks[0]) >= _MAX_OUTPUT_BYTES:
+                    self._size -= len(self._chunks.popleft())
+
+    def text(self) -> str:
+        """Return what was read until now, once the process has ended; a process that it left may keep the stream."""
+        self._thread.join(_DRAIN_S)
+        return b"".join(list(self._chunks))[-_MAX_OUTPUT_BYTES:].decode("utf-8", "replace")
 
 
 class CommandLineTool:
@@ -123,8 +151,9 @@ class CommandLineTool:
 
         if on_start is not None:
             on_start(kill)
+        outputs = [_Tail(stream) for stream in (process.stdout, process.stderr) if stream is not None]
         try:
-            stdout, stderr = process.communicate(timeout=timeout_s)
+            process.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
             problem = f"{self._command(arguments[:2])} did not end within {timeout_s:.0f} s"
             remedy = "raise --nvfp4-remote-timeout, or check the status of the service"
@@ -132,8 +161,8 @@ class CommandLineTool:
         finally:
             kill()
             process.wait()
-        text = stdout[-_MAX_OUTPUT_BYTES:].decode("utf-8", "replace")
-        return ToolOutput(process.returncode, text, stderr.decode("utf-8", "replace"))
+            texts = [output.text() for output in outputs]
+        return ToolOutput(process.returncode, *texts)
 
     def _command(self, verb: Sequence[str]) -> str:
         return " ".join([Path(self.path).name, *verb])

@@ -46,7 +46,7 @@ _GRACE_S = 120
 """Seconds for the transfer and the start, in addition to the deadlines of the jobs."""
 # The output may contain lines of the tool and of the kernel, so the result has markers and a hash.
 _BEGIN, _END = "-----BEGIN NVFP4 RESULT-----", "-----END NVFP4 RESULT-----"
-_FRAMED = re.compile(rf"{_BEGIN} ([0-9a-f]{{64}})\s+([A-Za-z0-9+/=\s]*?){_END}")
+_FRAMED = re.compile(rf"{_BEGIN} ([0-9a-f]{{64}})\s([A-Za-z0-9+/=\s]*+){_END}")
 _RUN = f"""\
 import base64, hashlib, pathlib, shutil, subprocess, sys
 here = pathlib.Path(__file__).resolve().parent
@@ -66,7 +66,7 @@ finally:
 sys.exit(done.returncode)
 """
 
-_EXIT = re.compile(r"\n?-----NVFP4 EXIT (\d+)-----\s*$")
+_EXIT = re.compile(r"\n?-----NVFP4 EXIT (\d{1,4})-----\s*$")
 _EXECUTE = """\
 import pathlib, shutil, sys
 here = pathlib.Path(__file__).resolve().parent
@@ -282,7 +282,7 @@ def _parse_result(output: ToolOutput, python: str) -> BatchResult:
         if missing := _missing(output, python):
             raise missing
         raise RemoteError("remote", f"the batch ended with status {output.status} in the sandbox: {output.last_line}")
-    return unpack_result(data.decode())
+    return unpack_result(data)
 
 
 def _missing(output: ToolOutput, python: str) -> RemoteError | None:

@@ -15,6 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.isolation.door.json_values import Bounds, read_json
+
+_REPORT = Bounds(size=1 << 16, depth=2, values=16)
+_RANGES = {"started": range(1, 1 << 31), "ended": range(-255, 256)}
+"""Process numbers, and exit statuses with negative signals."""
+
 
 @dataclass(frozen=True, slots=True)
 class ForkRequest:
@@ -43,7 +50,7 @@ def send_report(reports: socket.socket, **report: int | str) -> None:
 
 
 def receive_report(reports: socket.socket, *, timeout_s: float) -> dict[str, Any] | None:
-    """Return the next report: None if none came in time, an empty one if the other side has ended."""
+    """Return the next report: None if none came in time, an empty one if the other side has ended or is no server."""
     reports.settimeout(timeout_s)
     try:
         data = reports.recv(1 << 16)
@@ -51,5 +58,17 @@ def receive_report(reports: socket.socket, *, timeout_s: float) -> dict[str, Any
         return None
     except ConnectionError:
         return {}
-    report: dict[str, Any] = json.loads(data) if data else {}
-    return report
+    try:
+        report = read_json(data, source="a report of the fork server", bounds=_REPORT) if data else {}
+    except DoorError:
+        return {}
+    return report if isinstance(report, dict) and all(map(_is_valid, report.items())) else {}
+
+
+def _is_valid(field: tuple[str, object]) -> bool:
+    """Return whether a field of a report has its type and range."""
+    name, value = field
+    if name == "refused":
+        return isinstance(value, str)
+    number = isinstance(value, int) and not isinstance(value, bool)
+    return number and name in _RANGES and value in _RANGES[name]

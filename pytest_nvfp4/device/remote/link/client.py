@@ -16,15 +16,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pytest_nvfp4.device.remote.base import Batch, BatchResult, Place, PythonProgram, RemoteError
+from pydantic import BaseModel
+
+from pytest_nvfp4.device.remote.base import Batch, BatchResult, Place, PythonProgram, RemoteError, reported_error
 from pytest_nvfp4.device.remote.bundle import bundle
 from pytest_nvfp4.device.remote.link.frames import PROTOCOL, FrameError, Message, receive, send
-from pytest_nvfp4.device.remote.serialization import pack_batch, unpack_result
+from pytest_nvfp4.device.remote.link.headers import Exit, Failed, Failure, OutputOf, Ready, State
+from pytest_nvfp4.device.remote.serialization import most_bytes, pack_batch, unpack_result
 from pytest_nvfp4.isolation import OnOutput
+from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.isolation.door.json_values import read_json
+from pytest_nvfp4.isolation.door.models import validated
 
-_HELLO = re.compile(rb"NVFP4-REMOTE (\d+) (\d+)\s*$")
+H = TypeVar("H", bound=BaseModel)
+
+_HELLO = re.compile(rb"NVFP4-REMOTE (\d{1,4}) (\d{1,4})\s*$")
 _MIN_PYTHON = (3, 11)
 _PING_S = 15.0
 _MAX_BANNER_BYTES = 1 << 16
@@ -32,6 +40,9 @@ _MAX_ERROR_BYTES = 1 << 14
 _END_S = 8.0
 _STDERR_S = 5.0
 """Seconds to read the error output of an ended command; a process that it left behind may keep the pipe open."""
+_MOST_MESSAGES = 64
+_MAX_MESSAGE_BYTES = 64 << 20
+"""Largest message besides the result of a batch; output of programs arrives in smaller chunks."""
 _SLACK_S = 60.0
 _WAIT_S = 900.0
 _UNSTARTED_S = 0.5
@@ -102,7 +113,9 @@ class AgentConnection:
         self._settings = settings
         self._explain = explain
         self._process: subprocess.Popen[bytes] | None = None
-        self._inbox: queue.Queue[Message | RemoteError | None] = queue.Queue()
+        # Bounded: a machine that sends without end is held up until its messages are read.
+        self._inbox: queue.Queue[Message | RemoteError | None] = queue.Queue(_MOST_MESSAGES)
+        self._most_payload = _MAX_MESSAGE_BYTES
         self._errors: deque[bytes] = deque()
         self._sending = threading.Lock()
         self._closed = threading.Event()
@@ -176,14 +189,15 @@ class AgentConnection:
     def execute_batch(self, batch: Batch, *, timeout_s: float, on_state: Callable[[str], None]) -> BatchResult:
         """Execute a batch on the remote side. Raises RemoteError."""
         request = uuid.uuid4().hex
+        self._most_payload = most_bytes(batch)
         self._send(Message("batch", {"id": request}, pack_batch(batch).encode()))
         until = time.monotonic() + timeout_s
         while True:
             message = self._response(request, until, "return the batch")
             if message.kind == "result":
-                return unpack_result(message.payload.decode())
+                return unpack_result(message.payload)
             if message.kind == "state":
-                on_state(str(message.header["state"]))
+                on_state(self._header(State, message).state)
 
     def execute(
         self, program: PythonProgram, *, on_output: OnOutput, on_state: Callable[[str], None], wait_s: float = _WAIT_S
@@ -202,7 +216,8 @@ class AgentConnection:
             "files": [[name, len(data)] for name, data in program.files.items()],
         }
         self._send(Message("execute", header, b"".join(program.files.values()) + program.stdin))
-        ended, action = False, "end the program"
+        ended, running, action = False, False, "end the program"
+        waiting_until = time.monotonic() + wait_s
         # The agent enforces the deadline; this timeout only detects a silent connection.
         until = time.monotonic() + program.deadline_s + _SLACK_S
         try:
@@ -210,16 +225,20 @@ class AgentConnection:
                 message = self._response(request, until, action)
                 if message.kind == "exit":
                     ended = True
-                    if message.header["timed_out"]:
+                    end = self._header(Exit, message)
+                    if end.timed_out:
                         on_output("stderr", f"nvfp4: stopped after {program.deadline_s:g} s\n".encode())
-                    return int(message.header["status"])
+                    return end.status
                 if message.kind == "output":
-                    on_output("stdout" if message.header["stream"] == "stdout" else "stderr", message.payload)
+                    on_output(self._header(OutputOf, message).stream, message.payload)
                 elif message.kind == "state":
-                    waiting = message.header["state"] == "waiting"  # for a GPU that another session uses
-                    action = "provide a free GPU" if waiting else "end the program"
-                    until = time.monotonic() + (wait_s if waiting else program.deadline_s + _SLACK_S)
-                    on_state(str(message.header["state"]))
+                    state = self._header(State, message).state
+                    if state == "waiting":  # for a GPU that another session uses
+                        action, until = "provide a free GPU", waiting_until
+                    elif not running:
+                        action, until = "end the program", time.monotonic() + program.deadline_s + _SLACK_S
+                        running = True
+                    on_state(state)
         finally:
             if not ended:
                 with suppress(RemoteError):
@@ -228,13 +247,24 @@ class AgentConnection:
     def _response(self, request: str, until: float, action: str) -> Message:
         """Return the next message about a request."""
         while True:
-            message = self._next(until - time.monotonic(), action)
+            if (left := until - time.monotonic()) <= 0:  # also of a machine that never pauses
+                raise self._late(action)
+            message = self._next(left, action)
             if message.header.get("id") != request:
                 continue  # the rest of an abandoned request
             if message.kind == "error":
-                header = message.header
-                raise RemoteError(header["error"], f"{self._settings.host}: {header['problem']}", header["remedy"])
+                error = self._header(Failure, message)
+                raise reported_error(error.error, error.problem, error.remedy, where=self._settings.host)
             return message
+
+    def _header(self, model: type[H], message: Message) -> H:
+        """Return the header of a message as a model. Raises RemoteError."""
+        try:
+            header = validated(model, message.header, source=f"the message {message.kind[:40]!r}")
+        except DoorError as error:
+            raise RemoteError("version", f"{self._settings.host}: {error}: the answer is refused") from error
+        assert isinstance(header, model)
+        return header
 
     # Messages
 
@@ -251,14 +281,17 @@ class AgentConnection:
         try:
             message = self._inbox.get(timeout=max(0.0, timeout_s))
         except queue.Empty:
-            problem = f"{self._settings.host} did not {action} before the timeout"
-            raise RemoteError("timeout", problem, "see `nvfp4 remote status`") from None
+            raise self._late(action) from None
         if message is None:
             self._inbox.put(None)  # for the next reader
             raise self._end_error()
         if isinstance(message, RemoteError):
             raise message
         return message
+
+    def _late(self, action: str) -> RemoteError:
+        problem = f"{self._settings.host} did not {action} before the timeout"
+        return RemoteError("timeout", problem, "see `nvfp4 remote status`")
 
     def _end_error(self) -> RemoteError:
         assert self._process is not None
@@ -274,6 +307,8 @@ class AgentConnection:
         return RemoteError("lost" if error.kind in ("remote", "network") else error.kind, error.problem, error.remedy)
 
     def _check_python(self, message: Message) -> None:
+        if message.kind != "hello":
+            raise self._start_error(self._header(Failed, message))
         version = (int(message.header["major"]), int(message.header["minor"]))
         if version < _MIN_PYTHON:
             settings = self._settings
@@ -307,27 +342,23 @@ class AgentConnection:
 
     def _agent_info(self, message: Message) -> AgentInfo:
         if message.kind == "failed":
-            raise self._start_error(message.header)
-        header = message.header
-        if message.kind != "ready" or header.get("protocol") != PROTOCOL:
-            problem = f"{self._settings.host} uses protocol {header.get('protocol')}, this side protocol {PROTOCOL}"
-            raise RemoteError("version", problem)
-        return AgentInfo(
-            Place.model_validate(header["place"]),
-            str(header["gpu"]),
-            int(header["gpus"]),
-            tuple(header["missing"]),
-            str(header["executable"]),
-        )
+            raise self._start_error(self._header(Failed, message))
+        protocol = str(message.header.get("protocol"))[:40]
+        if message.kind != "ready" or protocol != str(PROTOCOL):
+            raise RemoteError(
+                "version", f"{self._settings.host} uses protocol {protocol}, this side protocol {PROTOCOL}"
+            )
+        ready = self._header(Ready, message)
+        return AgentInfo(ready.place, ready.gpu, ready.gpus, ready.missing, ready.executable)
 
-    def _start_error(self, header: Mapping[str, Any]) -> RemoteError:
-        host, problem = self._settings.host, str(header.get("problem"))
-        match header.get("failed"):
+    def _start_error(self, header: Failed) -> RemoteError:
+        host, problem = self._settings.host, header.problem
+        match header.failed:
             case "disk":
-                message = f"{host} cannot write to {header.get('path')}: {problem}"
+                message = f"{host} cannot write to {header.path}: {problem}"
                 return RemoteError("setup", message, "free space there, or name another ?folder=")
             case "import":
-                message = f"{header.get('python')} of {host} lacks {header.get('module') or 'a module'} ({problem})"
+                message = f"{header.python} of {host} lacks {header.module or 'a module'} ({problem})"
                 remedy = "install the requirements of pytest-nvfp4 there, or name another Python with ?python="
                 return RemoteError("setup", message, remedy)
             case _:
@@ -339,14 +370,15 @@ class AgentConnection:
         assert stream is not None
         try:
             if self._read_start(stream):
-                while (message := receive(stream)) is not None:  # type: ignore[arg-type]
+                while (message := receive(stream, most=lambda: self._most_payload)) is not None:  # type: ignore[arg-type]
                     self._inbox.put(message)
         except FrameError as error:
             remedy = "another program prints on the connection, such as a start-up file of the login shell"
             self._inbox.put(RemoteError("version", f"{self._settings.host}: {error}", remedy))
         except (OSError, ValueError):
             pass
-        self._inbox.put(None)
+        finally:
+            self._inbox.put(None)  # whoever waits must learn that nothing more comes
 
     def _read_start(self, stream: Any) -> bool:
         """Skip the output of the login shell up to the agent's first message; return whether there is one."""
@@ -361,7 +393,11 @@ class AgentConnection:
         while first := stream.peek(1)[:1]:
             if first != b"N":  # the magic number of a message; lines of `bootstrap` start with "NVFP4 "
                 return True
-            self._inbox.put(Message("failed", json.loads(stream.readline()[6:])))
+            try:
+                failure = read_json(stream.readline(_MAX_BANNER_BYTES)[6:], source="the failure to start")
+            except DoorError as error:
+                raise FrameError(str(error)) from error
+            self._inbox.put(Message("failed", failure if isinstance(failure, dict) else {}))
         return False
 
     def _read_errors(self) -> None:

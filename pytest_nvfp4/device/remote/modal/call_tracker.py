@@ -21,6 +21,7 @@ from typing import Any
 from pytest_nvfp4.device.remote.modal import timeouts
 
 _POLL_S = 0.01
+_MOST_SECONDS = 1e7
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,8 @@ class CallTracker:
     def _received(self, name: str, item: Any) -> None:
         if item.task_id:
             with self._lock:
-                self._runs[name] = CallRun(item.task_id, max(0.0, item.output_created_at - item.input_started_at))
+                seconds = item.output_created_at - item.input_started_at
+                self._runs[name] = CallRun(item.task_id, seconds if 0 <= seconds < _MOST_SECONDS else 0.0)
         if item.result.status != item.result.GENERIC_STATUS_SUCCESS:
             _replace_pickle(item.result)
 

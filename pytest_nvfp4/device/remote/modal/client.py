@@ -263,17 +263,24 @@ class ModalRemote:
             completion = Completion(call, error=self._connection.explained(error, doing))
         finally:
             abandon(getting)
+        try:
+            self._count(call, completion)
+        finally:
+            self._watchers.pop(call.id, None)
+            self._completions.put(completion)
+
+    def _count(self, call: RemoteCall, completion: Completion) -> None:
+        """Count the cost of an ended call: what the server reports, and no less than that what the container does."""
         # After a network or login error the call continues: it stays open, to be cancelled at the end.
         continues = completion.error is not None and completion.error.kind in ("network", "login")
         run = None if continues else self._connection.tracker.ended(call.id)
         if (result := completion.result) is not None:
-            self._meter.ended(call.id, place=result.place, busy_s=result.busy_s)
+            busy_s = result.busy_s if run is None else max(result.busy_s, run.seconds)
+            self._meter.ended(call.id, place=result.place, busy_s=busy_s)
         elif run is not None:
             self._meter.ended(call.id, place=Place(container=run.container), busy_s=run.seconds)
         else:
             self._meter.ended(call.id)
-        self._watchers.pop(call.id, None)
-        self._completions.put(completion)
 
     async def _get(self, modal_call: Any, doing: str) -> BatchResult:
         """Return the result of a call. The server stores it, so a failed request is repeated and the call is not."""

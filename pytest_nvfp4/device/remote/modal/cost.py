@@ -82,8 +82,10 @@ class Meter:
             sent = self._open.pop(call, None)
             if place is None:
                 return
-            start = now - busy_s - place.startup_s
-            held = self._held.setdefault(place.container, _Held(start if sent is None else max(start, sent), now))
+            # The container reports these seconds; they count within the time that this side has seen pass.
+            start = now - max(0.0, busy_s) - max(0.0, place.startup_s)
+            earliest = sent if sent is not None else self._first if self._first is not None else now
+            held = self._held.setdefault(place.container, _Held(max(start, earliest), now))
             held.last = now
 
     def none_up(self) -> None:

@@ -46,9 +46,7 @@ def run(job: Job, folder: Path) -> Result:
     judged = [(position, call) for position, call in enumerate(plan) if call.other_sizes is None]
     for position, call in judged:
         case = job.cases[call.case]
-        inputs = rotation.set_inputs(case, 0)
-        if call.visit is not None:
-            inputs = rotation.inputs_at(case, index=0, visit=call.visit, key=job.row_key)
+        inputs = rotation.verified_inputs(case, key=job.row_key, changed=call.changed)
         for number, group in enumerate(inputs.groups):
             buffer = group.c_buffer()
             _, c, _ = group.split_c(buffer)
@@ -66,7 +64,6 @@ def run(job: Job, folder: Path) -> Result:
                     data=blob,
                     late_sha256=None,
                     returned="c",
-                    inputs=None if call.visit is None else (0, call.visit),
                 )
             )
     reports = tuple(CaseReport(call=at, case=call.case, inputs_before="", inputs_after="") for at, call in judged)
