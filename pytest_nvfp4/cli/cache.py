@@ -28,7 +28,6 @@ def cache_command(*, clear: bool, clear_environments: bool) -> Document:
     root = TraceCache().root
     removed = removed_results = removed_environments = 0
     if clear:
-        (root / "locks").mkdir(exist_ok=True)
         removed = clear_traces(root)
         removed_results = clear_results(root)
         if clear_environments:

@@ -1,8 +1,11 @@
 """Caches of simulated verdicts and calls.
 
 The simulator is deterministic, so a case that passed passes again until something that it depends on changes: the
-kernel's files and options, the case, this package's code, or the versions of Python, numpy, torch and the DSL. Only
+kernel's files and options, the case, this package's code, or what surrounds a worker (`toolchain.surroundings`). Only
 cases that passed are cached; others run again, so that their findings can be shown in full.
+
+A verification draws some inputs and the order of calls. A cached verdict is that of the inputs that were drawn then,
+whose seed it records; ``--nvfp4-fresh`` draws anew. The seed is no part of the key, or nothing would ever be found.
 """
 
 from __future__ import annotations
@@ -10,23 +13,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
-import tempfile
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
-from pytest_nvfp4.device.code_hash import code_hash
 from pytest_nvfp4.device.job import JobCase, KernelSpec
 from pytest_nvfp4.device.result import SimulatedCall
 from pytest_nvfp4.device.simulate import SimulationResult
-from pytest_nvfp4.device.worker.device_info import installed_version
-from pytest_nvfp4.toolchain.cache import content_key
+from pytest_nvfp4.toolchain.cache import RESULTS, content_key
+from pytest_nvfp4.toolchain.code_hash import ASKING, code_hash, parts_without
+from pytest_nvfp4.toolchain.sealed_files import SealedFiles
+from pytest_nvfp4.toolchain.surroundings import surroundings
 
-_PARTS = ("problem.py", "numerics", "isolation", "driver", "host", "toolchain", "sim", "device")
-_DISTRIBUTIONS = ("numpy", "torch", "nvidia-cutlass-dsl", "pydantic")
+_DISTRIBUTIONS = ("numpy", "torch", "nvidia-cutlass-dsl", "pydantic", "ml_dtypes")
 _MOST_ENTRIES = 20_000
 
 
@@ -37,27 +38,16 @@ class ResultKeys:
     """
 
     @cached_property
-    def _code(self) -> str:
-        return code_hash(_PARTS)
-
-    @cached_property
-    def _versions(self) -> dict[str, str | None]:
-        return {name: installed_version(name) for name in _DISTRIBUTIONS}
+    def _shared(self) -> dict[str, object]:
+        return {"code": code_hash(parts_without(*ASKING)), "surroundings": surroundings(_DISTRIBUTIONS)}
 
     def key(self, kernel: KernelSpec, case: JobCase) -> str:
         """Return the key of a kernel and a case."""
         parts: dict[str, Any] = {
-            "kernel": kernel.sha256,
-            "main": kernel.main,
-            "entry": kernel.entry,
-            "arch": kernel.arch,
-            "options": kernel.compile_options,
-            "side_stream": kernel.side_stream,
-            "torch_operators": kernel.torch_operators,
+            **self._shared,
+            # All of its fields count, those that a later version adds included; its files count by their hash.
+            "kernel": [kernel.sha256, kernel.model_dump(mode="json", exclude={"files"})],
             "case": case.model_dump_json(),
-            "code": self._code,
-            "python": platform.python_version(),
-            "versions": self._versions,
         }
         return content_key(parts)
 
@@ -66,39 +56,37 @@ class _ResultCache:
     """A cache of small files, one for each kernel and case. An entry appears by one rename.
 
     Args:
-        root: Folder of all caches.
+        sealed: The sealed files of the cache folder.
+        name: Name of the cache, which everything is part of that determines a result and is not in the key.
         keys: Cache keys, shared with other caches.
     """
 
-    _folder: ClassVar[str]
+    _NAME: ClassVar[str]
 
-    def __init__(self, root: Path, *, keys: ResultKeys | None = None) -> None:
-        self._root = root / self._folder
+    def __init__(self, sealed: SealedFiles, *, name: str | None = None, keys: ResultKeys | None = None) -> None:
+        self._sealed = sealed
+        self._name = name or self._NAME
+        self._root = sealed.folder / RESULTS / self._name
         self._keys = keys or ResultKeys()
 
-    def _path(self, kernel: KernelSpec, case: JobCase) -> Path:
+    def _place(self, kernel: KernelSpec, case: JobCase) -> tuple[str, Path]:
+        """Return the key and the file of an entry."""
         key = self._keys.key(kernel, case)
-        return self._root / key[:2] / f"{key}.json"
+        return key, self._root / key[:2] / f"{key}.json"
 
     def _read(self, kernel: KernelSpec, case: JobCase) -> bytes | None:
-        path = self._path(kernel, case)
-        try:
-            data = path.read_bytes()
-        except OSError:
-            return None
-        with contextlib.suppress(OSError):
-            os.utime(path)
+        key, path = self._place(kernel, case)
+        data = self._sealed.read(path, cache=self._name, key=key)
+        if data is not None:
+            with contextlib.suppress(OSError):
+                os.utime(path)
         return data
 
     def _write(self, kernel: KernelSpec, case: JobCase, text: str) -> None:
         """Write an entry. A full or read-only disk is no error: the case is simulated again next time."""
-        path = self._path(kernel, case)
+        key, path = self._place(kernel, case)
         with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(dir=path.parent)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(name).replace(path)
+            self._sealed.write(path, text.encode(), cache=self._name, key=key)
 
     def prune(self) -> None:
         """Remove the least recently used entries beyond a limit."""
@@ -112,25 +100,21 @@ class _ResultCache:
 class VerdictCache(_ResultCache):
     """Cache of cases that passed. For the arguments see ``_ResultCache``."""
 
-    _folder = "verdicts"
+    _NAME = "verdicts"
 
     def has(self, kernel: KernelSpec, case: JobCase) -> bool:
         """Return whether a case is known to pass."""
-        data = self._read(kernel, case)
-        try:
-            return data is not None and bool(json.loads(data) == {"status": "passed"})
-        except ValueError:
-            return False
+        return self._read(kernel, case) is not None
 
-    def add(self, kernel: KernelSpec, case: JobCase) -> None:
-        """Record that a case passed."""
-        self._write(kernel, case, '{"status": "passed"}')
+    def add(self, kernel: KernelSpec, case: JobCase, *, order_seed: int | None = None) -> None:
+        """Record that a case passed, with the seed of what was drawn for it."""
+        self._write(kernel, case, json.dumps({"status": "passed", "order_seed": order_seed}))
 
 
 class SimulationCache(_ResultCache):
     """Cache of simulated calls without errors. For the arguments see ``_ResultCache``."""
 
-    _folder = "simulations"
+    _NAME = "simulations"
 
     def get(self, kernel: KernelSpec, case: JobCase) -> SimulationResult | None:
         """Return the simulation of a case, None on a cache miss."""
@@ -146,9 +130,7 @@ class SimulationCache(_ResultCache):
 
     def lock(self, kernel: KernelSpec, case: JobCase) -> Path:
         """Return a file to lock while a case is simulated, so that two processes do not simulate it at once."""
-        path = self._path(kernel, case).with_suffix(".lock")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
+        return self._place(kernel, case)[1].with_suffix(".lock")
 
     def add(self, kernel: KernelSpec, done: SimulationResult) -> None:
         """Store the simulation of a case, if it passed."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from pytest_nvfp4.device.job import Job, KernelSpec
@@ -12,8 +11,9 @@ from pytest_nvfp4.device.result import DeviceInfo, Result
 from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.isolation import blas
 
-FindCompiled = Callable[[KernelSpec, Path], Sequence[Path]]
-"""Returns the folders of a kernel's compiled modules; the path is the folder that its files are relative to."""
+CopyCompiled = Callable[[KernelSpec, Path, Path], bool]
+"""Copies a kernel's compiled modules, and returns whether there are any. The arguments are the kernel, the folder that
+its files are relative to, and the folder to copy to."""
 
 ARCHS = ("sm_100a", "sm_90a")
 """Architectures whose instructions are simulated."""
@@ -27,12 +27,12 @@ class SimDevice:
 
     Args:
         arch: Architecture of the device that ``describe`` returns.
-        compiled: Finds compiled modules (see ``host.compile_cache``); without it every job compiles the kernel.
+        compiled: Copies compiled modules (see ``host.compile_cache``); without it every job compiles the kernel.
     """
 
     name = "sim"
 
-    def __init__(self, *, arch: str = "sm_100a", compiled: FindCompiled | None = None) -> None:
+    def __init__(self, *, arch: str = "sm_100a", compiled: CopyCompiled | None = None) -> None:
         self._arch = arch
         self._compiled = compiled
 
@@ -58,5 +58,7 @@ class SimDevice:
         """Run a job in a worker process; see ``Device``."""
         environ = blas.variables()
         if self._compiled is not None and job.kernel is not None and base is not None:
-            environ[COMPILED_VARIABLE] = os.pathsep.join(map(str, self._compiled(job.kernel, base)))
+            copies = folder / "ptx" / "compiled"  # a kernel may read what is below "ptx"
+            if self._compiled(job.kernel, base, copies):
+                environ[COMPILED_VARIABLE] = str(copies)
         return run_in_worker(job, backend="sim", folder=folder, base=base, environ=environ)

@@ -31,12 +31,12 @@ _MANIFEST = "manifest.json"
 _WRITTEN = (".ptx", ".cubin")
 
 
-def cache_folder(kernel: Path, *, below: Path) -> Path:
-    """Return the cache folder for a kernel file, below the folder of a trace.
+def folder_name(kernel: Path) -> str:
+    """Return the name of the folder of the modules of a kernel file, among the files of its trace.
 
     It depends on the file's path, because the line table names the files of the process that compiled them.
     """
-    return below / f"compiled-{hashlib.sha256(str(kernel).encode()).hexdigest()[:16]}"
+    return f"compiled-{hashlib.sha256(str(kernel).encode()).hexdigest()[:16]}"
 
 
 class CompileCache:

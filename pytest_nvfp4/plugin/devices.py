@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -14,6 +12,7 @@ from pytest_nvfp4.plugin.device_options import DeviceOptions
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.remote import RemoteRun
 from pytest_nvfp4.plugin.state import RUN, is_xdist_worker, xdist_worker
+from pytest_nvfp4.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.base import Device
@@ -38,9 +37,9 @@ class Devices:
     @cached_property
     def folder(self) -> Path:
         """Temporary folder of this run; it is removed when the run ends."""
-        folder = Path(tempfile.mkdtemp(prefix="pytest-nvfp4-"))
-        self._config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-        return folder
+        folder = TemporaryFolder("pytest")
+        self._config.add_cleanup(folder.remove)
+        return folder.path
 
     @property
     def jobs(self) -> Path:
@@ -59,11 +58,11 @@ class Devices:
 
         run = self._config.stash[RUN]
 
-        def compiled(kernel: KernelSpec, base: Path) -> list[Path]:
+        def copy_compiled(kernel: KernelSpec, base: Path, into: Path) -> bool:
             files = {str(base / file.path): file.sha256 for file in kernel.files}
-            return run.tracer.compiled(files, arch=kernel.arch, options=kernel.compile_options)
+            return run.tracer.copy_compiled(files, arch=kernel.arch, options=kernel.compile_options, into=into)
 
-        return SimDevice(compiled=compiled)
+        return SimDevice(compiled=copy_compiled)
 
     @cached_property
     def _choice(self) -> Device | NoDeviceError:

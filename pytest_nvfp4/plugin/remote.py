@@ -179,10 +179,9 @@ class RemoteRun:
 
     def _cache(self, scope: str) -> RemoteResultCache:
         from pytest_nvfp4.device.remote.cache import RemoteResultCache
-        from pytest_nvfp4.toolchain.cache import TraceCache
 
-        root = TraceCache(self._config.stash[RUN].options.cache).root
-        cache = RemoteResultCache(root, remote=f"{self.request.spec} {self.request.options.gpu}{scope}")
+        sealed = self._config.stash[RUN].cache.sealed
+        cache = RemoteResultCache(sealed, remote=f"{self.request.spec} {self.request.options.gpu}{scope}")
         self._config.add_cleanup(cache.prune)
         return cache
 

@@ -21,6 +21,7 @@ from pytest_nvfp4.plugin.recognise import named_without_kernel, overlooked
 from pytest_nvfp4.plugin.record import RECORDS, USED, CheckRecord
 from pytest_nvfp4.plugin.state import CASE, RUN, is_xdist_worker
 from pytest_nvfp4.plugin.summary import Entry, Summary
+from pytest_nvfp4.toolchain.sealed_files import RefusedEntry
 
 _OUTPUT = "nvfp4"
 """Key of the ledger in the output of a test process of xdist, and name of the records of a report."""
@@ -122,6 +123,7 @@ class SessionHooks:
             self._ledger.merge(data["ledger"])
             known = self._run.uncollected
             known += [Path(path) for path in data["uncollected"] if Path(path) not in known]
+            self._summary.refused += [RefusedEntry(**entry) for entry in data["refused"]]
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
@@ -134,6 +136,7 @@ class SessionHooks:
             self._config.workeroutput[_OUTPUT] = {  # type: ignore[attr-defined]
                 "ledger": asdict(self._ledger),
                 "uncollected": [] if self._ledger.items else [str(path) for path in overlooked(self._run.uncollected)],
+                "refused": [asdict(entry) for entry in self._run.refused_entries],
             }
         elif (self._entries or self._ledger.used) and self._run.options.find_unused:
             option = self._config.option
@@ -206,6 +209,7 @@ class SessionHooks:
         self._summarise_checks(terminalreporter)
         if not is_xdist_worker(self._config):
             nothing_ran = exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED
+            self._summary.refused += self._run.refused_entries
             self._summary.no_kernels = named_without_kernel(self._config) if nothing_ran else []
             self._summary.show(self._entries, terminalreporter, nothing_ran=nothing_ran)
 

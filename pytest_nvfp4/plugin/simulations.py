@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
     from pytest_nvfp4.device.result_cache import ResultKeys, SimulationCache, VerdictCache
     from pytest_nvfp4.device.simulate import SimulationResult
+    from pytest_nvfp4.toolchain.sealed_files import SealedFiles
 
 
 class Simulations:
@@ -40,8 +41,8 @@ class Simulations:
         """Number of cases whose result an earlier run stored."""
 
     @cached_property
-    def _root(self) -> Path:
-        return self._config.stash[RUN].cache.root
+    def _sealed(self) -> SealedFiles:
+        return self._config.stash[RUN].cache.sealed
 
     @cached_property
     def _keys(self) -> ResultKeys:
@@ -53,17 +54,17 @@ class Simulations:
     def _stored(self) -> SimulationCache:
         from pytest_nvfp4.device.result_cache import SimulationCache
 
-        stored = SimulationCache(self._root, keys=self._keys)
+        stored = SimulationCache(self._sealed, keys=self._keys)
         self._config.add_cleanup(stored.prune)
         return stored
 
     def verdicts(self, part: str) -> VerdictCache:
-        """Return the cache of the cases that passed, of one part of the cache folder; an empty part is its root."""
+        """Return the cache of the cases that passed, of one part of the caches; an empty part is that of `verify`."""
         from pytest_nvfp4.device.result_cache import VerdictCache
 
         with self._lock:
             if part not in self._verdicts:
-                self._verdicts[part] = VerdictCache(self._root / part, keys=self._keys)
+                self._verdicts[part] = VerdictCache(self._sealed, name=part or None, keys=self._keys)
                 self._config.add_cleanup(self._verdicts[part].prune)
             return self._verdicts[part]
 
@@ -93,7 +94,7 @@ class Simulations:
             others: Cases that this process requires later: they run in the same job.
             base: The folder that the kernel's files are relative to.
         """
-        from filelock import FileLock
+        from pytest_nvfp4.toolchain.entry_lock import entry_lock
 
         self._devices.require_simulator(kernel.arch)
         with self.locked("simulate", kernel):
@@ -101,7 +102,7 @@ class Simulations:
             if case not in known:
                 # If two test processes require one case, the second waits here and then reads the stored result.
                 shared = self._devices.shared
-                with FileLock(self._stored.lock(kernel, case)) if shared else contextlib.nullcontext():
+                with entry_lock(self._stored.lock(kernel, case)) if shared else contextlib.nullcontext():
                     self._simulate(kernel, [case, *others], base=base, known=known)
             return known[case]
 
@@ -155,11 +156,11 @@ class Simulations:
             sms: SMs of the simulated device; None for those of the product.
             base: The folder that the kernel's files are relative to.
         """
-        from filelock import FileLock
+        from pytest_nvfp4.toolchain.entry_lock import entry_lock
 
         self._devices.require_simulator(kernel.arch)
         stored = [self._observed("launches" if at in launch_only else "rings", sms) for at in range(len(cases))]
-        lock = FileLock(stored[0].lock(kernel, cases[0])) if self._devices.shared else contextlib.nullcontext()
+        lock = entry_lock(stored[0].lock(kernel, cases[0])) if self._devices.shared else contextlib.nullcontext()
         with lock:
             fresh = self._devices.options.fresh
             found = [None if fresh else cache.get(kernel, case) for cache, case in zip(stored, cases, strict=True)]
@@ -205,7 +206,7 @@ class Simulations:
         name = _part(part, sms)
         with self._lock:
             if name not in self._observations:
-                self._observations[name] = SimulationCache(self._root / name, keys=self._keys)
+                self._observations[name] = SimulationCache(self._sealed, name=name, keys=self._keys)
                 self._config.add_cleanup(self._observations[name].prune)
             return self._observations[name]
 

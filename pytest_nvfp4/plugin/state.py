@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.settings import KernelSettings
     from pytest_nvfp4.toolchain.cache import TraceCache
     from pytest_nvfp4.toolchain.request import TraceRequest
+    from pytest_nvfp4.toolchain.sealed_files import RefusedEntry
     from pytest_nvfp4.toolchain.trace import Trace
     from pytest_nvfp4.toolchain.tracer import Tracer
 
@@ -98,6 +100,11 @@ class Run:
 
         return TraceCache(self.options.cache)
 
+    @property
+    def refused_entries(self) -> Sequence[RefusedEntry]:
+        """The entries of caches that this process refused; none if it used no cache."""
+        return self.cache.sealed.refused if "cache" in self.__dict__ else ()
+
     @cached_property
     def tracer(self) -> Tracer:
         """The tracer; the test processes of a run share its results."""
@@ -108,6 +115,7 @@ class Run:
             cache=self.cache,
             limits=Limits(deadline_s=self.options.timeout_s),
             session=getattr(self._config, "workerinput", {}).get("testrunuid"),  # xdist's id of the whole run
+            fresh=bool(self._config.getoption("--nvfp4-fresh")),
         )
 
     def relative(self, path: Path) -> str:

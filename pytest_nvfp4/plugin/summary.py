@@ -15,6 +15,7 @@ from pytest_nvfp4.plugin.recognise import overlooked
 from pytest_nvfp4.plugin.record import CheckRecord
 from pytest_nvfp4.plugin.state import Run
 from pytest_nvfp4.plugin.writing import write_whole
+from pytest_nvfp4.toolchain.sealed_files import RefusedEntry, refused_lines
 
 if TYPE_CHECKING:
     from pytest_nvfp4.report.model import CheckReport, Report
@@ -73,6 +74,7 @@ class Summary:
         unused: Snapshot files that no test compares any more.
         removed: Unused files that were removed.
         not_removed: Unused files that could not be removed, with the error.
+        refused: Entries of caches that were not used, of every test process.
         no_kernels: Files without a kernel that were named on the command line of a run without items.
         lines: Lines about the reports.
         commands: Workflow commands for GitHub.
@@ -83,6 +85,7 @@ class Summary:
     unused: list[Path] = field(default_factory=list)
     removed: list[Path] = field(default_factory=list)
     not_removed: dict[Path, OSError] = field(default_factory=dict)
+    refused: list[RefusedEntry] = field(default_factory=list)
     no_kernels: list[Path] = field(default_factory=list)
     lines: list[_Line] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
@@ -179,6 +182,8 @@ class Summary:
         self._show_changes([entry for entry in entries if entry.outcome == "passed" and entry.record.changed], terminal)
         self._show_unused(terminal)
         self._show_other_cache(terminal)
+        for text in refused_lines(self.refused):
+            terminal.write_line(f"nvfp4: {text}", yellow=True)
         if nothing_ran:
             self._show_overlooked(terminal)
         for line in self.lines:

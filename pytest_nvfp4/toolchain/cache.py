@@ -1,4 +1,4 @@
-"""Content-addressed cache of traces, shared by concurrent processes."""
+"""Content-addressed cache of traces, shared by concurrent processes, and written by the parents of workers alone."""
 
 from __future__ import annotations
 
@@ -6,25 +6,40 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock
+from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.temporary import temporary_folder
+from pytest_nvfp4.toolchain.entry_lock import entry_lock
+from pytest_nvfp4.toolchain.sealed_files import MOST_BYTES, SealedFiles, read_regular
 
 if TYPE_CHECKING:
     from pytest_nvfp4.toolchain.trace import Trace
 
 CACHE_VARIABLE = "NVFP4_CACHE_DIR"
 """Environment variable that overrides the folder of the cache."""
+TRACES = "traces"
+"""Name of the cache of traces, and of its folder."""
+RESULTS = "results"
+"""Folder of the simulator's results."""
+LOCKS = "locks"
+"""Folder of the locks on entries that are being made."""
 
+_TRACE_FILE = "trace.json"
 _CAPACITY = 512
 """Number of cached traces; the least recently used ones beyond it are removed."""
-_STALE_BUILD_S = 6 * 3600
-"""Age in seconds after which the folder of an unfinished build is removed."""
+_MOST_FILES = 4096
+_ARTIFACT = re.compile(r"[0-9]+\.(?:ptx|cubin|sass|mlir)")
+"""Names of stored artifacts."""
+_COMPILED, _MODULE = re.compile(r"compiled-[0-9a-f]{16}"), re.compile(r"[0-9a-f]{40}")
+_MODULE_FILE = re.compile(r"module\.mlirbc|manifest\.json|[\w.$+-]{1,240}\.(?:ptx|cubin)", re.ASCII)
+"""Names of the files of modules that the DSL's compiler has lowered, and of their folders (`host.compile_cache`)."""
 
 
 def default_root() -> Path:
@@ -50,15 +65,20 @@ def content_key(parts: Mapping[str, object]) -> str:
 
 
 class TraceCache:
-    """Cache of traces on disk: one folder per entry with ``trace.json`` and the artifacts.
+    """Cache of traces on disk: one folder per entry with ``trace.json`` and the files of the trace.
 
-    An entry is created by an atomic rename. A trace records the hashes of the files it depends on and is valid only
-    while they are unchanged. A failed trace is reused only within one test run, because its cause may lie outside these
-    files. If ``root`` is not writable, a private temporary folder replaces it.
+    An entry is created by an atomic rename. ``trace.json`` is sealed, and holds size and hash of every other file, so
+    an entry that was changed in any byte is a cache miss. A trace records the hashes of the files it depends on and is
+    valid only while they are unchanged. A failed trace is reused only within one test run, because its cause may lie
+    outside these files. If ``root`` is not writable, a private temporary folder replaces it.
+
+    Attributes:
+        sealed: The sealed files of the folder, for the other caches in it.
     """
 
     def __init__(self, root: Path | None = None) -> None:
         self._root = self._writable(root or default_root())
+        self.sealed = SealedFiles(self._root)
 
     @staticmethod
     def _writable(root: Path) -> Path:
@@ -69,7 +89,8 @@ class TraceCache:
         except OSError:
             fallback = Path(tempfile.gettempdir()) / f"pytest-nvfp4-{os.getuid()}"
             fallback.mkdir(mode=0o700, exist_ok=True)
-            if fallback.is_symlink() or fallback.stat().st_uid != os.getuid():
+            found = fallback.lstat()
+            if fallback.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o077:
                 return Path(tempfile.mkdtemp(prefix="pytest-nvfp4-"))
             return fallback
 
@@ -79,68 +100,177 @@ class TraceCache:
         return self._root
 
     def _entry(self, key: str) -> Path:
-        return self._root / "traces" / key[:2] / key
+        return self.sealed.folder / TRACES / key[:2] / key
 
-    @contextlib.contextmanager
-    def locked(self, key: str) -> Iterator[None]:
+    def locked(self, key: str) -> AbstractContextManager[None]:
         """Lock an entry, so that parallel test processes compile a kernel once."""
-        folder = self._root / "locks"
-        folder.mkdir(exist_ok=True)
-        with FileLock(folder / f"{key}.lock"):
-            yield
+        return entry_lock(self.sealed.folder / LOCKS / f"{key}.lock")
 
-    def load(self, key: str, *, session: str | None) -> Trace | None:
-        """Return the trace of a key if it is complete, of this schema, and its dependencies are unchanged."""
+    def load(self, key: str, *, session: str | None, fresh: bool = False) -> Trace | None:
+        """Return the trace of a key if it is whole, of this schema, and its dependencies are unchanged.
+
+        Args:
+            key: The key.
+            session: Name of this test run; within it a failed trace is returned too.
+            fresh: Return a trace of this test run only.
+        """
         from pydantic import ValidationError
 
         from pytest_nvfp4.toolchain.trace import SCHEMA, Trace
 
         entry = self._entry(key)
-        try:
-            trace = Trace.model_validate_json((entry / "trace.json").read_bytes())
-        except (OSError, ValidationError, ValueError):
+        if (found := self._read(entry, key)) is None:
             return None
-        if trace.schema_version != SCHEMA or (not trace.ok and (session is None or trace.session != session)):
+        files, text = found
+        try:
+            trace = Trace.model_validate_json(text)
+        except (ValidationError, ValueError):
+            return None
+        of_session = session is not None and trace.session == session
+        if trace.schema_version != SCHEMA or (not of_session and (fresh or not trace.ok)):
             return None
         if any(file_hash(Path(path)) != digest for path, digest in trace.dependencies.items()):
             return None
-        if any(not (entry / artifact.name).is_file() for artifact in trace.artifacts):
-            return None
+        for artifact in trace.artifacts:
+            if self._checked(entry, artifact.name, files) is None:
+                return None
         with contextlib.suppress(OSError):
             os.utime(entry)
         return trace.model_copy(update={"folder": str(entry)})
 
-    @contextlib.contextmanager
-    def building(self) -> Iterator[Path]:
-        """Create a folder to build an entry in; it is removed afterwards."""
-        folder = self._root / "builds"
-        folder.mkdir(exist_ok=True)
-        build = Path(tempfile.mkdtemp(dir=folder))
+    def copy_compiled(self, key: str, folder: str, *, into: Path) -> bool:
+        """Copy the lowered modules of an entry for a worker, which may change its copies; return whether there are any.
+
+        Args:
+            key: Key of the entry.
+            folder: The folder of the entry that holds the modules.
+            into: The folder to copy to. A module that is there already is left as it is.
+        """
+        entry = self._entry(key)
+        if (found := self._read(entry, key)) is None:
+            return False
+        files, _ = found
+        copied = False
+        for name in files:
+            below, _, inside = name.partition("/")
+            if below == folder and not (target := into / inside).exists():
+                if (data := self._checked(entry, name, files)) is None:
+                    return False
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data)
+            copied |= below == folder
+        return copied
+
+    def _read(self, entry: Path, key: str) -> tuple[dict[str, tuple[int, str]], bytes] | None:
+        """Return size and hash of each file of an entry, and the text of its trace; None without an entry."""
+        content = self.sealed.read(entry / _TRACE_FILE, cache=TRACES, key=key, entry=entry)
+        if content is None:
+            return None
+        head, _, text = content.partition(b"\n")
+        return {name: (size, digest) for name, size, digest in json.loads(head)}, text
+
+    def _checked(self, entry: Path, name: str, files: Mapping[str, tuple[int, str]]) -> bytes | None:
+        """Return the content of a file of an entry; None, and the entry is refused, if it is not what was stored."""
+        size, digest = files.get(name, (-1, ""))
         try:
-            yield build
-        finally:
-            shutil.rmtree(build, ignore_errors=True)
+            data = read_regular(entry / name, most=MOST_BYTES, source="a file", size=size)
+            if _file_digest(data) == digest:
+                return data
+            problem = "does not have the content that was stored"
+        except DoorError as error:
+            problem = error.problem
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror}"
+        self.sealed.refuse(entry, cache=TRACES, reason=f"has a file {name.rpartition('/')[2]} that {problem}")
+        return None
+
+    def building(self) -> AbstractContextManager[Path]:
+        """Create a folder to compile in, outside of the cache; it is removed afterwards."""
+        return temporary_folder("compile")
 
     def store(self, key: str, trace: Trace, artifacts: Path) -> Trace:
-        """Store a trace and its artifacts under a key, replacing an existing entry."""
-        (artifacts / "trace.json").write_text(trace.model_dump_json(exclude={"folder"}), encoding="utf-8")
+        """Store a trace and its files under a key, replacing an existing entry.
+
+        Args:
+            key: The key.
+            trace: The trace.
+            artifacts: Folder of its files, of which copies are stored. Other files there are left out.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        from pytest_nvfp4.toolchain.trace import Trace
+
         entry = self._entry(key)
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        old = artifacts.parent / f"{artifacts.name}.old"
-        with contextlib.suppress(FileNotFoundError):
-            entry.rename(old)
-        artifacts.rename(entry)
-        shutil.rmtree(old, ignore_errors=True)
+        stages = self.sealed.folder / "builds"
+        stages.mkdir(parents=True, exist_ok=True)
+        with temporary_folder("trace", parent=stages) as stage:
+            new = stage / "new"
+            new.mkdir()
+            files = [(name, len(data), _file_digest(data)) for name, data in take_files(artifacts, new).items()]
+            text = trace.model_dump_json(exclude={"folder"}).encode()
+            content = json.dumps(files).encode() + b"\n" + text
+            self.sealed.write(new / _TRACE_FILE, content, cache=TRACES, key=key)
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                entry.rename(stage / "old")
+            new.rename(entry)
         self._prune()
-        return trace.model_copy(update={"folder": str(entry)})
+        return Trace.model_validate_json(text).model_copy(update={"folder": str(entry)})
 
     def _prune(self) -> None:
-        entries = [path for path in (self._root / "traces").glob("??/*") if path.is_dir()]
+        entries = [path for path in (self.sealed.folder / TRACES).glob("??/*") if path.is_dir()]
         if len(entries) > _CAPACITY:
             with contextlib.suppress(OSError):
                 for path in sorted(entries, key=lambda path: path.stat().st_mtime)[: len(entries) - _CAPACITY]:
                     shutil.rmtree(path, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            for build in (self._root / "builds").iterdir():
-                if time.time() - build.stat().st_mtime > _STALE_BUILD_S:
-                    shutil.rmtree(build, ignore_errors=True)
+
+
+def take_files(folder: Path, into: Path, *, artifacts: re.Pattern[str] = _ARTIFACT) -> dict[str, bytes]:
+    """Copy the files of a trace from a folder that a worker may have written; nothing else there is opened.
+
+    Args:
+        folder: The folder.
+        into: A new folder, which only this side writes.
+        artifacts: Names of artifacts. Those of lowered modules are fixed.
+
+    Returns:
+        The content of the copies by name.
+
+    Raises:
+        DoorError: A file of such a name is a link or no regular file, or the files are too large or too many.
+    """
+    taken: dict[str, bytes] = {}
+    left = MOST_BYTES
+    for path in sorted(_candidates(folder, artifacts)):
+        name = path.relative_to(folder).as_posix()
+        if len(taken) == _MOST_FILES:
+            raise DoorError("the files of the compile", f"are more than {_MOST_FILES}")
+        data = taken[name] = read_regular(path, most=left, source=f"the artifact {name[:200]!r}")
+        left -= len(data)
+        target = into / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+        written = path.lstat().st_mtime_ns  # artifacts are numbered in the order in which they were written
+        os.utime(target, ns=(written, written))
+    return taken
+
+
+def _candidates(folder: Path, artifacts: re.Pattern[str]) -> Iterator[Path]:
+    for first in _inside(folder):
+        if artifacts.fullmatch(first.name):
+            yield first
+        elif _COMPILED.fullmatch(first.name):
+            for module in _inside(first):
+                if _MODULE.fullmatch(module.name):
+                    yield from (file for file in _inside(module) if _MODULE_FILE.fullmatch(file.name))
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    """Yield what is in a folder; nothing if it is a link or no folder."""
+    if folder.is_dir() and not folder.is_symlink():
+        yield from folder.iterdir()
+
+
+def _file_digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=32).hexdigest()

@@ -10,10 +10,16 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from pytest_nvfp4.toolchain.cache import LOCKS, RESULTS, TRACES
+from pytest_nvfp4.toolchain.sealed_files import sealed_folder
+
 ENVIRONMENTS = "environments"
 """Folder of environments with other versions of the DSL."""
-_RESULTS = ("verdicts", "simulations", "races-*", "rings*", "launches*", "verdicts-*")
-"""Folders of the simulator's results. Results of a remote are not among them, since they cost money."""
+_FORMER = (
+    *("traces", "builds", "locks", "far-end", "verdicts", "verdicts-*", "simulations"),
+    *("races-*", "rings", "rings-*", "launches", "launches-*"),
+)
+"""Folders of earlier versions, whose entries have no seals. Results of a remote stay, since they cost money."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +61,12 @@ def folder_bytes(folder: Path) -> int:
 
 def survey(root: Path) -> CacheContents:
     """Return the contents of a cache folder."""
-    folder = root / ENVIRONMENTS
+    folder, traces = root / ENVIRONMENTS, sealed_folder(root) / TRACES
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
     files = result_files(root)
     return CacheContents(
-        traces=sum(1 for _ in (root / "traces").glob("??/*/trace.json")),
-        trace_bytes=folder_bytes(root / "traces"),
+        traces=sum(1 for _ in traces.glob("??/*/trace.json")),
+        trace_bytes=folder_bytes(traces),
         results=len(files),
         result_bytes=sum(path.stat().st_size for path in files if path.exists()),
         environments=tuple(name for name in names if not name.startswith(".")),
@@ -69,11 +75,15 @@ def survey(root: Path) -> CacheContents:
 
 
 def clear_traces(root: Path) -> int:
-    """Remove every trace that no process is writing, and return their number."""
+    """Remove every trace that no process is writing, and return their number; those of earlier versions go too."""
     removed = 0
-    for entry in list((root / "traces").glob("??/*")):
+    for former in (place for pattern in _FORMER for place in root.glob(pattern)):
+        shutil.rmtree(former, ignore_errors=True)
+    sealed = sealed_folder(root)
+    (sealed / LOCKS).mkdir(parents=True, exist_ok=True)
+    for entry in list((sealed / TRACES).glob("??/*")):
         try:
-            with FileLock(root / "locks" / f"{entry.name}.lock", timeout=0):
+            with FileLock(sealed / LOCKS / f"{entry.name}.lock", timeout=0):
                 aside = entry.with_name(f"{entry.name}.{os.getpid()}.old")
                 entry.rename(aside)  # atomic: no reader sees a trace without some of its files
                 shutil.rmtree(aside, ignore_errors=True)
@@ -85,7 +95,7 @@ def clear_traces(root: Path) -> int:
 
 def result_files(root: Path) -> list[Path]:
     """Return the cached results of the simulator, one file for each case."""
-    return [path for pattern in _RESULTS for folder in root.glob(pattern) for path in folder.glob("??/*.json")]
+    return list((sealed_folder(root) / RESULTS).glob("*/??/*.json"))
 
 
 def clear_results(root: Path) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -18,23 +17,28 @@ from pytest_nvfp4 import isolation
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.host import compile_cache, redirect
 from pytest_nvfp4.isolation import Outcome, blas
+from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import purge
 from pytest_nvfp4.isolation.environment import NO_GPU, scrubbed
 from pytest_nvfp4.isolation.wall import Wall
-from pytest_nvfp4.toolchain import artifacts, bundle, diagnosis
-from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE, TraceCache, content_key, file_hash
+from pytest_nvfp4.toolchain import artifacts, binaries, bundle, diagnosis
+from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE, TraceCache, content_key, file_hash, take_files
+from pytest_nvfp4.toolchain.code_hash import ASKING, code_hash, parts_without
 from pytest_nvfp4.toolchain.events import Events
 from pytest_nvfp4.toolchain.launcher import PACKAGE, PRELOAD, worker
 from pytest_nvfp4.toolchain.own_files import own_files
 from pytest_nvfp4.toolchain.request import TraceRequest
+from pytest_nvfp4.toolchain.surroundings import surroundings
 from pytest_nvfp4.toolchain.trace import SCHEMA, Artifact, Code, Trace
 from pytest_nvfp4.toolchain.worker.contract import uses_torch
 
 _WORKER = "pytest_nvfp4.toolchain.worker.__main__"
 _MAX_LAUNCHES = 1000
 _SOURCE_BYTES = 64 << 20
-_ARTIFACT_BYTES = 1 << 30
+_ARTIFACT_BYTES = 256 << 20
 """Largest size of all PTX, CUBIN and IR of a compile that are read and stored."""
+_DUMPED = re.compile(r"[^/]+\.(?:ptx|cubin|mlir)", re.DOTALL)
+"""Names of the files that the DSL writes: those of its functions."""
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -48,14 +52,13 @@ class Limits:
     output_bytes: int = 1 << 20
 
 
+_DISTRIBUTIONS = ("numpy", "torch", "nvidia-cuda-nvdisasm", "nvidia-cuda-cuobjdump")
+
+
 @lru_cache(maxsize=1)
 def _own_hash() -> str:
     """Return the hash of the tracing code, so that traces of other versions are not used."""
-    digest = hashlib.sha256()
-    for folder in ("toolchain", "isolation"):
-        for path in sorted((PACKAGE / folder).rglob("*.py")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return code_hash(parts_without(*ASKING, "sim", "device", "numerics", "schedules.py", "cores.py"))
 
 
 def cache_key(request: TraceRequest) -> str:
@@ -77,6 +80,8 @@ def cache_key(request: TraceRequest) -> str:
             "dsl": request.toolchain.dsl_version,
             "python": request.toolchain.python_version,
             "interpreter": str(request.toolchain.python),
+            "surroundings": surroundings(_DISTRIBUTIONS),
+            "tools": [str(binaries.find(tool)) for tool in ("nvdisasm", "cuobjdump")],
         }
     )
 
@@ -89,51 +94,66 @@ class Tracer:
         cache: Cache of traces; None for the default.
         limits: Resource limits of a worker.
         session: Name of this test run; within it failed traces are reused too.
+        fresh: Reuse no trace of another test run.
     """
 
     def __init__(
-        self, *, root: Path, cache: TraceCache | None = None, limits: Limits | None = None, session: str | None = None
+        self,
+        *,
+        root: Path,
+        cache: TraceCache | None = None,
+        limits: Limits | None = None,
+        session: str | None = None,
+        fresh: bool = False,
     ) -> None:
         self._root = root.resolve()
         self._cache = cache or TraceCache()
         self._limits = limits or Limits()
         self._session = session
+        self._fresh = fresh
         self._memory: dict[str, Trace] = {}
 
     def cached(self, request: TraceRequest) -> Trace | None:
         """Return the cached trace of a request, or None; nothing is compiled."""
         key = cache_key(request)
-        return self._memory.get(key) or self._cache.load(key, session=self._session)
+        return self._memory.get(key) or self._load(key)
 
-    def compiled(self, files: Mapping[str, str], *, arch: str, options: Sequence[str]) -> list[Path]:
-        """Return the folders of modules that this tracer compiled from some files (see `host.compile_cache`).
+    def _load(self, key: str) -> Trace | None:
+        return self._cache.load(key, session=self._session, fresh=self._fresh)
+
+    def copy_compiled(self, files: Mapping[str, str], *, arch: str, options: Sequence[str], into: Path) -> bool:
+        """Copy the modules that this tracer compiled from some files for a worker; see `host.compile_cache`.
 
         Args:
             files: SHA-256 of each of the kernel's files by path; the dependencies of a matching trace are a subset.
             arch: Architecture of the compile.
             options: Compile options.
+            into: The folder to copy to.
+
+        Returns:
+            Whether there are any.
         """
-        return [
-            folder
-            for trace in list(self._memory.values())
+        matching = [
+            self._cache.copy_compiled(key, compile_cache.folder_name(Path(trace.kernel)), into=into)
+            for key, trace in list(self._memory.items())
             if trace.folder is not None
             and (trace.arch, trace.options) == (arch, tuple(options))
             and trace.dependencies.items() <= files.items()
-            and (folder := compile_cache.cache_folder(Path(trace.kernel), below=Path(trace.folder))).is_dir()
         ]
+        return any(matching)
 
     def trace(self, request: TraceRequest) -> Trace:
         """Return the trace of a request; a failed compile gives a trace with findings, never an exception."""
         key = cache_key(request)
         if known := self._memory.get(key):
             return known
-        trace = self._cache.load(key, session=self._session)
+        trace = self._load(key)
         if trace is None and (finding := diagnosis.source_finding(request)) is not None:
             trace = self._trace(request, Events(findings=[finding]), ok=False)
         if trace is None:
             try:
                 with self._cache.locked(key):
-                    trace = self._cache.load(key, session=self._session) or self._make(request, key)
+                    trace = self._load(key) or self._make(request, key)
             except OSError as error:
                 if error.errno not in _DISK_FULL:
                     raise
@@ -151,13 +171,13 @@ class Tracer:
 
     def _make(self, request: TraceRequest, key: str) -> Trace:
         with self._cache.building() as build:
-            folder, scratch = build / "artifacts", build / "scratch"
-            folder.mkdir()
-            scratch.mkdir()
-            job = build / "job.json"
-            job.write_text(json.dumps(self._job(request, folder)), encoding="utf-8")
+            written, folder = build / "job" / "artifacts", build / "taken"
+            scratch, job = build / "job" / "scratch", build / "job" / "job.json"
+            for place in (written, scratch, folder):
+                place.mkdir(parents=True)
+            job.write_text(json.dumps(self._job(request, written)), encoding="utf-8")
             environ = {
-                **redirect.environment(folder, arch=request.arch),
+                **redirect.environment(written, arch=request.arch),
                 **{f"{prefix}_KEEP_IR": "1" for prefix in redirect.DSL_PREFIXES},
                 **NO_GPU,
                 **blas.variables(),
@@ -170,18 +190,18 @@ class Tracer:
                 cwd=scratch,
                 deadline_s=self._limits.deadline_s,
                 environ=environ,
-                wall=self._wall(request, build),
+                wall=self._wall(request, build / "job"),
                 output_bytes=self._limits.output_bytes,
             )
-            trace = self._assemble(request, outcome, folder, scrubbed(os.environ, environ))
+            trace = self._assemble(request, outcome, written, folder, scrubbed(os.environ, environ))
             return self._cache.store(key, trace, folder)
 
-    def _wall(self, request: TraceRequest, build: Path) -> Wall:
+    def _wall(self, request: TraceRequest, folder: Path) -> Wall:
         own = own_files(
             request.kernel, request.entry.file if request.entry else None, roots=(self._root, *request.all_roots)
         )
         return Wall(
-            folder=str(build),
+            folder=str(folder),
             readable=own.files,
             listed=own.folders,
             memory_bytes=self._limits.memory_bytes,
@@ -198,16 +218,18 @@ class Tracer:
             "roots": [str(root) for root in dict.fromkeys((self._root, *request.all_roots))],
             "package": str(PACKAGE),
             "artifacts": str(folder),
-            "compiled": str(compile_cache.cache_folder(request.kernel, below=folder)),
+            "compiled": str(folder / compile_cache.folder_name(request.kernel)),
             "capture": request.capture,
             "max_launches": _MAX_LAUNCHES,
         }
 
-    def _assemble(self, request: TraceRequest, outcome: Outcome, folder: Path, environ: dict[str, str]) -> Trace:
+    def _assemble(
+        self, request: TraceRequest, outcome: Outcome, written: Path, folder: Path, environ: dict[str, str]
+    ) -> Trace:
         events = Events.parse(outcome.result or b"")
         if not events.ended or outcome.returncode != 0:
             events.findings.append(diagnosis.ending(request, outcome, events.last_stage))
-        events.findings += self._refused(events, folder)
+        events.findings += self._refused(events, written, folder)
         functions = _functions((request.kernel, *map(Path, events.dependencies)))
         code, files, warnings = artifacts.collect(folder, functions, library=events.dsl_folder)
         events.findings += [*warnings, *diagnosis.poisoned(events.values)]
@@ -234,9 +256,13 @@ class Tracer:
         return self._trace(request, events, ok=not errors, code=code, files=files, seconds=outcome.wall_s, place=place)
 
     @staticmethod
-    def _refused(events: Events, folder: Path) -> list[Finding]:
-        """Drop files that a worker names or leaves and that are not to be read, and return a finding for each."""
-        problems = [f"the artifact {problem}" for problem in purge(folder, most=_ARTIFACT_BYTES)]
+    def _refused(events: Events, written: Path, folder: Path) -> list[Finding]:
+        """Copy what a worker wrote, and return a finding for each file that it names or leaves that is not read."""
+        problems = [f"the artifact {problem}" for problem in purge(written, most=_ARTIFACT_BYTES)]
+        try:
+            take_files(written, folder, artifacts=_DUMPED)
+        except DoorError as error:
+            problems.append(str(error))
         named, events.dependencies = events.dependencies, []
         for name in named:
             if (problem := _dependency_problem(name)) is None:

@@ -148,10 +148,16 @@ def build():
 
 def test_an_interrupt_leaves_no_process_and_says_so(tmp_path) -> None:
     (tmp_path / "sleeper.py").write_text(SLEEPER)
+    (tmp_path / "temporary").mkdir()
     started = subprocess.Popen(
         [sys.executable, "-m", "pytest_nvfp4.cli", "layouts", "sleeper.py", "--entry", "sleeper.py::build"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NVFP4_CACHE_DIR": str(tmp_path / "cache")},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "NVFP4_CACHE_DIR": str(tmp_path / "cache"),
+            "TMPDIR": str(tmp_path / "temporary"),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -170,7 +176,7 @@ def test_an_interrupt_leaves_no_process_and_says_so(tmp_path) -> None:
     assert err.splitlines()[-1] == "nvfp4: interrupted"
     assert "Traceback" not in err
     assert not alive(worker)
-    assert not list((tmp_path / "cache" / "builds").iterdir())
+    assert not list((tmp_path / "temporary").glob("nvfp4-*"))
 
 
 def test_the_module_can_be_run(tmp_path) -> None:

@@ -63,7 +63,7 @@ def test_facts_are_shown(tmp_path, cli) -> None:
 
 
 def _entry(root, key):
-    folder = root / "traces" / key[:2] / key
+    folder = root / "sealed" / "traces" / key[:2] / key
     folder.mkdir(parents=True)
     (folder / "trace.json").write_text("{}")
     (folder / "0.ptx").write_bytes(b"x" * 100)
@@ -76,7 +76,11 @@ def test_the_cache_is_counted_and_cleared(tmp_path, cli, monkeypatch) -> None:
     place = tmp_path / "environments" / "dsl-4.4.0-python-3.11.7"
     place.mkdir(parents=True)
     (place / "file").write_bytes(b"y" * 50)
-    paid, *known = (tmp_path / name / "aa" / "aa1.json" for name in ("remote", "verdicts", "simulations", "races-7"))
+    places = ("remote", "results/verdicts", "results/simulations", "results/races-7")
+    paid, *known = (tmp_path / "sealed" / place / "aa" / "aa1.json" for place in places)
+    former = tmp_path / "traces" / "aa" / "aa11" / "trace.json"  # of an earlier version
+    former.parent.mkdir(parents=True)
+    former.write_text("{}")
     for path in (paid, *known):
         path.parent.mkdir(parents=True)
         path.write_text("{}")
@@ -93,6 +97,7 @@ def test_the_cache_is_counted_and_cleared(tmp_path, cli, monkeypatch) -> None:
     assert (cleared["removed_results"], cleared["results"]) == (3, 0)
     assert paid.is_file(), "what a remote answered was paid for"
     assert not any(path.exists() for path in known)
+    assert not former.exists()
     assert place.is_dir(), "environments cost more than traces, and stay"
     assert json.loads(cli("cache", "--clear", "--environments", "--json").out)["removed_environments"] == 1
     assert not place.exists()
@@ -102,11 +107,11 @@ def test_the_cache_is_counted_and_cleared(tmp_path, cli, monkeypatch) -> None:
 def test_a_trace_that_is_being_made_is_left_alone(tmp_path) -> None:
     _entry(tmp_path, "aa11")
     _entry(tmp_path, "aa22")
-    (tmp_path / "locks").mkdir()
+    (tmp_path / "sealed" / "locks").mkdir(parents=True)
     held, release = threading.Event(), threading.Event()
 
     def hold():
-        with FileLock(tmp_path / "locks" / "aa11.lock"):
+        with FileLock(tmp_path / "sealed" / "locks" / "aa11.lock"):
             held.set()
             release.wait(LONGEST_S)
 

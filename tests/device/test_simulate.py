@@ -13,6 +13,7 @@ from pytest_nvfp4.device.local import LocalDevice
 from pytest_nvfp4.device.result_cache import ResultKeys, SimulationCache, VerdictCache
 from pytest_nvfp4.device.sim import SimDevice
 from pytest_nvfp4.device.simulate import SimulationResult, simulate
+from pytest_nvfp4.toolchain.sealed_files import SealedFiles
 
 from .simulated_jobs import KERNEL, cases, spec_of
 
@@ -106,7 +107,7 @@ def test_a_kernel_that_launches_nothing_did_nothing(tmp_path: Path) -> None:
 class TestKept:
     def test_what_passed_is_known(self, tmp_path: Path, done: list[SimulationResult]) -> None:
         spec, _ = spec_of(tmp_path, KERNEL)
-        kept = SimulationCache(tmp_path / "cache")
+        kept = SimulationCache(SealedFiles(tmp_path / "cache"))
         good = SimulationResult(done[0].case, "passed", (), done[0].call)
         assert kept.get(spec, good.case) is None
         kept.add(spec, good)
@@ -117,13 +118,13 @@ class TestKept:
 
     def test_what_failed_is_not(self, tmp_path: Path, done: list[SimulationResult]) -> None:
         spec, _ = spec_of(tmp_path, KERNEL)
-        kept = SimulationCache(tmp_path / "cache")
+        kept = SimulationCache(SealedFiles(tmp_path / "cache"))
         kept.add(spec, done[0])
         assert kept.get(spec, done[0].case) is None
 
     def test_a_damaged_entry_is_none(self, tmp_path: Path, done: list[SimulationResult]) -> None:
         spec, _ = spec_of(tmp_path, KERNEL)
-        kept = SimulationCache(tmp_path / "cache")
+        kept = SimulationCache(SealedFiles(tmp_path / "cache"))
         kept.add(spec, SimulationResult(done[0].case, "passed", (), done[0].call))
         (file,) = (tmp_path / "cache").rglob("*.json")
         file.write_text("{")
@@ -137,12 +138,13 @@ class TestKept:
         code = ["before"]
         monkeypatch.setattr(result_cache, "code_hash", lambda _parts: code[0])
         keys = ResultKeys()
-        first, second = VerdictCache(tmp_path / "one", keys=keys), VerdictCache(tmp_path / "two", keys=keys)
+        one, two = SealedFiles(tmp_path / "one"), SealedFiles(tmp_path / "two")
+        first, second = VerdictCache(one, keys=keys), VerdictCache(two, keys=keys)
         first.add(spec, case)
         code[0] = "after"
         second.add(spec, case)
         assert first.has(spec, case)
         assert second.has(spec, case)
         # Names of their own see that the code changed.
-        assert not VerdictCache(tmp_path / "one").has(spec, case)
-        assert not VerdictCache(tmp_path / "two").has(spec, case)
+        assert not VerdictCache(SealedFiles(tmp_path / "one")).has(spec, case)
+        assert not VerdictCache(SealedFiles(tmp_path / "two")).has(spec, case)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.device.job import KernelSpec
-from pytest_nvfp4.host.compile_cache import cache_folder
+from pytest_nvfp4.host.compile_cache import folder_name
 from tests.host.redirect_worker import PRELUDE, run_script
 from tests.host.traced import KERNEL, Traced
 
@@ -72,14 +72,28 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Traced:
 
 
 def test_a_simulation_runs_what_the_trace_compiled(traced: Traced) -> None:
-    store = cache_folder(traced.kernel, below=Path(traced.trace.folder or ""))
-    (ptx,) = store.glob("*/*.ptx")
-    text = ptx.read_text()
-    assert text.count(", 7;") == 1
-    # A mark in what was kept shows who runs it. The trace's own artifact may be the same file: it is replaced.
-    ptx.unlink()
-    ptx.write_text(text.replace(", 7;", ", 100;"))
-    assert "number 105" in traced.printed(traced.kernel)
+    def marked(spec: KernelSpec, base: Path, into: Path) -> bool:
+        copied = traced.copy(spec, base, into)
+        (ptx,) = into.glob("*/*.ptx")
+        text = ptx.read_text()
+        assert text.count(", 7;") == 1
+        ptx.write_text(text.replace(", 7;", ", 100;"))  # a mark in the copy shows who runs it
+        return copied
+
+    assert "number 105" in traced.printed(traced.kernel, marked)
+    assert "number 12" in traced.printed(traced.kernel), "the copies of a job are its own"
+
+
+def test_a_module_that_was_changed_in_the_cache_is_compiled_again(traced: Traced, tmp_path: Path) -> None:
+    (ptx,) = Path(traced.trace.folder or "").glob("compiled-*/*/*.ptx")
+    was = ptx.read_bytes()
+    ptx.write_bytes(was.replace(b", 7;", b", 8;"))
+    spec, base = KernelSpec.from_files(traced.kernel, arch="sm_100a")
+    assert not traced.copy(spec, base, tmp_path / "copies")
+    (refused,) = traced.cache.sealed.refused
+    assert refused.reason == f"has a file {ptx.name} that does not have the content that was stored"
+    assert "number 12" in traced.printed(traced.kernel)
+    traced.retrace()
 
 
 def test_a_kernel_that_was_changed_or_lies_elsewhere_is_compiled(traced: Traced, tmp_path: Path) -> None:
@@ -87,21 +101,22 @@ def test_a_kernel_that_was_changed_or_lies_elsewhere_is_compiled(traced: Traced,
     elsewhere.write_text(KERNEL)
     assert "number 12" in traced.printed(elsewhere)
     spec, base = KernelSpec.from_files(traced.kernel, arch="sm_100a")
-    assert traced.find(spec, base)
-    assert not traced.find(spec.model_copy(update={"arch": "sm_90a"}), base)
-    assert not traced.find(spec.model_copy(update={"compile_options": ("--opt-level 1",)}), base)
+    assert traced.copy(spec, base, tmp_path / "a")
+    assert not traced.copy(spec.model_copy(update={"arch": "sm_90a"}), base, tmp_path / "b")
+    assert not traced.copy(spec.model_copy(update={"compile_options": ("--opt-level 1",)}), base, tmp_path / "b")
     traced.kernel.write_text(KERNEL + "\n# changed\n")
     try:
         spec, base = KernelSpec.from_files(traced.kernel, arch="sm_100a")
-        assert not traced.find(spec, base)
+        assert not traced.copy(spec, base, tmp_path / "b")
     finally:
         traced.kernel.write_text(KERNEL)
+    assert not (tmp_path / "b").exists()
 
 
 def test_a_trace_that_was_moved_has_nothing_for_its_new_place(tmp_path: Path) -> None:
     here, there = tmp_path / "here.py", tmp_path / "there.py"
-    assert cache_folder(here, below=tmp_path) != cache_folder(there, below=tmp_path)
-    assert cache_folder(here, below=tmp_path).name.endswith(hashlib.sha256(str(here).encode()).hexdigest()[:16])
+    assert folder_name(here) != folder_name(there)
+    assert folder_name(here).endswith(hashlib.sha256(str(here).encode()).hexdigest()[:16])
 
 
 POSITIONS = """

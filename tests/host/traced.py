@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
-from pytest_nvfp4.device.sim import SimDevice
+from pytest_nvfp4.device.sim import CopyCompiled, SimDevice
 from pytest_nvfp4.device.simulate import SimulationResult, simulate
 from pytest_nvfp4.problem import GPUMODE, parse_shape
 from pytest_nvfp4.toolchain.cache import TraceCache
@@ -47,21 +46,26 @@ class Traced:
         self.kernel = folder / "kernel.py"
         self.kernel.write_text(KERNEL)
         self.folder = folder
-        self.tracer = Tracer(root=folder, cache=TraceCache(folder / "cache"))
+        self.cache = TraceCache(folder / "cache")
+        self.retrace()
+
+    def retrace(self) -> None:
+        """Trace the kernel with a new tracer."""
+        self.tracer = Tracer(root=self.folder, cache=self.cache)
         self.trace = self.tracer.trace(TraceRequest(self.kernel, GPUMODE[0]))
         assert self.trace.ok, self.trace.findings
 
-    def find(self, kernel: KernelSpec, base: Path) -> Sequence[Path]:
+    def copy(self, kernel: KernelSpec, base: Path, into: Path) -> bool:
         files = {str(base / file.path): file.sha256 for file in kernel.files}
-        return self.tracer.compiled(files, arch=kernel.arch, options=kernel.compile_options)
+        return self.tracer.copy_compiled(files, arch=kernel.arch, options=kernel.compile_options, into=into)
 
-    def simulate(self, kernel: Path) -> SimulationResult:
+    def simulate(self, kernel: Path, copy: CopyCompiled | None = None) -> SimulationResult:
         spec, base = KernelSpec.from_files(kernel, arch="sm_100a")
         case = JobCase(problem=ProblemSpec.of(parse_shape("5x128x256")), family="gpumode")
-        (done,) = simulate(SimDevice(compiled=self.find), spec, [case], folder=self.folder / "jobs", base=base)
+        (done,) = simulate(SimDevice(compiled=copy or self.copy), spec, [case], folder=self.folder / "jobs", base=base)
         assert done.call is not None, done.findings
         return done
 
-    def printed(self, kernel: Path) -> str:
-        call: Any = self.simulate(kernel).call
+    def printed(self, kernel: Path, copy: CopyCompiled | None = None) -> str:
+        call: Any = self.simulate(kernel, copy).call
         return str(call.launches[0].printed)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -173,11 +174,19 @@ class Project:
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+def project(
+    pytester: pytest.Pytester,
+    bank: Bank,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Project]:
     """An empty project. Runs inside this process must not change what the run around them knows of syrupy."""
     for name in _OUTER:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(CACHE_VARIABLE, str(bank.cache.root))
+    temporary = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(syrupy, "_syrupy", syrupy._syrupy)
     monkeypatch.setattr("syrupy.extensions.base.SnapshotCollectionStorage.snapshot_dirname", "__snapshots__")
@@ -195,6 +204,11 @@ def workers(request: pytest.FixtureRequest) -> tuple[str, ...]:
 def more_workers(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """As ``workers``, where two processes differ in nothing that another test would not notice."""
     return request.param
+
+
+def left_behind() -> list[str]:
+    """Return the temporary folders of runs in the folder that the project's runs have for them."""
+    return [path.name for path in Path(tempfile.gettempdir()).glob("nvfp4-*")]
 
 
 def is_alive(pid: int) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from pytest_nvfp4.device import select
 from pytest_nvfp4.plugin.tasks import Workers
 
-from .conftest import Project, is_alive
+from .conftest import Project, is_alive, left_behind
 from .meeting import Elsewhere, meeting
 from .simulated import FILL, PROBLEM, outcomes
 from .sources import ENTRY
@@ -71,7 +71,7 @@ def test_what_runs_ends_with_the_run(project: Project) -> None:
     assert "enough" in ran.text
     assert "1 failed" in ran.text
     assert not is_alive(int((project.path / "pid").read_text()))
-    assert not list((project.bank.cache.root / "builds").iterdir())
+    assert not left_behind()
 
 
 def test_a_failure_is_told_as_without_it(project: Project) -> None:

@@ -280,7 +280,7 @@ class TestTheCache:
     def test_its_folder_can_be_given(self, project: Project) -> None:
         project.file("k.py", ENTRY)
         project.run("k.py::compile", "--nvfp4-entry=k.py::build", "--nvfp4-cache-dir=mine").outcomes(passed=1)
-        assert list((project.path / "mine/traces").rglob("trace.json"))
+        assert list((project.path / "mine/sealed/traces").rglob("trace.json"))
 
     def test_another_than_the_given_one_is_told(self, project: Project) -> None:
         project.file("k.py", "def custom_kernel(data):\n    return (\n")  # nothing is compiled

@@ -11,7 +11,7 @@ import pytest
 
 from tests.waiting import LONGEST_S, noted
 
-from .conftest import Project, is_alive
+from .conftest import Project, is_alive, left_behind
 from .sources import ENTRY
 
 
@@ -52,4 +52,4 @@ def test_control_c(project: Project, workers: tuple[str, ...]) -> None:
     after = project.snapshots()
     assert "gone/k/layouts.txt" in after
     assert {file: after[file] for file in before} == before
-    assert not list((project.bank.cache.root / "builds").iterdir())
+    assert not left_behind()

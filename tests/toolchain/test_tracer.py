@@ -707,14 +707,17 @@ def test_interrupting_a_trace_leaves_nothing_running(tmp_path: Path) -> None:
         "request = TraceRequest(root / 'kernel.py', GPUMODE[0], Entry(root / 'kernel.py', 'b'))\n"
         "Tracer(root=root, cache=TraceCache(root / 'c')).trace(request)\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stderr=subprocess.DEVNULL)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environ = {**os.environ, "TMPDIR": str(temporary)}
+    parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stderr=subprocess.DEVNULL, env=environ)
     pid_file = tmp_path / "pid"
     assert until(lambda: pid_file.exists() and pid_file.read_text())
     pid = int(pid_file.read_text())
     parent.send_signal(signal.SIGINT)
     assert parent.wait(timeout=LONGEST_S) != 0
     assert gone(pid)
-    assert not list((tmp_path / "c" / "builds").iterdir())
+    assert not list(temporary.glob("nvfp4-*"))
 
 
 @pytest.mark.parametrize("text", ["build", "k.py::", "::build", "k.py::not a name", "missing.py::build"])

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_nvfp4.device.code_hash import code_hash
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import Batch, BatchResult, Place, RemoteError
 from pytest_nvfp4.device.remote.schedule import compared
 from pytest_nvfp4.device.remote.serialization import pack_result, unpack_result
 from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.toolchain.cache import content_key
+from pytest_nvfp4.toolchain.code_hash import code_hash
+from pytest_nvfp4.toolchain.sealed_files import SealedFiles
 
+_NAME = "remote"
 _CACHED_STATUS = frozenset({"passed", "failed", "error", "cheated"})
 """Outcomes of the kernel itself. Timeouts, crashes and missing devices may be the remote's fault and are retried."""
 _PARTS = (
@@ -55,21 +55,23 @@ class RemoteResultCache:
     """Cache of one remote and GPU.
 
     Args:
-        root: Folder of the cache.
+        sealed: The sealed files of the cache folder.
         remote: Name of the remote, with everything that its results depend on (target, GPU).
     """
 
-    def __init__(self, root: Path, *, remote: str) -> None:
-        self._root = root / "remote"
+    def __init__(self, sealed: SealedFiles, *, remote: str) -> None:
+        self._sealed = sealed
+        self._root = sealed.folder / _NAME
         self._remote = remote
 
     @cached_property
     def _code(self) -> str:
         return code_hash(_PARTS)
 
-    def _path(self, job: Job, batch: Batch) -> Path:
+    def _place(self, job: Job, batch: Batch) -> tuple[str, Path]:
+        """Return the key and the file of an entry."""
         key = content_key({"remote": self._remote, "code": self._code, **cache_fields(job, batch)})
-        return self._root / key[:2] / f"{key}.json"
+        return key, self._root / key[:2] / f"{key}.json"
 
     def get(self, batch: Batch) -> dict[int, CachedResult]:
         """Return the cached results of a batch, by the index of the job.
@@ -78,7 +80,7 @@ class RemoteResultCache:
         """
         hits = {}
         for index, job in enumerate(batch.jobs):
-            if (entry := self._read(self._path(job, batch))) is not None:
+            if (entry := self._read(*self._place(job, batch))) is not None:
                 draws, stored = entry
                 result = stored.results[0].model_copy(update={"job": job.id})
                 hits[index] = CachedResult(with_draws(job, draws), result, stored.place)
@@ -89,17 +91,19 @@ class RemoteResultCache:
             if not any(compared(batch.jobs[index], other, batch) for other in missing)
         }
 
-    @staticmethod
-    def _read(path: Path) -> tuple[Draws, BatchResult] | None:
-        try:
-            if time.time() - path.stat().st_mtime > _MAX_AGE_S:
-                return None
-            draws, _, text = path.read_text(encoding="utf-8").partition("\n")
-            order_seed, row_key = map(int, draws.split())
-            stored = unpack_result(text)
-            return (Draws(order_seed, row_key), stored) if len(stored.results) == 1 else None
-        except (OSError, ValueError, RemoteError):
+    def _read(self, key: str, path: Path) -> tuple[Draws, BatchResult] | None:
+        data = self._sealed.read(path, cache=_NAME, key=key)
+        if data is None:
             return None
+        try:
+            head, _, text = data.decode().partition("\n")
+            order_seed, row_key, written = map(int, head.split())
+            stored = unpack_result(text)
+        except (ValueError, RemoteError):
+            return None
+        if len(stored.results) != 1 or time.time() - written > _MAX_AGE_S:
+            return None
+        return Draws(order_seed, row_key), stored
 
     def add(self, batch: Batch, result: BatchResult) -> None:
         """Store the results of a batch. A full or read-only disk is ignored."""
@@ -107,21 +111,9 @@ class RemoteResultCache:
             if job_result.status in _CACHED_STATUS:
                 entry = BatchResult(batch=batch.id, results=(job_result,), place=result.place)
                 with contextlib.suppress(OSError):
-                    draws = " ".join(map(str, draws_of(job)))
-                    self._write(self._path(job, batch), f"{draws}\n{pack_result(entry)}")
-
-    @staticmethod
-    def _write(path: Path, text: str) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(name).replace(path)  # atomic, so that a crash leaves no truncated entry
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-            raise
+                    head = " ".join(map(str, (*draws_of(job), int(time.time()))))
+                    key, path = self._place(job, batch)
+                    self._sealed.write(path, f"{head}\n{pack_result(entry)}".encode(), cache=_NAME, key=key)
 
     def prune(self) -> None:
         """Delete the oldest entries above the size limit, and those that are too old to be used."""

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 from typing import Any
 
 from pytest_nvfp4.device.gpus import driver_version
-
-
-def installed_version(distribution: str) -> str | None:
-    """Return the version of an installed distribution, or None."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+from pytest_nvfp4.toolchain.surroundings import installed_version
 
 
 def unavailable(torch: Any) -> str | None:

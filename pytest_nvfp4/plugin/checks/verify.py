@@ -133,7 +133,8 @@ class VerifyCheck(Check):
             raise failure_at(finding_lines(findings, kernel.run, most=1), findings, kernel=kernel.case.path)
         if findings is None:
             kernel.note("offsets in a C of more than 2^32 bytes: not checked, the kernel did not run to its end")
-        simulations.verdicts(_FAR_END).add(spec, far_end.CASE)
+        else:
+            simulations.verdicts(_FAR_END).add(spec, far_end.CASE)
 
     def _verify(self, kernel: KernelUnderTest) -> tuple[KernelSpec, Path, list[Verification]]:
         """Return the kernel, the folder of its files, and the verification of each case of the item.

@@ -12,6 +12,7 @@ from pytest_nvfp4.device.remote.base import Batch, RemoteError
 from pytest_nvfp4.device.remote.broker import Broker, BrokerRemote
 from pytest_nvfp4.device.remote.cache import RemoteResultCache, draws_of
 from pytest_nvfp4.device.remote.session import RemoteSession
+from pytest_nvfp4.toolchain.sealed_files import SealedFiles
 
 from .fakes import FakeRemote, batch, job
 
@@ -56,7 +57,7 @@ def test_who_wants_an_answer_with_given_draws_gets_no_other(broker: Broker, remo
 
 def test_of_what_is_known_in_part_each_is_told_with_its_own_draws(remote: FakeRemote, tmp_path: Path) -> None:
     for number, seed, sent in ((1, 5, ["job-1"]), (2, 6, ["job-2"])):
-        session = RemoteSession(remote, cache=RemoteResultCache(tmp_path, remote="fake"), reuse=True)
+        session = RemoteSession(remote, cache=RemoteResultCache(SealedFiles(tmp_path), remote="fake"), reuse=True)
         made, remote.sent = Broker(session), []
         one = asking(made)
         (request,) = one.add([Batch(jobs=tuple(job(which, seed=seed) for which in range(1, number + 1)))])

@@ -16,6 +16,7 @@ from pytest_nvfp4.device.remote.device import RemoteDevice
 from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.device.result import Blob, DeviceInfo, GroupOutput, Result
 from pytest_nvfp4.device.verify import benchmark_job, verify_job
+from pytest_nvfp4.toolchain.sealed_files import SealedFiles
 
 from .fakes import FakeRemote, job
 
@@ -113,7 +114,7 @@ def test_who_asks_with_given_draws_gets_no_answer_of_others(
 def test_of_a_kept_answer_the_draws_are_told_with_which_it_was_made(remote: FakeRemote, tmp_path: Path) -> None:
     for seed, sent in ((1, 1), (2, 0)):
         remote.sent.clear()
-        session = RemoteSession(remote, cache=RemoteResultCache(tmp_path, remote="fake B200"), reuse=True)
+        session = RemoteSession(remote, cache=RemoteResultCache(SealedFiles(tmp_path), remote="fake B200"), reuse=True)
         device = RemoteDevice(session, name="fake", gpu="B200")
         ran = device.job_as_run(job(1, seed=seed))
         assert draws_of(ran) == (1, 1001)

@@ -14,6 +14,7 @@ from pytest_nvfp4.device.remote.base import Batch, BatchResult, Completion, Remo
 from pytest_nvfp4.device.remote.cache import RemoteResultCache
 from pytest_nvfp4.device.remote.request import BatchRequest
 from pytest_nvfp4.device.remote.session import RemoteSession
+from pytest_nvfp4.toolchain.sealed_files import SealedFiles
 from tests import waiting
 from tests.waiting import LONGEST_S
 
@@ -253,7 +254,7 @@ def test_an_answer_to_another_batch_is_not_taken(session: Any) -> None:
 
 class TestKept:
     def kept(self, tmp_path: Path) -> RemoteResultCache:
-        return RemoteResultCache(tmp_path, remote="fake B200")
+        return RemoteResultCache(SealedFiles(tmp_path), remote="fake B200")
 
     def test_an_answer_is_on_disk_before_anyone_is_told(self, session: Any, tmp_path: Path) -> None:
         kept = self.kept(tmp_path)
@@ -276,7 +277,7 @@ class TestKept:
     def test_another_question_is_another_entry(self, session: Any, tmp_path: Path, other: Any) -> None:
         session(FakeRemote(), cache=self.kept(tmp_path)).add([Batch(jobs=(job(1),))])[0].wait()
         assert self.kept(tmp_path).get(Batch(jobs=(other,))) == {}
-        assert RemoteResultCache(tmp_path, remote="fake H200").get(Batch(jobs=(job(1),))) == {}
+        assert RemoteResultCache(SealedFiles(tmp_path), remote="fake H200").get(Batch(jobs=(job(1),))) == {}
 
     @pytest.mark.parametrize("status", ["timeout", "crashed", "unavailable", "unsupported"])
     def test_what_may_be_the_remotes_doing_is_tried_again(self, session: Any, tmp_path: Path, status: str) -> None:

@@ -19,6 +19,7 @@ from pytest_nvfp4.device.remote.executor import execute_batch
 from pytest_nvfp4.device.remote.schedule import compared, group_steps, split_batch, steps
 from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.device.result import Result
+from pytest_nvfp4.toolchain.sealed_files import SealedFiles
 
 from .fakes import FakeRemote, Place, job, passed
 
@@ -143,7 +144,8 @@ def session(tmp_path: Path) -> Any:
     made: list[RemoteSession] = []
 
     def make(remote: FakeRemote) -> RemoteSession:
-        made.append(RemoteSession(remote, cache=RemoteResultCache(tmp_path, remote="fake B200"), reuse=True))
+        cache = RemoteResultCache(SealedFiles(tmp_path), remote="fake B200")
+        made.append(RemoteSession(remote, cache=cache, reuse=True))
         return made[-1]
 
     yield make

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device import result_cache
-from pytest_nvfp4.device.code_hash import code_hash
 from pytest_nvfp4.device.remote import cache as remote_cache
+from pytest_nvfp4.toolchain.code_hash import ASKING, PACKAGE, code_hash, parts_without
+
+from .imports import imported_rooms
 
 PARTS = ("one.py", "folder")
 
@@ -47,9 +48,28 @@ def test_a_part_that_is_not_there_is_no_empty_one(package: Path) -> None:
         code_hash((*PARTS, "gone.py"), package=package)
 
 
-@pytest.mark.parametrize("parts", [result_cache._PARTS, remote_cache._PARTS], ids=["here", "remote"])
-def test_the_parts_that_are_named_are_there(parts: tuple[str, ...]) -> None:
+def test_the_parts_of_a_remotes_answer_are_there() -> None:
+    assert len(code_hash(remote_cache._PARTS)) == 64
+
+
+def test_every_room_counts_that_is_not_left_out() -> None:
+    parts = parts_without(*ASKING)
     assert len(code_hash(parts)) == 64
+    assert {"sim", "device", "numerics", "toolchain", "finding.py", "schedules.py"} <= set(parts)
+    assert all((PACKAGE / name).exists() for name in ASKING)
+
+
+def test_rooms_that_are_left_out_take_no_part_in_a_verdict() -> None:
+    """A module that a worker or the judge imports is in the hash, also where it is imported in a function."""
+    starts = ("device.worker.__main__", "device.verify", "device.sim", "device.far_end", "device.fitted_problem")
+    named = imported_rooms([f"pytest_nvfp4.{start}" for start in starts], package=PACKAGE)
+    assert "sim" in named
+    assert not named & {name.removesuffix(".py") for name in ASKING}
+    traced = imported_rooms(
+        [f"pytest_nvfp4.toolchain.{name}" for name in ("worker.__main__", "tracer")], package=PACKAGE
+    )
+    assert "toolchain" in traced
+    assert not traced & {"sim", "device", "numerics", "schedules", "cores", *ASKING}
 
 
 def test_what_draws_the_inputs_of_a_benchmark_is_part_of_a_remotes_answer() -> None:

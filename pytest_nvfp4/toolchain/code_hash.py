@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
+ASKING = (
+    *("plugin", "cli", "report", "guide", "bench", "selfcheck"),
+    *("proof", "strategies", "search", "insights", "tmem", "settings.py"),
+)
+"""Rooms that ask for results and report them, but take no part in making or judging them."""
 
 
 def code_hash(parts: Sequence[str], *, package: Path = PACKAGE) -> str:
@@ -24,3 +29,9 @@ def code_hash(parts: Sequence[str], *, package: Path = PACKAGE) -> str:
             digest.update(f"{file.relative_to(package)}\0".encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()
+
+
+def parts_without(*rooms: str, package: Path = PACKAGE) -> tuple[str, ...]:
+    """Return all parts of the package but some, so that a new room counts until it is named here."""
+    names = (entry.name for entry in package.iterdir() if entry.is_dir() or entry.suffix == ".py")
+    return tuple(sorted(name for name in names if name not in rooms and not name.startswith((".", "__pycache__"))))

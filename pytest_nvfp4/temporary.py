@@ -1,0 +1,134 @@
+"""Temporary folders that the next run removes if the process that made them is killed.
+
+Beside each folder lies a file that its owner holds locked (flock(2)). The system releases the lock when the owner ends,
+however it ends, so a folder with a free lock belongs to nobody. This also holds where process numbers do not tell: in
+containers that share a folder, and after a restart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+_PREFIX: Final = "nvfp4-tmp-"
+_LOCK: Final = ".lock"
+
+
+class TemporaryFolder:
+    """A new folder of this process.
+
+    Args:
+        purpose: A word in its name, for people.
+        parent: The folder that it is made in; the system's folder of temporary files by default.
+
+    Attributes:
+        path: The folder.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+
+    def __init__(self, purpose: str, *, parent: Path | None = None) -> None:
+        place = Path(tempfile.gettempdir()) if parent is None else parent
+        remove_abandoned(place)
+        while True:
+            self.path = place / f"{_PREFIX}{purpose}-{secrets.token_hex(6)}"
+            held = _lock(_lock_of(self.path), create=True)
+            if held is not None:
+                break
+        self._held = held
+        try:
+            self.path.mkdir(mode=0o700)
+        except BaseException:
+            self.remove()
+            raise
+
+    def remove(self) -> None:
+        """Remove the folder; what cannot be removed is left to the next run. A second call has no effect."""
+        if self._held < 0:
+            return
+        _remove(self.path)
+        held, self._held = self._held, -1
+        os.close(held)
+
+
+@contextmanager
+def temporary_folder(purpose: str, *, parent: Path | None = None) -> Iterator[Path]:
+    """Make a folder for the length of a ``with`` block; see `TemporaryFolder`."""
+    folder = TemporaryFolder(purpose, parent=parent)
+    try:
+        yield folder.path
+    finally:
+        folder.remove()
+
+
+def remove_abandoned(parent: Path | None = None) -> None:
+    """Remove the folders of this user in ``parent`` whose owners have ended."""
+    place = Path(tempfile.gettempdir()) if parent is None else parent
+    with contextlib.suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            if entry.name.startswith(_PREFIX) and entry.name.endswith(_LOCK):
+                file = place / entry.name
+                if (held := _lock(file, create=False)) is not None:
+                    _remove(file.with_name(entry.name.removesuffix(_LOCK)))
+                    os.close(held)
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(folder.name + _LOCK)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, and then its lock file, unless a part of the folder remains."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.is_dir() and not folder.is_symlink():
+        with contextlib.suppress(OSError):  # a kernel may have made its folders read-only
+            folder.chmod(0o700)
+        for place, inside, _ in os.walk(folder):
+            for name in inside:
+                below = Path(place, name)
+                with contextlib.suppress(OSError):
+                    if not below.is_symlink():
+                        below.chmod(0o700)
+        shutil.rmtree(folder, ignore_errors=True)
+    if not folder.is_dir():
+        with contextlib.suppress(OSError):
+            _lock_of(folder).unlink()
+
+
+def _lock(file: Path, *, create: bool) -> int | None:
+    """Return the descriptor of a lock file that this process now holds; None if it is held, foreign, or gone."""
+    import fcntl
+
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | ((os.O_CREAT | os.O_EXCL) if create else 0)
+    try:
+        held = os.open(file, flags, 0o600)
+    except FileExistsError:
+        return None
+    except OSError:
+        if create:
+            raise
+        return None
+    try:
+        found = os.fstat(held)
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid():
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Another process may have removed the file between the two calls; a lock on it is then worth nothing.
+                with contextlib.suppress(FileNotFoundError):
+                    if os.path.samestat(os.stat(file, follow_symlinks=False), found):  # noqa: PTH116
+                        return held
+    except OSError:
+        # A file system without locks: nobody can tell whether the owner lives, so the folder is never removed for it.
+        if create:
+            return held
+    os.close(held)
+    return None
