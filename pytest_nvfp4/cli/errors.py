@@ -28,10 +28,10 @@ class InputError(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Write the message to standard error, on one line and without control characters."""
-        from pytest_nvfp4.text import visible
+        from pytest_nvfp4.text import visible, without_commands
 
-        message = " ".join(self.message.split("\n")).strip()
-        click.echo(f"nvfp4: error: {visible(message)}", file=file, err=file is None)
+        message = without_commands(visible(" ".join(self.message.split("\n")).strip()))
+        click.echo(f"nvfp4: error: {message}", file=file, err=file is None)
 
 
 def as_input_error(error: Exception) -> InputError | None:

@@ -17,6 +17,7 @@ from pytest_nvfp4.cli.options import timeout_option
 from pytest_nvfp4.cli.popcorn import Popcorn, PopcornExit, Statistics, spec_line, writer
 from pytest_nvfp4.problem import GPUMODE, GPUMODE_BENCH, Problem, ProblemError
 from pytest_nvfp4.settings import SettingsError, find_root, load
+from pytest_nvfp4.text import printed
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.base import Device
@@ -108,7 +109,7 @@ def _error_text(verdict: CaseVerdict, shown: set[str]) -> str:
 
 
 def _stop(message: str, code: PopcornExit) -> NoReturn:
-    click.echo(f"nvfp4: error: {message}", err=True)
+    click.echo(printed(f"nvfp4: error: {message}"), err=True)
     sys.exit(int(code))
 
 

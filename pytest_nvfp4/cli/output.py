@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -18,7 +17,7 @@ from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.report.console import Terminal
 from pytest_nvfp4.report.document import Document
 from pytest_nvfp4.report.render import OutputFormat, render
-from pytest_nvfp4.text import visible
+from pytest_nvfp4.text import json_text, printed, without_commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +56,17 @@ class ResultWriter:
 
 def write(text: str) -> None:
     """Write a part of the result to standard output."""
-    click.echo(text, nl=bool(text) and not text.endswith("\n"))
+    click.echo(without_commands(text), nl=bool(text) and not text.endswith("\n"))
 
 
 def write_json(value: object) -> None:
     """Write a result as indented JSON, with keys in the order they are given."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(json_text(value))
 
 
 def note(text: str) -> None:
     """Write a message that is no part of the result to standard error."""
-    click.echo(f"nvfp4: {visible(text, multiline=True)}", err=True)
+    click.echo(printed(f"nvfp4: {text}"), err=True)
 
 
 def coloured() -> bool:
@@ -80,7 +79,7 @@ def coloured() -> bool:
 @contextlib.contextmanager
 def working(message: str) -> Iterator[None]:
     """Show a message while the block runs: with a spinner where standard error is a terminal, else as one line."""
-    text = visible(message)
+    text = printed(message)
     if not sys.stderr.isatty():
         note(f"{text} ...")
         yield

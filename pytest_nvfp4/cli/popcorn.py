@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from pytest_nvfp4.problem import Problem
+from pytest_nvfp4.text import visible
 
 
 class PopcornExit(IntEnum):
@@ -63,8 +64,8 @@ class Popcorn:
         self._write = write
 
     def log(self, key: str, value: object) -> None:
-        """Write one ``key: value`` line, with line ends of the value escaped."""
-        text = str(value).replace("\\", "\\\\").replace("\r", "\\r").replace("\n", "\\n")
+        """Write one ``key: value`` line, with line ends and control characters of the value escaped."""
+        text = visible(str(value).replace("\\", "\\\\"))
         self._write(f"{key}: {text}\n")
 
     def statistics(self, key: str, times: Statistics) -> None:

@@ -13,6 +13,7 @@ from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.remote import RemoteRun
 from pytest_nvfp4.plugin.state import RUN, is_xdist_worker, xdist_worker
 from pytest_nvfp4.temporary import TemporaryFolder
+from pytest_nvfp4.text import printed
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.base import Device
@@ -126,7 +127,7 @@ class Devices:
         """Skip the calling test because it has no device; fail it with ``--nvfp4-require-device``."""
         if self.options.require:
             raise CheckFailure(f"{NOT_RUN}{reason} (--nvfp4-require-device)")
-        pytest.skip(f"{NOT_RUN}{reason}")
+        pytest.skip(printed(f"{NOT_RUN}{reason}"))
 
 
 def _unsupported(device: Device, arch: str) -> str | None:

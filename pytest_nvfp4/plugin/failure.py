@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import pytest
 
 from pytest_nvfp4.plugin.state import Run
+from pytest_nvfp4.text import printed
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.simulate import SimulationResult
@@ -25,7 +26,6 @@ _BUNDLE = "debug bundle: "
 """Start of the line that names a debug bundle."""
 _STDERR_LINES = 12
 _ENDED_BADLY = ("crash", "vanished", "timeout", "internal")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _INTERNAL = re.compile(
     r'^\s*File "(?:[^"]*[/\\]pytest_nvfp4[/\\](?:toolchain|host|driver)|<frozen runpy>)|^Extension modules: '
 )
@@ -36,6 +36,9 @@ class KernelWarning(pytest.PytestWarning):
     """A property of a kernel that deserves attention and fails no check."""
 
     __module__ = "pytest_nvfp4.plugin"
+
+    def __init__(self, text: str) -> None:
+        super().__init__(printed(text))
 
 
 class TimingWarning(pytest.PytestWarning):
@@ -67,7 +70,7 @@ class CheckFailure(AssertionError):
         effects: Sequence[str] = (),
         cause: str | None = None,
     ) -> None:
-        super().__init__(text)
+        super().__init__(printed(text))
         self.file = file
         self.line = line
         self.findings = tuple(findings)
@@ -164,18 +167,11 @@ def described(finding: Finding, run: Run) -> Iterator[str]:
     if finding.file is not None:
         file = run.relative(Path(finding.file))
         place = f"{file}: " if finding.line is None else f"{file}:{finding.line}: "
-    yield f"{place}{_clean(finding.message)}"
+    yield f"{place}{finding.message}"
     if finding.text:
-        yield f"    {_clean(finding.text)}"
+        yield f"    {finding.text}"
     if finding.kind in _ENDED_BADLY:
-        lines = [line for line in _clean(finding.detail).splitlines() if line.strip() and not _INTERNAL.search(line)]
+        lines = [line for line in printed(finding.detail).splitlines() if line.strip() and not _INTERNAL.search(line)]
         if lines:
             yield "  it last wrote to stderr:"
             yield from (f"    {line}" for line in lines[-_STDERR_LINES:])
-
-
-def _clean(text: str) -> str:
-    """Return text of the kernel or the DSL without colours and with control characters escaped."""
-    from pytest_nvfp4.text import visible
-
-    return visible(_COLOUR.sub("", text), multiline=True)

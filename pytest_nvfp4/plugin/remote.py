@@ -17,6 +17,7 @@ import pytest
 
 from pytest_nvfp4.device.remote.options import OPTIONS, RemoteOptions
 from pytest_nvfp4.plugin.state import RUN, is_xdist_worker
+from pytest_nvfp4.text import printed
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.remote.broker import Broker
@@ -249,11 +250,11 @@ class RemoteRun:
         if progress.cached:
             terminal.write_line("results of earlier sessions were used (--nvfp4-fresh runs them again)")
         for device in self._session.devices:
-            terminal.write_line(f"results of: {device}")
+            terminal.write_line(printed(f"results of: {device}"))
         for place in self._session.places.values():
-            terminal.write_line(f"{place}")
+            terminal.write_line(printed(f"{place}"))
         if (failure := self._session.failure) is not None:
-            terminal.write_line(f"ended early: {failure}")
+            terminal.write_line(printed(f"ended early: {failure}"))
         if cost.note and progress.done:
             terminal.write_line(f"cost: {cost.note}")
 

@@ -15,6 +15,7 @@ from pytest_nvfp4.plugin.recognise import overlooked
 from pytest_nvfp4.plugin.record import CheckRecord
 from pytest_nvfp4.plugin.state import Run
 from pytest_nvfp4.plugin.writing import write_whole
+from pytest_nvfp4.text import printed
 from pytest_nvfp4.toolchain.sealed_files import RefusedEntry, refused_lines
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class Summary:
         if nothing_ran:
             self._show_overlooked(terminal)
         for line in self.lines:
-            terminal.write_line(f"nvfp4: {line.text}", red=line.is_error)
+            terminal.write_line(printed(f"nvfp4: {line.text}"), red=line.is_error)
         if self.commands:
             terminal.ensure_newline()
             for command in self.commands:

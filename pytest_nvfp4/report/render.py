@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
@@ -32,7 +31,7 @@ from pytest_nvfp4.report.document import (
     cell_text,
 )
 from pytest_nvfp4.report.model import Report
-from pytest_nvfp4.text import visible
+from pytest_nvfp4.text import json_text, visible
 
 _ANSI: dict[Style, str] = {
     "": "",
@@ -66,7 +65,7 @@ def render(document: Document, output_format: OutputFormat, terminal: Terminal =
         case OutputFormat.TEXT:
             return render_text(document, terminal)
         case OutputFormat.JSON:
-            return json.dumps(document.data, indent=2, ensure_ascii=False) + "\n"
+            return json_text(document.data) + "\n"
         case OutputFormat.MARKDOWN:
             return render_markdown(document)
         case OutputFormat.HTML:

@@ -22,6 +22,7 @@ from pytest_nvfp4.plugin.failure import CheckFailure, TimingWarning, failure_at
 from pytest_nvfp4.plugin.remote import remote_error
 from pytest_nvfp4.plugin.state import KernelCase
 from pytest_nvfp4.problem import GPUMODE_BENCH, Problem
+from pytest_nvfp4.text import printed
 
 if TYPE_CHECKING:
     from pytest_nvfp4.bench.provenance import Provenance
@@ -310,7 +311,7 @@ def checked(result: Result, verdict: CaseVerdict, problem: Problem, *, device: D
     if (reason := remote_error(result.findings)) is not None:
         raise CheckFailure(f"not run on {device.name}: {reason}", file=str(file))
     if verdict.status == "unavailable":
-        pytest.skip(f"not run: {result.reason}")
+        pytest.skip(printed(f"not run: {result.reason}"))
     if verdict.status != "passed":
         lines = [
             *map(str, verdict.findings[:_FINDINGS_SHOWN]),

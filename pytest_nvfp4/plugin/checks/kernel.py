@@ -19,6 +19,7 @@ from pytest_nvfp4.plugin.simulations import SIMULATIONS
 from pytest_nvfp4.plugin.state import RUN, KernelCase, Run
 from pytest_nvfp4.plugin.writing import write_whole
 from pytest_nvfp4.problem import Problem
+from pytest_nvfp4.text import printed
 from pytest_nvfp4.toolchain.request import Entry, EntryError
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class KernelUnderTest:
 
     def note(self, line: str) -> None:
         """Add a line to the terminal summary and a property to JUnit."""
-        self.item.user_properties.append((self.item.check.note_name, line))
+        self.item.user_properties.append((self.item.check.note_name, printed(line)))
 
     def warn(self, message: str) -> None:
         """Warn of a property of the kernel that fails no check."""
