@@ -23,6 +23,8 @@
     compile-options = ["--opt-level 2"]
     side-stream = false                               # its callers use the default stream alone
     torch-operators = true                            # a reference: operators of torch may compute its outputs
+    readable = ["data/tables"]                        # what it reads beside its own files, relative to this file
+    network = true                                    # its host code uses the network, to build an extension
 """
 
 from __future__ import annotations
@@ -71,6 +73,8 @@ class KernelSettings:
         side_stream: Whether its callers may call it while a stream of their own is torch's current one; None for the
             default of its contract (see ``on_side_stream``).
         torch_operators: Whether operators of torch may compute its outputs, as those of a reference or a baseline.
+        readable: Files and folders that its host code may read besides its own (``toolchain.own_files``), absolute.
+        network: Whether its host code may use the network.
     """
 
     name: str = ""
@@ -87,6 +91,8 @@ class KernelSettings:
     cost_tolerance: tuple[tuple[str, float], ...] = ()
     side_stream: bool | None = None
     torch_operators: bool = False
+    readable: tuple[str, ...] = ()
+    network: bool = False
 
     @property
     def on_fitted_problem(self) -> bool:
@@ -233,6 +239,16 @@ class _Reader:
             raise self.fail(key, value, "a list of strings is expected")
         return tuple(items)
 
+    def paths(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
+        """Return paths relative to this file as absolute ones, each of which must exist."""
+        if key not in self._table:
+            return default
+        paths = [(self._file.parent / Path(text).expanduser()).resolve() for text in self.texts(key, ())]
+        for path in paths:
+            if not path.exists():
+                raise self.fail(key, str(path), "there is no such file or folder")
+        return tuple(map(str, paths))
+
     def tolerances(self, key: str, default: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
         table = self._table.get(key)
         if table is None:
@@ -258,7 +274,7 @@ def _share(value: object) -> float | None:
 
 _COMMON_KEYS = (
     *("arch", "problems", "verify-problems", "simulate-problems", "fitted-problem", "benchmark-problems"),
-    *("protected", "compile-options", "cost-tolerance", "side-stream", "torch-operators"),
+    *("protected", "compile-options", "cost-tolerance", "side-stream", "torch-operators", "readable", "network"),
 )
 _KERNEL_KEYS = (*_COMMON_KEYS, "path", "name", "entry", "exercise")
 _TOP_KEYS = (*_COMMON_KEYS, "default-problems", "kernel")
@@ -289,6 +305,8 @@ def _kernel(reader: _Reader, base: KernelSettings, own: Mapping[str, Problem], p
         cost_tolerance=reader.tolerances("cost-tolerance", base.cost_tolerance),
         side_stream=reader.flag("side-stream", base.side_stream),
         torch_operators=reader.flag("torch-operators", base.torch_operators) or False,
+        readable=reader.paths("readable", base.readable),
+        network=bool(reader.flag("network", base.network)),
     )
 
 

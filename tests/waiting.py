@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,16 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):  # it ended before it was opened, or before it was read
         return False
+
+
+def locked(file: Path) -> bool:
+    """Whether a process holds a lock on a file (flock(2)), as one behind a wall may on what it can only read."""
+    with file.open("rb") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def gone(pid: int) -> bool:

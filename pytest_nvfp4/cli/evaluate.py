@@ -157,7 +157,9 @@ def eval_command(
     except (SettingsError, ProblemError) as error:
         _stop(str(error), PopcornExit.SPEC)
     try:
-        spec, base = KernelSpec.from_files(kernel, arch=own.arch, compile_options=own.compile_options)
+        spec, base = KernelSpec.from_files(
+            kernel, arch=own.arch, compile_options=own.compile_options, readable=own.readable, network=own.network
+        )
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         _stop(f"{kernel}: cannot be read: {error}", PopcornExit.VALIDATION)
     with tempfile.TemporaryDirectory(prefix="nvfp4-eval-") as name:

@@ -85,7 +85,9 @@ def runnable(
     for problem in problems:
         problem.require_contract()
     try:
-        spec, base = KernelSpec.from_files(path, arch=arch or own.arch, compile_options=own.compile_options)
+        spec, base = KernelSpec.from_files(
+            path, arch=arch or own.arch, compile_options=own.compile_options, readable=own.readable, network=own.network
+        )
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         raise InputError(f"{label}: cannot be read: {error}") from error
     return Runnable(label, spec, base, problems, settings.root)

@@ -209,6 +209,8 @@ def resolve(
         arch=how.arch or own.arch,
         options=(*own.compile_options, *how.compile_options),
         toolchain=toolchain or Toolchain.current(),
+        readable=own.readable,
+        network=own.network,
     )
     return Subject(label=label, root=root, settings=own, request=request, timeout_s=how.timeout_s)
 

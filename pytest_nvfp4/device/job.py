@@ -80,6 +80,8 @@ class KernelSpec(Model):
         compile_options: Options in addition to its own.
         side_stream: Whether it is to be called while another stream than the default one is current.
         torch_operators: Whether operators of torch may compute its outputs.
+        readable: Files and folders of the machine that runs it that it may read besides ``files``.
+        network: Whether it may use the network.
     """
 
     files: tuple[SourceFile, ...]
@@ -89,6 +91,8 @@ class KernelSpec(Model):
     compile_options: tuple[str, ...] = ()
     side_stream: bool = False
     torch_operators: bool = False
+    readable: tuple[str, ...] = ()
+    network: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -118,6 +122,8 @@ class KernelSpec(Model):
         compile_options: tuple[str, ...] = (),
         side_stream: bool = False,
         torch_operators: bool = False,
+        readable: tuple[str, ...] = (),
+        network: bool = False,
     ) -> tuple[KernelSpec, Path]:
         """Pack a kernel's file and its dependencies, and return them with the folder that their paths are relative to.
 
@@ -128,8 +134,10 @@ class KernelSpec(Model):
             entry: Name of the entry function, for a kernel outside the contract.
             entry_file: File of the entry function; the kernel's file if None.
             compile_options: Options in addition to the kernel's own.
-            side_stream: See `KernelSpec`.
-            torch_operators: See `KernelSpec`.
+            side_stream: See `KernelSpec`, as for the next ones.
+            torch_operators: Whether operators of torch may compute its outputs.
+            readable: Further files that it may read.
+            network: Whether it may use the network.
         """
         paths = {main.resolve(), *(path.resolve() for path in others)}
         if entry_file is not None:
@@ -155,6 +163,8 @@ class KernelSpec(Model):
             compile_options=compile_options,
             side_stream=side_stream,
             torch_operators=torch_operators,
+            readable=readable,
+            network=network,
         )
         return spec, base
 

@@ -49,6 +49,7 @@ def run_in_worker(
         variables |= NO_GPU
     if job.kernel is not None:
         variables["CUTE_DSL_ARCH"] = job.kernel.arch
+    compiled = filter(None, (environ or {}).get(COMPILED_VARIABLE, "").split(os.pathsep))
     import_path = os.pathsep.join(entry for entry in sys.path if entry and Path(entry).exists())
     outcome = isolation.run(
         worker(_WORKER, path, folder, backend, preload=_PRELOAD if backend != "cuda" else ()),
@@ -57,9 +58,10 @@ def run_in_worker(
         environ={**variables, **(environ or {}), "PYTHONPATH": import_path},
         wall=Wall(
             folder=str(scratch),
-            readable=tuple(filter(None, (environ or {}).get(COMPILED_VARIABLE, "").split(os.pathsep))),
+            readable=(*compiled, *(job.kernel.readable if job.kernel is not None else ())),
             writable=(str(folder),),
             gpu=backend == "cuda",
+            network=job.kernel is not None and job.kernel.network,
             memory_bytes=job.memory_bytes,
             file_bytes=_FILE_BYTES,
         ),

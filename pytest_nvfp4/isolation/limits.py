@@ -37,7 +37,7 @@ def _memory_limits() -> Iterator[int]:
                 # A container may mount its own part of the hierarchy at the base, where the path does not exist.
                 for folder in (base, *(place for place in (group, *group.parents) if place.is_relative_to(base))):
                     with contextlib.suppress(OSError, ValueError):  # "max"
-                        yield int((folder / file).read_text(encoding="ascii"))
+                        yield int((folder / file).read_text(encoding="utf-8"))
 
 
 def apply(
@@ -53,7 +53,7 @@ def apply(
     machine = machine_bytes()
     if memory_bytes is not None and machine is not None:
         memory_bytes = min(memory_bytes, int(machine * _SHARE_OF_MACHINE))
-    _lower(resource.RLIMIT_CORE, 0)
+    forbid_core_files()
     if processes is not None:
         _lower(resource.RLIMIT_NPROC, _tasks_of_user() + processes)
     for kind, value in (
@@ -63,9 +63,18 @@ def apply(
     ):
         if value is not None:
             _lower(kind, value)
+    prefer_as_victim()
+
+
+def forbid_core_files() -> None:
+    """Write no memory image if this process crashes."""
+    _lower(resource.RLIMIT_CORE, 0)
+
+
+def prefer_as_victim() -> None:
+    """Have the system, when it is out of memory, end this process and what it starts before any other."""
     with contextlib.suppress(OSError):
-        # Where the system still has to choose, it ends this process first, not the one that judges it.
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
 
 
 def _lower(kind: int, value: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_nvfp4.isolation.monitor import Pipe, monitored
 from pytest_nvfp4.isolation.outcome import Captured, Outcome
-from pytest_nvfp4.isolation.wall.description import WALL_VARIABLE, Wall
+from pytest_nvfp4.isolation.wall.description import Wall
 from pytest_nvfp4.isolation.worker import Worker
 
 
@@ -90,7 +90,7 @@ def run(
         OSError: The command could not be started.
         StoppedError: This thread was stopped (see ``stopped_by``).
     """
-    settings = {**(environ or {}), **({WALL_VARIABLE: wall.to_json()} if wall is not None else {})}
+    settings = {**(environ or {}), **(wall.variables if wall is not None else {})}
     out, err, result = _OutputBuffer(output_bytes), _OutputBuffer(output_bytes), _ResultBuffer(result_bytes)
     buffers: dict[Pipe, _OutputBuffer | _ResultBuffer] = {"stdout": out, "stderr": err, "result": result}
     with (

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pytest_nvfp4.isolation.monitor import monitored
 from pytest_nvfp4.isolation.outcome import ProcessEnd
-from pytest_nvfp4.isolation.wall.description import WALL_VARIABLE, Wall
+from pytest_nvfp4.isolation.wall.description import Wall
 from pytest_nvfp4.isolation.worker import Worker
 
 OutputChunk = tuple[Literal["stdout", "stderr"], bytes]
@@ -47,7 +47,7 @@ def streamed(
         OSError: The command could not be started.
         StoppedError: This thread was stopped (see ``stopped_by``).
     """
-    environ = {**(environ or {}), **({WALL_VARIABLE: wall.to_json()} if wall is not None else {})}
+    environ = {**(environ or {}), **(wall.variables if wall is not None else {})}
     with (
         monitored(command, cwd=cwd, deadline_s=deadline_s, environ=environ, stdin=stdin) as monitor,
         contextlib.closing(monitor.output()) as output,

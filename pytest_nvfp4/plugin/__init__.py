@@ -29,8 +29,9 @@ from pytest_nvfp4.plugin.fixtures import (
 )
 from pytest_nvfp4.plugin.remote import RemoteRun
 from pytest_nvfp4.plugin.simulations import SIMULATIONS, Simulations
-from pytest_nvfp4.plugin.state import RUN, Run
+from pytest_nvfp4.plugin.state import RUN, Run, is_xdist_worker
 from pytest_nvfp4.plugin.verifications import VERIFICATIONS, Verifications
+from pytest_nvfp4.sandbox_mode import MODE_VARIABLE
 
 __all__ = [
     "CheckFailure",
@@ -62,6 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from pytest_nvfp4.plugin.session import SessionHooks
 
     config.stash[RUN] = Run(config, _options.read(config))
+    _choose_sandbox(config)
     options = _device_options.read(config)
     registry = CheckRegistry.of(config)
     remote = None
@@ -83,6 +85,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Background(config), "nvfp4-background")
 
 
+def _choose_sandbox(config: pytest.Config) -> None:
+    """Pass the mode of the sandbox on to whatever starts a worker. Raises pytest.UsageError if it cannot stand."""
+    mode = config.stash[RUN].options.sandbox
+    patch = pytest.MonkeyPatch()
+    config.add_cleanup(patch.undo)
+    patch.setenv(MODE_VARIABLE, mode)
+    if mode == "require" and not is_xdist_worker(config):
+        from pytest_nvfp4.toolchain.sandbox import Sandbox, SandboxError
+
+        try:
+            Sandbox.probe().require()
+        except SandboxError as error:
+            raise pytest.UsageError(f"--nvfp4-sandbox=require: {error}") from error
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[None, Any, Any]:
     """Collect a kernel file, and keep other plugins from importing it."""
@@ -102,13 +119,16 @@ def pytest_report_header(config: pytest.Config) -> str | None:
         return None
     from pytest_nvfp4.device.gpus import describe_gpus
     from pytest_nvfp4.toolchain.request import installed_dsl_version
+    from pytest_nvfp4.toolchain.sandbox import Sandbox
 
     version = installed_dsl_version()
     dsl = f"nvidia-cutlass-dsl {version}" if version else "nvidia-cutlass-dsl is not installed"
+    sandbox = "no sandbox (--nvfp4-sandbox=off)" if run.options.sandbox == "off" else Sandbox.probe().describe()
     if options.remote is not None:
-        return f"nvfp4: {dsl}; device {options.remote}"
+        return f"nvfp4: {dsl}; device {options.remote}; here {sandbox}"
     no_gpu = "no GPU; kernels run in the simulator" if options.simulates else "no GPU"
-    return f"nvfp4: {dsl}; device {options.device}: {'; '.join(describe_gpus()) or no_gpu}"
+    device = f"device {options.device}: {'; '.join(describe_gpus()) or no_gpu}"
+    return f"nvfp4: {dsl}; {device}\nnvfp4: {sandbox}"
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -56,6 +56,8 @@ class RunnableKernel:
             compile_options=settings.compile_options,
             side_stream=settings.on_side_stream,
             torch_operators=settings.torch_operators,
+            readable=settings.readable,
+            network=settings.network,
         )
         cases = [JobCase(problem=ProblemSpec.of(chosen), family=name) for name in names]
         done = verifier.verify(spec, cases, base=base, order_seed=seed)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from pytest_nvfp4.sandbox_mode import MODE_VARIABLE, MODES, Mode, mode_from
 
 SEVERITIES = ("cosmetic", "renested", "same-function", "permuted", "different")
 _ARCH = re.compile(r"sm_\d{2,3}[af]?")
@@ -36,6 +39,7 @@ class Options:
         cleanup: Remove unused snapshots when updating; False with ``--snapshot-no-cleanup``.
         warn_unused: Unused snapshots do not fail the run (``--snapshot-warn-unused``).
         find_unused: Search for unused snapshots; False with ``--snapshot-disable-unused``.
+        sandbox: Mode of the sandbox around processes that run a kernel's code.
     """
 
     root: Path
@@ -57,6 +61,7 @@ class Options:
     cleanup: bool
     warn_unused: bool
     find_unused: bool
+    sandbox: Mode
 
     @property
     def about_kernels(self) -> tuple[str, ...]:
@@ -108,6 +113,12 @@ def add(parser: pytest.Parser) -> None:
     )
     group.addoption("--nvfp4-timeout", type=float, metavar="SECONDS", help="timeout of a compile (default: 300)")
     group.addoption("--nvfp4-cache-dir", metavar="DIR", help="folder of the caches (default: the user's cache folder)")
+    group.addoption(
+        "--nvfp4-sandbox",
+        choices=MODES,
+        help="sandbox around every process that runs a kernel's code: auto (all parts that this machine has), require "
+        "(fail if one is missing), off (default: ini nvfp4_sandbox, else auto)",
+    )
     group.addoption("--nvfp4-html", metavar="FILE", help="write a self-contained HTML report")
     group.addoption("--nvfp4-md", metavar="FILE", help="write a Markdown report, for a pull request comment")
     parser.addini("nvfp4_kernels", "globs of kernel files, relative to the root", type="args", default=[])
@@ -116,6 +127,7 @@ def add(parser: pytest.Parser) -> None:
     parser.addini(
         "nvfp4_protected", "patterns of layouts that --snapshot-update does not change", type="args", default=[]
     )
+    parser.addini("nvfp4_sandbox", f"sandbox around kernels: {', '.join(MODES)}", default="")
     parser.addini("nvfp4_timeout", "timeout of a compile in seconds", type="float", default=300.0)
 
 
@@ -135,6 +147,7 @@ def read(config: pytest.Config) -> Options:
         unprotect=tuple(config.getoption("--nvfp4-unprotect")),
         entry=_entry(config),
         arch=arch,
+        sandbox=_sandbox(config),
         problems=tuple(config.getoption("--nvfp4-problem")),
         compile_options=tuple(config.getoption("--nvfp4-compile-option")),
         timeout_s=_timeout(config),
@@ -180,6 +193,14 @@ def _snapshots(config: pytest.Config) -> Path:
             "choose another folder for one of them"
         )
     return config.rootpath / folder
+
+
+def _sandbox(config: pytest.Config) -> Mode:
+    given = config.getoption("--nvfp4-sandbox") or config.getini("nvfp4_sandbox")
+    try:
+        return mode_from({MODE_VARIABLE: given} if given else os.environ)
+    except ValueError as error:
+        raise pytest.UsageError(f"ini nvfp4_sandbox = {given!r}: {error}" if given else str(error)) from error
 
 
 def _entry(config: pytest.Config) -> str | None:

@@ -196,6 +196,8 @@ class Run:
             entry=entry,
             arch=case.settings.arch,
             options=case.settings.compile_options,
+            readable=case.settings.readable,
+            network=case.settings.network,
         )
 
     def trace(self, case: KernelCase, *, source: str | None = None) -> Trace:

@@ -81,6 +81,8 @@ class TraceRequest:
         roots: Folders whose Python files belong to the user, in addition to the kernel's folder.
         capture: Whether to record layouts; False only in tests that capturing changes nothing.
         toolchain: Python and DSL that compile it.
+        readable: Files and folders that it may read besides its own (see ``own_files``).
+        network: Whether it may use the network.
     """
 
     kernel: Path
@@ -91,6 +93,8 @@ class TraceRequest:
     roots: tuple[Path, ...] = ()
     capture: bool = True
     toolchain: Toolchain = field(default_factory=Toolchain.current)
+    readable: tuple[str, ...] = ()
+    network: bool = False
 
     @cached_property
     def all_roots(self) -> tuple[Path, ...]:

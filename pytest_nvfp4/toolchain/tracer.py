@@ -77,6 +77,7 @@ def cache_key(request: TraceRequest) -> str:
             "options": request.options,
             "roots": [str(root) for root in request.all_roots],
             "capture": request.capture,
+            "may": [request.readable, request.network],
             "dsl": request.toolchain.dsl_version,
             "python": request.toolchain.python_version,
             "interpreter": str(request.toolchain.python),
@@ -202,7 +203,8 @@ class Tracer:
         )
         return Wall(
             folder=str(folder),
-            readable=own.files,
+            readable=(*own.files, *request.readable),
+            network=request.network,
             listed=own.folders,
             memory_bytes=self._limits.memory_bytes,
             file_bytes=self._limits.file_bytes,

@@ -181,7 +181,7 @@ def test_the_command(cli, tmp_path, monkeypatch) -> None:
     assert data["ok"] is True
     assert data["arch"] == "sm_100a"
     sections = [item["section"] for item in data["items"]]
-    assert {"python", "packages", "tools", "cache", "gpu", "optional"} == set(sections)
+    assert {"python", "packages", "tools", "cache", "sandbox", "gpu", "optional"} == set(sections)
     assert all(item["fix"] for item in data["items"] if item["state"] == "failed")
     (tmp_path / "pyproject.toml").write_text('[tool.pytest_nvfp4]\narch = "sm_103a"\n')
     assert json.loads(cli("doctor", "--no-probe", "--json").out)["arch"] == "sm_103a"

@@ -20,7 +20,11 @@ def launcher_with(workers: Workers, **modules: str) -> tuple[str, ...]:
     """Return a launcher for a copy of the package with further modules."""
     package = workers.folder / "copied" / "pytest_nvfp4"
     *interpreter, folder = worker("the_worker").launcher
-    for file in [Path(folder, "__init__.py"), *Path(folder, "isolation").rglob("*.py")]:
+    for file in [
+        Path(folder, "__init__.py"),
+        Path(folder, "sandbox_mode.py"),
+        *Path(folder, "isolation").rglob("*.py"),
+    ]:
         target = package / file.relative_to(folder)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(file.read_bytes())

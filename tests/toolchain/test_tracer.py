@@ -19,7 +19,7 @@ from pytest_nvfp4.toolchain.request import Entry, EntryError, TraceRequest, inst
 from pytest_nvfp4.toolchain.sheet import codegen_facts, launch_facts
 from pytest_nvfp4.toolchain.trace import SCHEMA, Trace
 from pytest_nvfp4.toolchain.tracer import Limits, Tracer, cache_key
-from tests.waiting import LONGEST_S, far_enough, gone, until
+from tests.waiting import LONGEST_S, far_enough, locked, until
 
 from .conftest import TraceIt
 from .kernels import CONTRACT, TINY
@@ -457,13 +457,11 @@ class TestFailures:
         if "os._exit" not in statement:
             assert line == line_of(source, statement)
 
-    def test_a_hang_is_stopped(self, trace_it: TraceIt, tmp_path: Path) -> None:
-        note = tmp_path / "note"
-        hang = f"def build():\n    import time\n    open({str(note)!r}, 'w').close()\n    time.sleep(10_000)"
-        source = TINY.replace("def build():", hang)
+    def test_a_hang_is_stopped(self, trace_it: TraceIt) -> None:
+        source = TINY.replace("def build():", "def build():\n    import time\n    time.sleep(10_000)")
         trace = far_enough(
             lambda deadline_s: trace_it(source, limits=Limits(deadline_s=deadline_s)),
-            lambda _: note.exists(),
+            lambda trace: "while kernel.py compiled" in str(trace.errors),
             first_s=3,
         )
         kind, text, _ = only_error(trace)
@@ -482,16 +480,14 @@ class TestFailures:
         assert trace_it(source).ok
 
     def test_a_forked_child_does_not_outlive_the_trace(self, trace_it: TraceIt, tmp_path: Path) -> None:
-        pid_file = tmp_path / "pid"
         source = TINY.replace(
             "def build():",
-            "def build():\n    import os, time\n    pid = os.fork()\n"
-            "    if pid == 0:\n        os.setsid(); time.sleep(600)\n"
-            f"    open({str(pid_file)!r}, 'w').write(str(pid))",
+            "def build():\n    import fcntl, os, time\n    file = open(__file__)\n    read, write = os.pipe()\n"
+            "    if os.fork() == 0:\n        fcntl.flock(file, fcntl.LOCK_SH); os.setsid(); os.write(write, b'.')\n"
+            "        time.sleep(600)\n    file.close(); os.read(read, 1)",
         )
         assert trace_it(source).ok
-        pid = int(pid_file.read_text())
-        assert gone(pid)
+        assert until(lambda: not locked(tmp_path / "kernel.py"))
 
     def test_files_written_in_the_working_directory_stay_out_of_the_tree(
         self, trace_it: TraceIt, tmp_path: Path
@@ -695,8 +691,7 @@ class TestCache:
 def test_interrupting_a_trace_leaves_nothing_running(tmp_path: Path) -> None:
     kernel = tmp_path / "kernel.py"
     kernel.write_text(
-        "import os, time\nopen(os.path.join(os.path.dirname(__file__), 'pid'), 'w').write(str(os.getpid()))\n"
-        "time.sleep(600)\nimport cutlass\n"
+        "import fcntl, time\nfile = open(__file__)\nfcntl.flock(file, fcntl.LOCK_SH)\ntime.sleep(600)\nimport cutlass\n"
     )
     script = (
         "import sys\nfrom pathlib import Path\nfrom pytest_nvfp4.problem import GPUMODE\n"
@@ -711,12 +706,10 @@ def test_interrupting_a_trace_leaves_nothing_running(tmp_path: Path) -> None:
     temporary.mkdir()
     environ = {**os.environ, "TMPDIR": str(temporary)}
     parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stderr=subprocess.DEVNULL, env=environ)
-    pid_file = tmp_path / "pid"
-    assert until(lambda: pid_file.exists() and pid_file.read_text())
-    pid = int(pid_file.read_text())
+    assert until(lambda: locked(kernel))
     parent.send_signal(signal.SIGINT)
     assert parent.wait(timeout=LONGEST_S) != 0
-    assert gone(pid)
+    assert until(lambda: not locked(kernel))
     assert not list(temporary.glob("nvfp4-*"))
 
 

@@ -27,6 +27,7 @@ def examine(arch: str, *, ask_torch: bool) -> Iterator[Item]:
     yield from packages.dsl_libraries()
     yield from packages.plugin()
     yield from _if_importable("tools", lambda: _tools("binary_tools", "cache"))
+    yield from _if_importable("sandbox", lambda: _tools("sandbox"))
     yield from gpu.items(arch, ask_torch=ask_torch)
     yield from _if_importable("gpu", lambda: _simulator(arch))
     yield from packages.optional()

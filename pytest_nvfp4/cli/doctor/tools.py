@@ -13,6 +13,7 @@ from pytest_nvfp4.cli.doctor.model import Item, State, run_program
 from pytest_nvfp4.toolchain import binaries
 from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE, TraceCache, default_root
 from pytest_nvfp4.toolchain.cache_contents import survey
+from pytest_nvfp4.toolchain.sandbox import PURPOSES, Part, Sandbox, remedy
 
 _TIMEOUT_S = 20.0
 _LITTLE_SPACE = 1 << 30
@@ -74,6 +75,23 @@ def programs() -> Iterator[Item]:
         found = f"{version_line([path, '--version'])} ({path})" if path else "not found"
         yield Item.judged(
             "optional", tool.name, bool(path), found, tool.fix, needed_for=tool.needed_for, otherwise=State.ABSENT
+        )
+
+
+def sandbox() -> Iterator[Item]:
+    """Yield the parts of the sandbox around processes that run a kernel's code."""
+    found = Sandbox.probe()
+    for part in Part:
+        version = f"version {found.landlock}, " if part is Part.LANDLOCK else ""
+        missing = found.missing.get(part)
+        yield Item.judged(
+            "sandbox",
+            part,
+            missing is None,
+            f"{version}{PURPOSES[part]}" if missing is None else missing,
+            remedy(part),
+            needed_for=PURPOSES[part],
+            otherwise=State.WARNING,
         )
 
 

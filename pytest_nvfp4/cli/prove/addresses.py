@@ -55,7 +55,13 @@ def _simulated(traced: Traced) -> tuple[tuple[Claim, ...], str] | str:
         return unsupported
     problem = parse_shape(_SHAPE)
     try:
-        spec, base = KernelSpec.from_files(request.kernel, arch=request.arch, compile_options=request.options)
+        spec, base = KernelSpec.from_files(
+            request.kernel,
+            arch=request.arch,
+            compile_options=request.options,
+            readable=request.readable,
+            network=request.network,
+        )
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         return f"the kernel's files cannot be read: {error}"
     with (

@@ -6,15 +6,19 @@ Everything is plain system calls: a helper such as bubblewrap would have to be i
 for what Landlock does without one, and starts a program anew, where a worker is forked with its imports done.
 """
 
-from pytest_nvfp4.isolation.wall.description import MODES, NAMESPACES, WALL_VARIABLE, Mode, Part, Wall, WallError
+from pytest_nvfp4.isolation.wall.description import (
+    NAMESPACES,
+    WALL_VARIABLE,
+    Part,
+    Wall,
+    WallError,
+)
 from pytest_nvfp4.isolation.wall.enter import Surroundings, enter
 from pytest_nvfp4.isolation.wall.supervisor import enter_from_environment, fork_behind, move_behind
 
 __all__ = [
-    "MODES",
     "NAMESPACES",
     "WALL_VARIABLE",
-    "Mode",
     "Part",
     "Surroundings",
     "Wall",

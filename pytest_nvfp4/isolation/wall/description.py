@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-Mode = Literal["auto", "require", "off"]
-MODES: Final[tuple[Mode, ...]] = ("auto", "require", "off")
+from pytest_nvfp4.sandbox_mode import Mode, mode_from
+
 WALL_VARIABLE: Final = "NVFP4_WALL"
 """Environment variable with the wall that a worker enters, as JSON."""
 
@@ -60,8 +61,8 @@ class Wall:
         file_bytes: Limit on the size of each file that it writes.
         processes: Limit on the number of its processes and threads at once.
         descriptors: Limit on the open descriptors of each process.
-        mode: Whether a missing part is an error (``require``), is passed over (``auto``), or no part but the limits is
-            used (``off``).
+        mode: Whether a missing part is an error (``require``), is passed over (``auto``), or no part but the limits and
+            the end of all processes is used (``off``).
         without: Parts that are not used, for tests of the others.
     """
 
@@ -85,6 +86,12 @@ class Wall:
             return ()
         unused = {*self.without, *(NAMESPACES if self.gpu else ()), *((Part.NETWORK,) if self.network else ())}
         return tuple(part for part in Part if part not in unused)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of a worker that enters this wall; without a mode of its own it has that of this process."""
+        mode = self.mode if self.mode != "auto" else mode_from(os.environ)
+        return {WALL_VARIABLE: dataclasses.replace(self, mode=mode).to_json()}
 
     def to_json(self) -> str:
         """Return this wall as text for ``WALL_VARIABLE``."""

@@ -88,10 +88,10 @@ def rules(wall: Wall, environ: Mapping[str, str], *, own_proc: bool) -> Iterator
         yield place, landlock.DEVICE
     yield "/dev/shm", landlock.WRITE
     if own_proc:
-        yield "/proc", landlock.READ | landlock.WRITE_FILE
+        yield "/proc", landlock.READ  # as root, settings of the whole system could be written
     else:
         for name in _OWN_PROC:
-            yield f"/proc/{name}", landlock.READ | (landlock.WRITE_FILE if name == "self/" else 0)
+            yield f"/proc/{name}", landlock.READ
     if wall.gpu:
         for place in _GPU:
             yield place, landlock.READ

@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
+from pytest_nvfp4.isolation import limits
+from pytest_nvfp4.isolation.prctl import set_dumpable
 from pytest_nvfp4.isolation.wall import libc
 from pytest_nvfp4.isolation.wall.description import NAMESPACES, Part
 
@@ -18,7 +20,10 @@ _FLAGS: Final[Mapping[Part, int]] = {
     Part.MOUNTS: 0x00020000,
 }
 _NEW_USER: Final = 0x10000000
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 2, 4, 8, 1 << 14, 1 << 19
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = (
+    *(1, 2, 4, 8, 1 << 5, 1 << 12),
+    *(1 << 14, 1 << 19),
+)
 _PID_MAX: Final = Path("/proc/sys/kernel/pid_max")
 _RESERVED_PIDS: Final = 300
 """Numbers that the kernel passes over when it has used all; they cannot be counted on."""
@@ -59,13 +64,14 @@ def leave(wanted: Collection[Part]) -> dict[Part, str]:
 
 
 def _map_ids(user: int, group: int) -> None:
-    Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
-    Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
-    Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+    set_dumpable(True)  # otherwise these files belong to root
+    Path("/proc/self/setgroups").write_text("deny", encoding="utf-8")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="utf-8")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="utf-8")
 
 
 def mount_own(*, processes: int) -> bool:
-    """Mount a ``/proc`` of this PID namespace and an empty ``/dev/shm``, and limit the processes of the namespace.
+    """Mount a ``/proc`` of this PID namespace, read-only, and an empty ``/dev/shm``, and limit its processes.
 
     Requires namespaces for mounts and processes. A container may forbid either mount (it hides parts of ``/proc``).
 
@@ -85,6 +91,9 @@ def mount_own(*, processes: int) -> bool:
         return False
     with contextlib.suppress(OSError, ValueError):
         _limit_numbers(processes)
+    limits.prefer_as_victim()
+    with contextlib.suppress(OSError):  # root could write settings of the whole system
+        libc.mount("none", "/proc", "", flags | _MS_REMOUNT | _MS_BIND | _MS_RDONLY)
     return True
 
 
@@ -92,4 +101,4 @@ def _limit_numbers(processes: int) -> None:
     """Bound the process numbers of this PID namespace: the limit of a user's processes does not bind root."""
     release = tuple(int(number) for number in os.uname().release.split("-")[0].split(".")[:2])
     if release >= (6, 14):
-        _PID_MAX.write_text(str(_RESERVED_PIDS + processes), encoding="ascii")
+        _PID_MAX.write_text(str(_RESERVED_PIDS + processes), encoding="utf-8")

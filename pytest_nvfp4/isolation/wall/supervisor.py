@@ -48,24 +48,25 @@ def fork_behind(wall: Wall, *, keep: Collection[int] = ()) -> int:
     return 0
 
 
-def move_behind(wall: Wall, *, keep: Collection[int] = ()) -> None:
+def move_behind(wall: Wall, *, keep: Collection[int] = ()) -> dict[Part, str]:
     """Continue behind a wall in a new process, while this one waits and ends as that one does (``fork_behind``).
 
     This process ends with the one that the variable ``limits.PARENT_VARIABLE`` names, or with its parent.
+
+    Returns:
+        The reason for each part that is missing, in the new process.
     """
     _flush()
-    _go(wall, int(os.environ.get(limits.PARENT_VARIABLE) or os.getppid()), keep)
+    return _go(wall, int(os.environ.get(limits.PARENT_VARIABLE) or os.getppid()), keep)
 
 
-def enter_from_environment(keep: Collection[int] = ()) -> Wall:
-    """Continue behind the wall that the environment describes (``move_behind``), and return it.
+def enter_from_environment(keep: Collection[int] = ()) -> dict[Part, str]:
+    """Continue behind the wall that the environment describes; see ``move_behind``.
 
     Raises:
         KeyError: It describes none; whoever starts a worker gives it one.
     """
-    wall = Wall.from_json(os.environ.pop(WALL_VARIABLE))
-    move_behind(wall, keep=keep)
-    return wall
+    return move_behind(Wall.from_json(os.environ.pop(WALL_VARIABLE)), keep=keep)
 
 
 def _flush() -> None:
@@ -74,9 +75,9 @@ def _flush() -> None:
             stream.flush()
 
 
-def _go(wall: Wall, parent: int, keep: Collection[int]) -> None:
+def _go(wall: Wall, parent: int, keep: Collection[int]) -> dict[Part, str]:
     try:
-        enter(wall, _separate(wall, parent, {0, 1, 2, *keep}))
+        return enter(wall, _separate(wall, parent, {0, 1, 2, *keep}))
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -103,6 +104,8 @@ def _separate(wall: Wall, parent: int, keep: set[int]) -> Surroundings:
             os._exit(1)
         if Part.MOUNTS in wall.parts and Part.MOUNTS not in missing:
             own_proc = namespaces.mount_own(processes=wall.processes)
+            if not own_proc:
+                missing[Part.MOUNTS] = "/proc cannot be mounted anew; a container hides parts of it"
         if pid := os.fork():
             _init(pid, write)
     else:
@@ -127,7 +130,7 @@ def _mirror(child: int, parent: int, read: int | None) -> NoReturn:
     become_subreaper()
     set_dumpable(False)
     set_death_signal(orphaned)
-    limits.apply(memory_bytes=None, file_bytes=None)
+    limits.forbid_core_files()
     _close_all_but({read} if read is not None else set())
     if os.getppid() != parent:
         _end_of_orphan()

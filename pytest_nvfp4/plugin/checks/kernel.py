@@ -146,6 +146,8 @@ class KernelUnderTest:
                 compile_options=self.case.settings.compile_options,
                 side_stream=self.case.settings.on_side_stream,
                 torch_operators=self.case.settings.torch_operators,
+                readable=self.case.settings.readable,
+                network=self.case.settings.network,
             )
         except (OSError, SyntaxError, UnicodeDecodeError) as error:
             raise CheckFailure(f"the kernel's files cannot be read: {error}", file=str(self.case.path)) from error
