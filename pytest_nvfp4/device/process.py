@@ -22,9 +22,15 @@ _PRELOAD = (
     "pytest_nvfp4.device.job",
     "pytest_nvfp4.device.worker.audit",
     "pytest_nvfp4.device.worker.device_info",
+    "pytest_nvfp4.device.worker.far_end",
+    "pytest_nvfp4.device.worker.kernel_process",
+    "pytest_nvfp4.device.worker.kernel_side",
+    "pytest_nvfp4.device.worker.machine_worker",
     "pytest_nvfp4.device.worker.simulation",
+    "pytest_nvfp4.device.worker.simulator",
     "pytest_nvfp4.device.worker.tamper",
     "pytest_nvfp4.device.worker.verify",
+    "pytest_nvfp4.host.remote",
 )
 """Modules that a worker imports before its kernel. A worker for a GPU is not forked: CUDA does not survive a fork."""
 _FILE_BYTES = 8 << 30

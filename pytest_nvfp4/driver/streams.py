@@ -67,6 +67,14 @@ class Work:
         return self.clock.get(other.stream, 0) >= other.tick
 
 
+class Caller(NamedTuple):
+    """What issues work: the number of a thread, torch's current stream there, and the user's line."""
+
+    thread: int
+    current: int
+    line: UserLine | None
+
+
 class Watcher(Protocol):
     """Observer of work and memory."""
 
@@ -92,9 +100,11 @@ class Streams:
     Attributes:
         watcher: The observer; None to record nothing.
         captured: While a graph is captured: the actions of its replay.
+        caller: What issues work on behalf of another process; None if the calling thread itself does.
     """
 
     def __init__(self) -> None:
+        self.caller: Caller | None = None
         self.watcher: Watcher | None = None
         self.captured: list[Any] | None = None
         self._host: Clock = {}
@@ -112,11 +122,16 @@ class Streams:
     @property
     def current(self) -> int:
         """Handle of torch's current stream in this thread."""
+        if self.caller is not None:
+            return self.caller.current
         return getattr(self._thread, "current", LEGACY)
 
     @current.setter
     def current(self, handle: int) -> None:
         self._thread.current = handle
+
+    def _line(self) -> UserLine | None:
+        return user_line() if self.caller is None else self.caller.line
 
     @property
     def current_key(self) -> Key:
@@ -128,7 +143,7 @@ class Streams:
         if not blocking:
             self._alone.add(handle)
         if self.watcher is not None:
-            self._made[handle] = (len(self._made) + 1, user_line())
+            self._made[handle] = (len(self._made) + 1, self._line())
         return handle
 
     def new_event(self) -> int:
@@ -151,7 +166,7 @@ class Streams:
         if handle <= 1:
             key: Key = LEGACY
         elif handle == PER_THREAD:
-            key = ("thread", threading.get_ident())
+            key = ("thread", threading.get_ident() if self.caller is None else self.caller.thread)
         else:
             key = handle
         return key if self._replay is None else self._replay.key(key)
@@ -170,12 +185,12 @@ class Streams:
         """Issue work, by default to the current stream; with ``waits`` the host then waits for the stream."""
         if self.watcher is not None:
             handle = self.current if stream is None else stream
-            self._later(partial(self._work, what, handle, user_line(), reads=reads, writes=writes, waits=waits))
+            self._later(partial(self._work, what, handle, self._line(), reads=reads, writes=writes, waits=waits))
 
     def launched(self, what: str, stream: int, report: Callable[[Work], None]) -> None:
         """Issue a kernel launch and call ``report`` with it."""
         if self.watcher is not None:
-            line = user_line() if self._replay is None else self._replay.line
+            line = self._line() if self._replay is None else self._replay.line
             with self._lock:
                 report(self._issue(what, stream, line))
 
@@ -294,7 +309,7 @@ class Streams:
             return
         key = self._key(self.current if stream is None else stream)
         with self._lock:
-            self.watcher.allocated(address, size, key, user_line(), pooled=pooled)
+            self.watcher.allocated(address, size, key, self._line(), pooled=pooled)
         if stream is not None:
             self.work("cudaMallocAsync", stream=stream, writes=[Extent(address, size)])
 
@@ -308,7 +323,7 @@ class Streams:
                 self.work("cudaFreeAsync", stream=stream, writes=[block])
         elif not pooled:
             self.synchronize_device()
-        self.watcher.freed(address, user_line())
+        self.watcher.freed(address, self._line())
 
     def record_stream(self, address: int, stream: int) -> None:
         """Execute ``Tensor.record_stream``."""
@@ -335,7 +350,7 @@ class Streams:
             return
         key = self._key(self.current)
         clock = self._begin(key)
-        self._replay = _Replay(key, dict(clock), user_line())
+        self._replay = _Replay(key, dict(clock), self._line())
         try:
             yield
         finally:

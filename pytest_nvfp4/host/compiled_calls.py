@@ -11,17 +11,15 @@ import ctypes
 import functools
 import importlib
 import itertools
-import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pytest_nvfp4.driver import cubin
 from pytest_nvfp4.driver.device_model import DeviceModel
+from pytest_nvfp4.driver.launch_limits import check_launch, check_sizes, ptx_entries
 from pytest_nvfp4.driver.launches import Dim3, HostSideError, Launch, LaunchAttribute, LaunchRejectedError, ModuleImage
-from pytest_nvfp4.driver.memory import DeviceMemory
-from pytest_nvfp4.driver.streams import Streams
+from pytest_nvfp4.host.device_side import DeviceSide
 from pytest_nvfp4.host.stream_calls import StreamCalls
 
 _CUDA_SUCCESS: Final = 0
@@ -29,15 +27,11 @@ _CUDA_ERROR_UNKNOWN: Final = 999  # the result of a call that stashed an excepti
 _FUNC_ATTRIBUTE_STATIC_SMEM: Final = 1
 _FUNC_ATTRIBUTE_MAX_DYNAMIC_SMEM: Final = 8
 _FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER: Final = 14
-_PORTABLE_CLUSTER_CTAS: Final = 8
 _DEFAULT_DYNAMIC_SMEM: Final = 49152
 _ATTRIBUTE_BYTES: Final = 72
 _ATTRIBUTE_VALUE_AT: Final = 8
 _MAX_ATTRIBUTES: Final = 64
 _FIRST_HANDLE: Final = 0x5B0000000001
-
-_PTX_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(([^)]*)\)")
-_PTX_PARAM = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z]+)(\d+)\s+(?:\.ptr[^,\[]*?\s)?([\w$]+)(?:\[(\d+)\])?")
 
 # Every function that the DSL's runtime library exports in 4.4.0-4.8.1. Those without a stand-in below are overridden
 # too, because the real ones would call a driver that is not installed.
@@ -86,14 +80,12 @@ class _Kernel:
 class HostCalls:
     """State behind the callbacks: loaded modules (handles of their kernels by name), and the stashed exception."""
 
-    def __init__(
-        self, on_launch: Callable[[Launch], None], *, device: DeviceModel, memory: DeviceMemory, streams: Streams
-    ) -> None:
-        self._on_launch = on_launch
+    def __init__(self, device: DeviceModel, side: DeviceSide) -> None:
+        self._on_launch = side.launches
         self._device = device
-        self._streams = streams
+        self._streams = side.streams
         self._handles = itertools.count(_FIRST_HANDLE)
-        self._work = StreamCalls(memory, streams, self._handles)
+        self._work = StreamCalls(side.work, side.streams, self._handles)
         self._libraries: dict[int, dict[str, int]] = {}
         self._kernels: dict[int, _Kernel] = {}
         self._launched = 0
@@ -168,10 +160,10 @@ class HostCalls:
     def _load_data(self, out: int, code: int, *_: int, ptx: list[str] | None = None) -> None:
         image = cubin.image_at(code)
         entries = cubin.parse(image)
-        text = next((t for t in ptx or [] if set(entries) <= set(_ptx_entries(t))), None)
+        text = next((t for t in ptx or [] if set(entries) <= set(ptx_entries(t))), None)
         sizes = {name: tuple(size for _, size in entry.params) for name, entry in entries.items()}
         if text is not None:
-            _check_sizes(sizes, text)
+            check_sizes(sizes, text)
         registers = {name: entry.registers for name, entry in entries.items() if entry.registers is not None}
         module = ModuleImage(cubin=image, ptx=text, param_sizes=sizes, registers=registers)
         kernels = {}
@@ -262,29 +254,15 @@ class HostCalls:
             module=kernel.image,
             ordinal=self._launched,
         )
-        _check_launch(launch, kernel, self._device)
+        check_launch(
+            launch,
+            kernel.entry,
+            self._device,
+            reserved=kernel.attributes.get(_FUNC_ATTRIBUTE_MAX_DYNAMIC_SMEM, _DEFAULT_DYNAMIC_SMEM),
+            portable=not kernel.attributes.get(_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER),
+        )
         self._launched += 1
         self._on_launch(launch)
-
-
-def _ptx_entries(text: str) -> list[str]:
-    return [match[1] for match in _PTX_ENTRY.finditer(text)]
-
-
-def _ptx_param_sizes(text: str) -> dict[str, tuple[int, ...]]:
-    return {
-        entry[1]: tuple(int(p[2]) // 8 * int(p[4] or 1) for p in _PTX_PARAM.finditer(entry[2]))
-        for entry in _PTX_ENTRY.finditer(text)
-    }
-
-
-def _check_sizes(sizes: Mapping[str, tuple[int, ...]], text: str) -> None:
-    written = _ptx_param_sizes(text)
-    for name, expected in sizes.items():
-        if written[name] != expected:
-            raise HostSideError(
-                f"{name}: the parameters have {expected} bytes in the CUBIN, {written[name]} in the PTX of its compile"
-            )
 
 
 def _dim3(values: Any) -> Dim3:
@@ -301,50 +279,3 @@ def _store_pointer(out: int, value: int) -> None:
 
 def _refuse_call(name: str, *_: int) -> None:
     raise HostSideError(f"the compiled host code calls {name.removeprefix('_')}, which has no stand-in without a GPU")
-
-
-def _check_launch(launch: Launch, kernel: _Kernel, device: DeviceModel) -> None:
-    """Refuse what ``cudaLaunchKernelEx`` refuses (CUDA runtime API, execution control; programming guide, clusters)."""
-    problem = None
-    limits = device.attributes()
-    ctas = math.prod(launch.cluster)
-    for axis, extent, threads in zip("XYZ", launch.grid, launch.block, strict=True):
-        if not 1 <= extent <= limits[f"MAX_GRID_DIM_{axis}"]:
-            problem = f"grid {launch.grid}: {axis} must be 1 to {limits[f'MAX_GRID_DIM_{axis}']}"
-        if not 1 <= threads <= limits[f"MAX_BLOCK_DIM_{axis}"]:
-            problem = f"block {launch.block}: {axis} must be 1 to {limits[f'MAX_BLOCK_DIM_{axis}']}"
-    if problem is None and launch.threads > device.threads_per_block:
-        problem = f"block {launch.block} has {launch.threads} threads, at most {device.threads_per_block}"
-    if problem is not None:
-        raise LaunchRejectedError(f"cudaErrorInvalidConfiguration: {launch.kernel}: {problem}")
-    if not ctas or any(extent % size for extent, size in zip(launch.grid, launch.cluster, strict=True)):
-        raise LaunchRejectedError(
-            f"cudaErrorInvalidClusterSize: {launch.kernel}: the grid {launch.grid} is not a multiple of the cluster "
-            f"{launch.cluster}"
-        )
-    portable = not kernel.attributes.get(_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER)
-    most = _PORTABLE_CLUSTER_CTAS if portable else device.max_cluster_ctas
-    if ctas > most:
-        raise LaunchRejectedError(
-            f"cudaErrorInvalidClusterSize: {launch.kernel}: a cluster of {ctas} CTAs, at most {most}"
-        )
-    allowed = kernel.attributes.get(_FUNC_ATTRIBUTE_MAX_DYNAMIC_SMEM, _DEFAULT_DYNAMIC_SMEM)
-    if launch.dynamic_smem > allowed:
-        raise LaunchRejectedError(
-            f"cudaErrorInvalidValue: {launch.kernel}: {launch.dynamic_smem} bytes of dynamic shared memory, at most "
-            f"{allowed} were reserved"
-        )
-    if launch.cooperative:
-        _check_cooperative(launch, kernel, device)
-
-
-def _check_cooperative(launch: Launch, kernel: _Kernel, device: DeviceModel) -> None:
-    """Check that all CTAs of a cooperative launch can be resident at once. The limit by registers is not checked."""
-    shared = launch.dynamic_smem + kernel.entry.static_smem + device.smem_reserved_per_block
-    by_threads = device.threads_per_sm // max(device.warp_size, launch.threads)
-    fit = device.sm_count * min(device.blocks_per_sm, by_threads, device.smem_per_sm // shared)
-    if launch.ctas > fit:
-        raise LaunchRejectedError(
-            f"cudaErrorCooperativeLaunchTooLarge: {launch.kernel}: the launch has {launch.ctas} CTAs of "
-            f"{launch.threads} threads and {shared} bytes of shared memory, {fit} fit on {device.name} at once"
-        )

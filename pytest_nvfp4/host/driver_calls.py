@@ -16,8 +16,7 @@ from typing import Any, Final
 from pytest_nvfp4.driver import cubin
 from pytest_nvfp4.driver.device_model import DeviceModel
 from pytest_nvfp4.driver.launches import HostSideError
-from pytest_nvfp4.driver.memory import DeviceMemory
-from pytest_nvfp4.driver.streams import Streams
+from pytest_nvfp4.host.device_side import DeviceSide
 from pytest_nvfp4.host.stream_calls import StreamCalls, address_of, then
 
 _FIRST_HANDLE: Final = 0x5A0000000001  # not a mapped address: a handle used as a pointer faults at once
@@ -27,15 +26,15 @@ _REAL: Final = frozenset({"cudaGetErrorName", "cudaGetErrorString", "cudaRuntime
 
 
 class DriverCalls:
-    """Installs and removes the stand-ins. ``memory`` and ``streams`` are shared with the compiled host code."""
+    """Installs and removes the stand-ins. ``side`` is shared with the compiled host code."""
 
-    def __init__(self, device: DeviceModel, memory: DeviceMemory, streams: Streams) -> None:
+    def __init__(self, device: DeviceModel, side: DeviceSide) -> None:
         self._device = device
-        self._streams = streams
+        self._streams = side.streams
         self._driver = importlib.import_module("cuda.bindings.driver")
         self._runtime = importlib.import_module("cuda.bindings.runtime")
         self._handles = itertools.count(_FIRST_HANDLE)
-        self._work = StreamCalls(memory, streams, self._handles)
+        self._work = StreamCalls(side.work, side.streams, self._handles)
         self._libraries: dict[int, dict[str, int]] = {}
         self._kernel_attributes: dict[tuple[int, int], int] = {}
         self._saved: list[tuple[ModuleType, str, Any]] = []

@@ -29,12 +29,10 @@ from typing import Any, Final
 
 from pytest_nvfp4.driver.device_model import B200, DeviceModel
 from pytest_nvfp4.driver.launches import HostSideError, Launch, LaunchRejectedError
-from pytest_nvfp4.driver.memory import DeviceMemory, HostBlocks
-from pytest_nvfp4.driver.streams import Streams
 from pytest_nvfp4.host.compile_cache import CompileCache
 from pytest_nvfp4.host.compiled_calls import HostCalls
+from pytest_nvfp4.host.device_side import DeviceSide, local
 from pytest_nvfp4.host.driver_calls import DriverCalls
-from pytest_nvfp4.host.graphs import LaunchQueue
 from pytest_nvfp4.host.tvm_ffi import PlainCalls, in_place_of
 
 DSL_PREFIXES: Final = ("CUTE_DSL", "CUTE_EXPERIMENTAL_DSL")
@@ -60,28 +58,23 @@ def environment(dump_dir: Path, *, arch: str = "sm_100a") -> dict[str, str]:
 
 
 def install(
-    on_launch: Callable[[Launch], None],
-    *,
-    device: DeviceModel = B200,
-    memory: DeviceMemory | None = None,
-    compiled: CompileCache | None = None,
+    to: Callable[[Launch], None] | DeviceSide, *, device: DeviceModel = B200, compiled: CompileCache | None = None
 ) -> HostSide:
-    """Install the stand-ins and pass every launch to ``on_launch``, synchronously and in issue order.
+    """Install the stand-ins and pass every launch on, synchronously and in issue order.
 
-    The result is a context manager that removes them. An exception raised by ``on_launch`` propagates through the
-    launching call, unchanged and with its traceback.
+    The result is a context manager that removes them. An exception raised by a launch propagates through the launching
+    call, unchanged and with its traceback.
 
     Args:
-        on_launch: Called with each launch.
-        device: The device that the stand-ins model.
-        memory: Memory of ``cuMemAlloc`` and similar calls; the heap by default.
+        to: The device; or a function called with each launch, for one whose memory is the heap.
+        device: The model of the device.
         compiled: Cache of compiled modules.
 
     Raises:
         HostSideError: stand-ins are already installed, or the environment cannot launch (see ``environment``).
     """
     _check_environment()
-    side = HostSide(on_launch, device=device, memory=memory or HostBlocks(), compiled=compiled)
+    side = HostSide(to if isinstance(to, DeviceSide) else local(to), device=device, compiled=compiled)
     side.start()
     return side
 
@@ -100,24 +93,15 @@ class HostSide(contextlib.AbstractContextManager["HostSide"]):
     """The installed stand-ins, made by ``install``.
 
     Attributes:
-        streams: Order of the host code's work; recorded if it has a watcher, and with torch's work if
-            ``torch_cuda.install`` gets ``launches``.
-        launches: Receives the launches; ``torch_cuda.install(launches=...)`` lets CUDA graphs record them.
+        device: The device; ``torch_cuda.install`` with the same one lets CUDA graphs record launches, and reports
+            torch's work to the same streams.
     """
 
-    def __init__(
-        self,
-        on_launch: Callable[[Launch], None],
-        *,
-        device: DeviceModel,
-        memory: DeviceMemory,
-        compiled: CompileCache | None,
-    ) -> None:
+    def __init__(self, side: DeviceSide, *, device: DeviceModel, compiled: CompileCache | None) -> None:
+        self.device = side
         self._compiled = compiled
-        self.streams = Streams()
-        self._driver = DriverCalls(device, memory, self.streams)
-        self.launches = LaunchQueue(on_launch, self.streams)
-        self._host = HostCalls(self.launches, device=device, memory=memory, streams=self.streams)
+        self._driver = DriverCalls(device, side)
+        self._host = HostCalls(device, side)
         self._plain = PlainCalls()
         self._saved: list[tuple[Any, str, Any]] = []
         self._seen_ptx: dict[Path, tuple[int, int, int]] = {}

@@ -1,6 +1,7 @@
-"""Streams, events, copies and allocations of the CUDA driver and runtime: executed at once and reported to ``Streams``.
+"""Streams, events, copies and allocations of the CUDA driver and runtime: executed at once, in the order of issue.
 
-The reports are for race detection only (``driver.streams``): the simulated device completes all work when it is issued.
+Their streams and events are for race detection only (``driver.streams``), because the simulated device completes all
+work when it is issued.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from pytest_nvfp4.driver.launches import HostSideError
-from pytest_nvfp4.driver.memory import DeviceMemory
-from pytest_nvfp4.driver.streams import LEGACY, Extent, Streams
+from pytest_nvfp4.driver.streams import LEGACY, Streams
+from pytest_nvfp4.host.device_side import DeviceWork
 
 _NON_BLOCKING: Final = 1
 """``CU_STREAM_NON_BLOCKING``, ``cudaStreamNonBlocking``."""
@@ -44,8 +45,8 @@ def address_of(pointer: Any) -> int:
 class StreamCalls:
     """Operations on streams and memory that both bindings offer. ``handles`` numbers new streams and events."""
 
-    def __init__(self, memory: DeviceMemory, streams: Streams, handles: Iterator[int]) -> None:
-        self._memory = memory
+    def __init__(self, work: DeviceWork, streams: Streams, handles: Iterator[int]) -> None:
+        self._work = work
         self._streams = streams
         self._handles = handles
 
@@ -53,31 +54,21 @@ class StreamCalls:
 
     def allocate(self, size: int, stream: Any = None) -> int:
         """Allocate memory, in the order of a stream if one is given, and return its address."""
-        address = self._memory.allocate(size)
-        self._streams.allocated(address, size, stream=None if stream is None else int(stream))
-        return address
+        return self._work.allocate(size, None if stream is None else int(stream))
 
     def free(self, pointer: Any, stream: Any = None) -> None:
         """Free memory, in the order of a stream if one is given."""
-        self._streams.freed(int(pointer), stream=None if stream is None else int(stream))
-        self._memory.free(int(pointer))
+        self._work.free(int(pointer), None if stream is None else int(stream))
 
     def copy(self, to: Any, source: Any, size: int, *, what: str, stream: Any = LEGACY, waits: bool = True) -> None:
         """Copy memory between device and host in any direction."""
         buffer = ctypes.create_string_buffer(source, len(source)) if isinstance(source, bytes) else None
         start = ctypes.addressof(buffer) if buffer is not None else address_of(source)
-        target = address_of(to)
-        self._streams.copied(what, target, start, size, stream=int(stream), waits=waits)
-        ctypes.memmove(target, start, size)
+        self._work.copy(address_of(to), start, size, what=what, stream=int(stream), waits=waits)
 
     def fill(self, to: Any, pattern: bytes, count: int, *, what: str, stream: Any = LEGACY) -> None:
         """Fill device memory with ``count`` repetitions of a pattern."""
-        target, size = address_of(to), len(pattern) * count
-        self._streams.work(what, stream=int(stream), writes=[Extent(target, size)])
-        if len(pattern) == 1:
-            ctypes.memset(target, pattern[0], size)
-        else:
-            ctypes.memmove(target, pattern * count, size)
+        self._work.fill(address_of(to), pattern, count, what=what, stream=int(stream))
 
     def _stream(self, flags: int = 0, _priority: int = 0) -> int:
         return self._streams.add(next(self._handles), blocking=not int(flags) & _NON_BLOCKING)

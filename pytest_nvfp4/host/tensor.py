@@ -1,66 +1,44 @@
 """Device tensors without a device: CUDA metadata over an ordinary CPU tensor.
 
-Every operator on a ``HostCudaTensor`` is dispatched here, executed on the CPU tensors behind it, and its results are
-wrapped again, so that the rules of two memories hold: moving copies, mixing devices is an error, ``numpy()`` is an
+Every operator on a ``HostCudaTensor`` is dispatched here and executed by the device (``device_side``), and its results
+are wrapped again, so that the rules of two memories hold: moving copies, mixing devices is an error, ``numpy()`` is an
 error. ``torch_cuda`` redirects ``device="cuda"`` to this class.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+import importlib
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, Self
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from pytest_nvfp4.driver.launches import HostSideError
-from pytest_nvfp4.driver.memory import DeviceMemory, HostBlocks
-from pytest_nvfp4.driver.streams import Streams
+from pytest_nvfp4.driver.launches import HostSideError, Launch
+from pytest_nvfp4.host.device_side import DeviceSide, local
 from pytest_nvfp4.host.storage import DeviceStorage
-from pytest_nvfp4.machine.half_product import half_product, is_half_product
-from pytest_nvfp4.machine.scaled_mm import is_block_scaled, scaled_mm, scaled_mm_v2
-from pytest_nvfp4.machine.torch_effects import extent, report
+from pytest_nvfp4.machine.operators import is_cuda, is_view
 
-_CPU: Final = torch.device("cpu")
 _DL_CUDA: Final = 2
-UNLIMITED: Final = 1 << 46
-"""Bytes of any tensor."""
 
-# Operators that change a tensor's shape, strides or storage in place, which a wrapper's metadata cannot follow.
-_METADATA_IN_PLACE: Final = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("as_strided_", "detach_", "resize_", "resize_as_", "set_", "squeeze_", "swapaxes_", "swapdims_"),
-        *("t_", "transpose_", "unsqueeze_", "rename_", "set_data"),
-    )
-)
-# Operators that copy between devices, and those whose indices (argument 1) may stay on the CPU.
-_UNINITIALISED: Final = frozenset(
-    f"aten::{name}"
-    for name in ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
-)
-_PRODUCTS: Final = frozenset({"aten::mm", "aten::bmm"})
-_COPIES: Final = frozenset({"aten::copy_", "aten::_to_copy"})
-_INDEXED: Final = frozenset({"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"})
+
+def no_launches(launch: Launch) -> None:
+    """Refuse a launch."""
+    raise HostSideError(f"{launch.kernel} is launched where the stand-ins for launches are not installed")
 
 
 class HostCudaTensor(torch.Tensor):
-    """A tensor of the modelled device. ``torch_cuda.install`` may replace ``memory`` and ``streams``.
+    """A tensor of the modelled device, which ``torch_cuda.install`` may replace.
 
     Attributes:
-        host: The CPU tensor with its elements.
-        memory: Memory of the elements of new device tensors.
-        streams: Receives reports of the work of operators.
-        most: Largest number of bytes of a tensor that operators may read or write; larger ones have views only.
+        host: A CPU tensor over the addresses of its elements. They may be those of another process: only views of it
+            are made here, and nothing reads or writes it.
+        side: The device.
     """
 
     host: torch.Tensor
-    memory: ClassVar[DeviceMemory] = HostBlocks()
-    streams: ClassVar[Streams] = Streams()
-    most: ClassVar[int] = UNLIMITED
+    side: ClassVar[DeviceSide] = local(no_launches)
 
     @staticmethod
     def __new__(cls: type[Self], host: torch.Tensor) -> Self:
@@ -106,7 +84,7 @@ class HostCudaTensor(torch.Tensor):
 
     def record_stream(self, s: Any) -> None:
         """Record that another stream uses the memory, too. (torch's C++ code accepts only its own streams.)"""
-        HostCudaTensor.streams.record_stream(self.host.data_ptr(), int(s.cuda_stream))
+        HostCudaTensor.side.streams.record_stream(self.host.data_ptr(), int(s.cuda_stream))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Raise HostSideError, because pickling would lose the device."""
@@ -116,16 +94,9 @@ class HostCudaTensor(torch.Tensor):
         return f"{repr(_read(self))[:-1]}, device='cuda:0')"
 
 
-def _is_view(func: Any) -> bool:
-    """Return whether an operator returns views of its arguments and writes nothing."""
-    returned = [value.alias_info for value in func._schema.returns]
-    return bool(returned) and all(alias is not None and not alias.is_write for alias in returned)
-
-
 def _read(tensor: Any) -> torch.Tensor:
-    """Report a read by the host, which waits for the device, and return the host tensor."""
-    HostCudaTensor.streams.work("a read by the host", reads=[extent(tensor.host)], waits=True)
-    return tensor.host  # type: ignore[no-any-return]
+    """Return the elements for the host, which waits for the device."""
+    return HostCudaTensor.side.operators.read(tensor.host)
 
 
 def _numpy(_tensor: torch.Tensor, **_kwargs: Any) -> Any:
@@ -165,7 +136,7 @@ _REPLACEMENTS: Final[dict[Any, Callable[..., Any]]] = {
     torch.Tensor.pin_memory: _pinned,
     torch.Tensor.is_pinned: lambda _tensor, *_: False,
     torch.Tensor.get_device: lambda _tensor: 0,
-    torch.Tensor.untyped_storage: lambda tensor: DeviceStorage(tensor.host.untyped_storage(), HostCudaTensor.streams),
+    torch.Tensor.untyped_storage: lambda tensor: DeviceStorage(_all_bytes(tensor)),
     torch.Tensor.storage: _storage_refused("storage"),
     torch.Tensor.share_memory_: _storage_refused("share_memory_"),
     torch.Tensor.__format__: lambda tensor, spec: (
@@ -177,137 +148,61 @@ _REPLACEMENTS: Final[dict[Any, Callable[..., Any]]] = {
 }
 
 
-def _is_cuda(value: Any) -> bool:
-    return isinstance(value, torch.device) and value.type == "cuda"
-
-
-def check_index(device: torch.device) -> None:
-    """Raise HostSideError for a device other than the simulated one, ``cuda:0``."""
-    if device.index not in (None, 0):
-        raise HostSideError(f"device {device} was requested, only cuda:0 is simulated")
+def _all_bytes(tensor: Any) -> HostCudaTensor:
+    """Return all bytes of the storage of a device tensor."""
+    whole: Any = torch.empty(0, dtype=torch.uint8).set_
+    return HostCudaTensor(whole(tensor.host.untyped_storage()))
 
 
 def dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, generator: torch.Generator | None) -> Any:
-    """Execute the operator ``func`` on host memory and wrap its results as its device semantics require.
+    """Execute the operator ``func`` where its operands are, and wrap its results as its device semantics require.
 
-    ``generator`` replaces torch's default CPU generator for random operators on the device without a generator.
+    Views of device tensors are made here, because they touch no element; any other operator is the device's work.
+
+    Args:
+        func: The operator.
+        args, kwargs: Its arguments.
+        generator: Replaces torch's default generator for random operators on the device without a generator.
 
     Raises:
         RuntimeError: operands on different devices, with torch's message.
         HostSideError: an operator without a stand-in.
-        MemoryError: it reads or writes a tensor of more than ``HostCudaTensor.most`` bytes.
     """
-    if HostCudaTensor.most < UNLIMITED and not _is_view(func):
-        for each in (*args, *kwargs.values()):
-            if isinstance(each, HostCudaTensor) and each.nbytes > HostCudaTensor.most:
-                raise MemoryError(f"{func} on {each.nbytes} bytes; the limit is {HostCudaTensor.most}")
-    name = func._schema.name
-    leaves, _ = tree_flatten((args, kwargs))
-    on_device = [leaf for leaf in leaves if isinstance(leaf, HostCudaTensor)]
-    if on_device and name in _METADATA_IN_PLACE:
-        raise HostSideError(
-            f"{name} changes a cuda tensor's shape or storage in place, which has no stand-in without a GPU: "
-            "use the out-of-place form"
-        )
-    if on_device and name not in _COPIES:
-        _check_one_device(name, leaves if name not in _INDEXED else [args[0], *args[2:]])
-    device = kwargs.get("device")
-    devices = [leaf for leaf in leaves if _is_cuda(leaf)]
-    for leaf in devices:
-        check_index(leaf)
-
+    leaves = tree_leaves((args, kwargs))
+    wrappers = {id(leaf.host): leaf for leaf in leaves if isinstance(leaf, HostCudaTensor)}
+    if not wrappers and not any(map(is_cuda, leaves)):
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}  # page-locking affects only speed
+        return func(*args, **kwargs)
     host_args = tree_map_only(HostCudaTensor, lambda tensor: tensor.host, tuple(args))
     host_kwargs = tree_map_only(HostCudaTensor, lambda tensor: tensor.host, dict(kwargs))
-    host_args = tree_map_only(torch.device, lambda d: _CPU if d.type == "cuda" else d, host_args)
-    host_kwargs = tree_map_only(torch.device, lambda d: _CPU if d.type == "cuda" else d, host_kwargs)
-    to_device = device.type == "cuda" if isinstance(device, torch.device) else bool(on_device or devices)
-    if host_kwargs.get("pin_memory"):
-        host_kwargs["pin_memory"] = False  # page-locking affects only speed
-    random = torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None
-    if random and to_device and generator is not None:
-        with _drawing_from(generator):
-            result = func(*host_args, **host_kwargs)
+    if wrappers and is_view(func):
+        result, on_device = func(*host_args, **host_kwargs), True
     else:
-        stand_in = _stand_in(name, host_args) if to_device and "out" not in host_kwargs else None
-        result = (stand_in or func)(*host_args, **host_kwargs)
-
+        if not func._schema.name.startswith("aten::"):
+            return _custom(func, args, kwargs)
+        operators = HostCudaTensor.side.operators
+        result, on_device = operators.run(func, host_args, host_kwargs, on_device=wrappers.keys(), generator=generator)
     # In-place and out= operators return one of their arguments, which must be returned with its wrapper.
-    arguments = {id(leaf.host if isinstance(leaf, HostCudaTensor) else leaf): leaf for leaf in leaves}
-    viewed = {tensor.host.untyped_storage().data_ptr() for tensor in on_device}
-
-    fresh: list[torch.Tensor] = []
+    arguments = {id(leaf) for leaf in leaves}
 
     def wrap(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) in arguments:
-            return arguments[id(tensor)]  # type: ignore[no-any-return]
-        if not to_device:
-            return tensor
-        if tensor.untyped_storage().data_ptr() in viewed:
-            return HostCudaTensor(tensor)
-        fresh.append(_device_block(tensor, initialised=name not in _UNINITIALISED))
-        return HostCudaTensor(fresh[-1])
+        if id(tensor) in wrappers:
+            return wrappers[id(tensor)]
+        return HostCudaTensor(tensor) if on_device and id(tensor) not in arguments else tensor
 
-    wrapped = tree_map_only(torch.Tensor, wrap, result)
-    if HostCudaTensor.streams.watcher is not None:
-        report(HostCudaTensor.streams, func, args, kwargs, fresh=fresh if name not in _UNINITIALISED else [])
-    return wrapped
+    return tree_map_only(torch.Tensor, wrap, result)
 
 
-def _stand_in(name: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
-    """Return the implementation of an operator that torch's CPU backend lacks or computes in another order."""
-    if name == "aten::_scaled_mm" and is_block_scaled(args[0], args[2]):
-        return scaled_mm
-    if name == "aten::_scaled_mm_v2" and is_block_scaled(args[0], args[2][0]):
-        return scaled_mm_v2
-    if name in _PRODUCTS and len(args) == 2 and is_half_product(*args):
-        return half_product
-    return None
-
-
-def _device_block(tensor: torch.Tensor, *, initialised: bool) -> torch.Tensor:
-    """Move a new result to a block of device memory, with its alignment."""
-    storage = tensor.untyped_storage()
-    size = storage.nbytes()
-    if not size:
-        return tensor
-    memory, streams = HostCudaTensor.memory, HostCudaTensor.streams
-    address = memory.allocate(size)
-    buffer = (ctypes.c_char * size).from_address(address)
-    weakref.finalize(buffer, _free, memory, streams, address).atexit = False
-    streams.allocated(address, size, pooled=True)
-    block = torch.frombuffer(buffer, dtype=torch.uint8)
-    if initialised:
-        ctypes.memmove(address, storage.data_ptr(), size)
-    return block.view(tensor.dtype).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
-
-
-def _free(memory: DeviceMemory, streams: Streams, address: int) -> None:
-    streams.freed(address, pooled=True)
-    memory.free(address)
-
-
-def _check_one_device(name: str, operands: Sequence[Any]) -> None:
-    """Raise torch's RuntimeError for CPU tensors beside device tensors, except those of zero dimensions."""
-    tensors = [leaf for leaf in operands if isinstance(leaf, torch.Tensor)]
-    for tensor in tensors:
-        if not isinstance(tensor, HostCudaTensor) and tensor.dim():
-            raise RuntimeError(
-                f"{name}: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and "
-                f"{tensor.device}!"
-            )
-
-
-@contextlib.contextmanager
-def _drawing_from(generator: torch.Generator) -> Iterator[None]:
-    """Let torch's default generator continue ``generator``, for operators without a generator argument."""
-    default = torch.default_generator
-    before = default.get_state()
-    default.set_state(generator.get_state())
-    try:
-        yield
-        generator.set_state(default.get_state())
-    finally:
-        default.set_state(before)
+def _custom(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Call the implementation of an operator that the user's code defines (``torch.library.custom_op``)."""
+    name = func._schema.name
+    defined = importlib.import_module("torch._library.custom_ops").OPDEFS.get(name)
+    backends = getattr(defined, "_backend_fns", {})
+    implementation = backends.get("cuda") or backends.get(None)
+    if implementation is None:
+        raise HostSideError(f"the operator {name} has no stand-in without a GPU: it is none of torch's own")
+    return implementation(*args, **kwargs)
 
 
 def _cuda_capsule(host: torch.Tensor, kwargs: dict[str, Any]) -> Any:

@@ -31,11 +31,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_nvfp4.driver.device_model import B200, DeviceModel
 from pytest_nvfp4.driver.launches import HostSideError
-from pytest_nvfp4.driver.memory import DeviceMemory
-from pytest_nvfp4.driver.streams import Streams
 from pytest_nvfp4.host import graphs, torch_driver, torch_streams
-from pytest_nvfp4.host.graphs import LaunchQueue
-from pytest_nvfp4.host.tensor import HostCudaTensor, check_index, dispatch
+from pytest_nvfp4.host.device_side import DeviceSide, local
+from pytest_nvfp4.host.tensor import HostCudaTensor, dispatch, no_launches
+from pytest_nvfp4.machine.operators import check_index
 
 _CPU: Final = torch.device("cpu")
 
@@ -117,34 +116,30 @@ class _Generator(torch.Generator, metaclass=_AnyGenerator):
         return self._device
 
 
-def install(
-    *, device: DeviceModel = B200, launches: LaunchQueue | None = None, memory: DeviceMemory | None = None
-) -> TorchCuda:
+def install(*, device: DeviceModel = B200, side: DeviceSide | None = None) -> TorchCuda:
     """Redirect ``device="cuda"``; the result is a context manager that ends it.
 
     Args:
         device: The device that ``torch.cuda`` describes.
-        launches: The queue of ``redirect.HostSide``, for CUDA graphs to capture and replay; without it graphs raise.
-        memory: Memory of device tensors; the heap by default.
+        side: The device, that of ``redirect.HostSide``; by default one whose memory is the heap, and without launches,
+            so that CUDA graphs raise.
 
     Raises:
         HostSideError: the redirection is already installed, or torch has a real GPU.
     """
-    side = TorchCuda(device, launches, memory)
-    side.start()
-    return side
+    cuda = TorchCuda(device, side)
+    cuda.start()
+    return cuda
 
 
 class TorchCuda(contextlib.AbstractContextManager["TorchCuda"]):
     """The installed redirection, made by ``install``."""
 
-    def __init__(
-        self, device: DeviceModel, launches: LaunchQueue | None = None, memory: DeviceMemory | None = None
-    ) -> None:
+    def __init__(self, device: DeviceModel, side: DeviceSide | None = None) -> None:
         self._device = device
-        self._memory = memory
-        self._launches = launches
-        self._work = torch_streams.TorchStreams(launches.streams if launches is not None else Streams())
+        self._launches = None if side is None else side.launches
+        self._side = local(no_launches) if side is None else side
+        self._work = torch_streams.TorchStreams(self._side.streams)
         self._stack = contextlib.ExitStack()
         self._generator = torch.Generator()
 
@@ -164,9 +159,7 @@ class TorchCuda(contextlib.AbstractContextManager["TorchCuda"]):
         for owner, name, value in torch_driver.overrides(self._work):
             self._patch(owner, name, value)
         self._stack.enter_context(_variables(torch_driver.ENVIRONMENT))
-        self._patch(HostCudaTensor, "streams", self._work.streams)
-        if self._memory is not None:
-            self._patch(HostCudaTensor, "memory", self._memory)
+        self._patch(HostCudaTensor, "side", self._side)
         self._patch(torch, "Generator", _Generator)
         self._patch(torch, "from_dlpack", _from_dlpack(vars(torch)["from_dlpack"]))
         _register_with_dsl()

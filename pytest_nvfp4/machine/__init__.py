@@ -10,5 +10,5 @@ replies. Nothing that crosses is evaluated, unpickled or imported.
   CPU backend lacks or computes in another order; ``torch_effects``: the memory that an operator reads and writes.
 - ``blocks``: the device memory that the kernel's process holds.
 - ``modules``: kernels that it has loaded, and the limits of their launches.
-- ``server``: the table of requests.
+- ``server``: the table of requests; ``fields``: their fields, read by type and range.
 """

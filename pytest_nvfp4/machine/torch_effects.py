@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Collection, Sequence
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -16,22 +16,35 @@ _INDEXED: Final = frozenset({"aten::index", "aten::index_put", "aten::index_put_
 _MASKS: Final = frozenset({torch.bool, torch.uint8})
 
 
+class Effects(NamedTuple):
+    """The device memory that an operator reads and writes, and whether the host waits for its stream."""
+
+    reads: tuple[Extent, ...]
+    writes: tuple[Extent, ...]
+    waits: bool
+
+
 def extent(tensor: torch.Tensor) -> Extent:
-    """Return the bytes of a tensor in host memory."""
+    """Return the bytes of a tensor over device memory."""
     size = tensor.element_size()
     return Extent(tensor.data_ptr(), size, tuple(tensor.shape), tuple(step * size for step in tensor.stride()))
 
 
-def report(
-    streams: Streams, func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, fresh: Sequence[torch.Tensor]
-) -> None:
-    """Report an executed operator to ``streams``.
+def effects(
+    func: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    *,
+    on_device: Collection[int],
+    fresh: Sequence[torch.Tensor],
+) -> Effects | None:
+    """Return the effects of an operator; None if it does nothing on the device (a view, a query of the shape).
 
     Args:
-        streams: Receives the report.
         func: The operator.
-        args, kwargs: Its arguments, with device tensors.
-        fresh: The host tensors behind those of its results that are new and initialised.
+        args, kwargs: Its arguments, with tensors over device memory in place of device tensors.
+        on_device: Identities of those.
+        fresh: Those of its results that are new and initialised.
     """
     reads: list[Extent] = []
     writes = [extent(tensor) for tensor in fresh]
@@ -39,18 +52,24 @@ def report(
     for position, argument in enumerate(schema.arguments):
         value = args[position] if position < len(args) else kwargs.get(argument.name)
         written = argument.alias_info is not None and argument.alias_info.is_write
-        (writes if written else reads).extend(extent(leaf.host) for leaf in tree_leaves(value) if hasattr(leaf, "host"))
+        (writes if written else reads).extend(extent(leaf) for leaf in tree_leaves(value) if id(leaf) in on_device)
     if not reads and not writes:
-        return  # an operator on host tensors only
-    waits = _waits(func, args, kwargs)
+        return None  # an operator on host tensors only
+    waits = _waits(func, args, kwargs, on_device)
     if schema.name == _MOVE and not fresh:  # to the host
         waits = not kwargs.get("non_blocking")
     elif not writes and not waits:
-        return  # a view or a query of the shape
-    streams.work(f"torch's {schema.name.removeprefix('aten::')}", reads=reads, writes=writes, waits=waits)
+        return None
+    return Effects(tuple(reads), tuple(writes), waits)
 
 
-def _waits(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def report(streams: Streams, func: Any, done: Effects) -> None:
+    """Report an executed operator to ``streams``."""
+    name = func._schema.name.removeprefix("aten::")
+    streams.work(f"torch's {name}", reads=done.reads, writes=done.writes, waits=done.waits)
+
+
+def _waits(func: Any, args: Sequence[Any], kwargs: dict[str, Any], on_device: Collection[int]) -> bool:
     """Return whether the host waits for the stream.
 
     It waits for copies between host and device without ``non_blocking``; for copies to host memory always, because
@@ -60,16 +79,16 @@ def _waits(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """
     name = func._schema.name
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    on_host = [tensor for tensor in tensors if not hasattr(tensor, "host")]
+    on_host = [tensor for tensor in tensors if id(tensor) not in on_device]
     if name == _COPY:
-        to_host = not hasattr(args[0], "host")
+        to_host = id(args[0]) not in on_device
         non_blocking = kwargs.get("non_blocking", args[2] if len(args) > 2 else False)
         return bool(on_host) and (to_host or not non_blocking)
     if name == _MOVE:
         return bool(on_host) and not kwargs.get("non_blocking")
     if name in _INDEXED:
         indices = [leaf for leaf in tree_leaves(args[1]) if isinstance(leaf, torch.Tensor)]
-        return any(index.dtype in _MASKS or (not hasattr(index, "host") and index.dim() > 0) for index in indices)
+        return any(index.dtype in _MASKS or (id(index) not in on_device and index.dim() > 0) for index in indices)
     if any(tensor.dim() for tensor in on_host):
         return True
     return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags

@@ -58,7 +58,7 @@ def _constant(text: str) -> Any:
 def _integer(text: str) -> int:
     if len(text) > 21 or abs(value := int(text)) >= _LARGEST:
         raise WireError(f"a header holds an integer of {len(text)} digits")
-    return value if text[0] != "-" else -value
+    return value
 
 
 def _float(text: str) -> float:

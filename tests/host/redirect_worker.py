@@ -17,7 +17,7 @@ from pytest_nvfp4.driver.launches import HostSideError, LaunchRejectedError
 launches = []
 on_launch = launches.append
 side = redirect.install(lambda launch: on_launch(launch))
-redirected = torch_cuda.install(launches=side.launches)
+redirected = torch_cuda.install(side=side.device)
 import ctypes
 import struct
 import cuda.bindings.driver as cuda

@@ -25,7 +25,7 @@ side.close()
 store = Path(os.environ["CUTE_DSL_DUMP_DIR"]).parent / "store"
 modules = CompileCache([store], keep=store)
 side = redirect.install(lambda launch: on_launch(launch), compiled=modules)
-redirected = torch_cuda.install(launches=side.launches)
+redirected = torch_cuda.install(side=side.device)
 
 @cute.kernel
 def add(x: cute.Tensor, n: cutlass.Int32):

@@ -196,7 +196,7 @@ s.__exit__(None, None, None)
 said["left"] = torch.cuda.current_stream().cuda_stream
 said["classes"] = [isinstance(torch.cuda.current_stream(), torch.cuda.Stream), isinstance(s, torch.cuda.Stream),
     isinstance(torch.cuda.ExternalStream(5), torch.cuda.Stream), isinstance(s.record_event(), torch.cuda.Event)]
-streams, watcher = HostCudaTensor.streams, Watcher()
+streams, watcher = HostCudaTensor.side.streams, Watcher()
 mask, where = torch.tensor([True, False], device="cuda"), torch.tensor([0, 1], device="cuda")
 scratch, there = torch.empty(2, 3, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.int64, device="cuda")
 watched = {

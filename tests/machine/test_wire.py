@@ -27,7 +27,14 @@ def header(text: str | bytes, *, blobs: bytes = b"") -> bytes:
 def test_a_frame_arrives_as_it_was_sent() -> None:
     one, receiver = pair()
     blobs = [b"", bytes(range(256)) * 9000, bytearray(b"x")]
-    fields = {"line": ["kärnel.py", 7, "f"], "factor": 0.1, "most": 2**63, "nothing": None, "text": '[{"\\' * 40}
+    fields = {
+        "line": ["kärnel.py", 7, "f"],
+        "factor": 0.1,
+        "most": 2**63,
+        "nothing": None,
+        "negative": [-1, -0.5],
+        "text": '[{"\\' * 40,
+    }
     sender = threading.Thread(target=lambda: Channel(one).send("copy", fields, blobs))
     sender.start()
     message = receiver.receive()

@@ -1,7 +1,8 @@
 """Run one job: ``python -m pytest_nvfp4.device.worker JOB.json FOLDER [cuda|host|sim]``.
 
 The worker reads the job, runs the kernel, and sends events on the descriptor named by ``NVFP4_RESULT_FD``. It writes
-outputs to files in FOLDER. The parent computes the expected outputs itself and judges them.
+outputs to files in FOLDER. The parent computes the expected outputs itself and judges them. With ``sim`` the kernel
+runs in a process of its own (``machine_worker``).
 """
 
 from __future__ import annotations
@@ -11,28 +12,24 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from pytest_nvfp4.device.job import Job, KernelSpec
-from pytest_nvfp4.device.worker import device_info
+from pytest_nvfp4.device.worker import device_info, machine_worker
 from pytest_nvfp4.device.worker.audit import KernelAudit, trap_oracle
 from pytest_nvfp4.device.worker.events import Events
+from pytest_nvfp4.device.worker.imported_kernel import RefusedKernelError, import_kernel
 from pytest_nvfp4.device.worker.memory import CudaMemory, DeviceMemory, DriverError, HostMemory
 from pytest_nvfp4.device.worker.tamper import TamperCheck, names_harness
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
 from pytest_nvfp4.isolation.wall import enter_from_environment
 from pytest_nvfp4.toolchain.cache import default_root
-from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.findings import from_exception
-from pytest_nvfp4.toolchain.worker.loading import begin_imports, end_imports, load
+from pytest_nvfp4.toolchain.worker.loading import begin_imports, end_imports
 
-if TYPE_CHECKING:
-    from pytest_nvfp4.device.worker.simulation import Simulation
-
-_COMPILED_VARIABLE = "NVFP4_COMPILED"
 _MOST_REPORTED = 5
-_PLACES = {"cuda": " on the device", "sim": " in the simulator"}
+_PLACES = {"cuda": " on the device"}
 """Where a kernel of each backend ran, for messages."""
 
 _Custom = Callable[[Any], Any]
@@ -49,8 +46,7 @@ class _Worker:
 
     Args:
         folder: Folder for sources, scratch files and outputs, shared with the parent.
-        backend: ``cuda`` for a real device; ``host`` for torch's stand-in device, which computes on the CPU; ``sim``
-            for the simulator, which also runs compiled kernels.
+        backend: ``cuda`` for a real device; ``host`` for torch's stand-in device, which computes on the CPU.
     """
 
     def __init__(self, job: Job, folder: Path, events: Events, *, backend: str) -> None:
@@ -59,7 +55,6 @@ class _Worker:
         self._sources = folder / "source"
         self._events = events
         self._backend = backend
-        self._simulation: Simulation | None = None
 
     def _own(self, file: str) -> bool:
         return file.startswith(str(self._sources))
@@ -82,8 +77,6 @@ class _Worker:
             from pytest_nvfp4.host import torch_cuda
 
             torch_cuda.install()
-        elif self._backend == "sim":
-            self._simulation = self._start_simulator()
         self._describe(torch)
         if self._job.action == "probe":
             return
@@ -99,27 +92,12 @@ class _Worker:
             act(custom, prepare)
         except BaseException as error:
             raised = error
-        if not self._exercises:  # an exercised kernel is not judged, so it has nothing to forge
-            self._check_tampering(tamper, audit)
+        self._check_tampering(tamper, audit)
         if isinstance(raised, DriverError):
             self._finish("error", Finding("cuda", f"the device is in an error state after the kernel: {raised}"))
         if raised is not None:
             name, place = Path(self._job.kernel.main).name, _PLACES.get(self._backend, "")
             self._finish("error", from_exception("run", f"{name} failed{place}", raised, self._own))
-
-    def _start_simulator(self) -> Simulation:
-        """Start the simulator, with the DSL configured to write the PTX that it reads."""
-        from pytest_nvfp4.device.worker.simulation import Simulation
-        from pytest_nvfp4.host import redirect
-
-        arch = self._job.kernel.arch if self._job.kernel is not None else "sm_100a"
-        dump = self._folder / "ptx"
-        dump.mkdir(exist_ok=True)
-        os.environ.update(redirect.environment(dump, arch=arch))
-        simulating = self._job.simulating if self._job.action == "simulate" else None
-        known = [Path(folder) for folder in os.environ.pop(_COMPILED_VARIABLE, "").split(os.pathsep) if folder]
-        sms = self._job.simulating.sms
-        return Simulation(arch, folder=self._folder, simulating=simulating, sms=sms, compiled=known)
 
     def _describe(self, torch: Any) -> None:
         reason = device_info.unavailable(torch)
@@ -135,52 +113,27 @@ class _Worker:
                 "unsupported",
                 Finding("device", f"the kernel is for {needed}, and {info['name']} is {has}: use another device"),
             )
-        if self._job.kernel.entry is not None and not self._exercises:
+        if self._job.kernel.entry is not None:
             self._finish(
                 "unsupported",
                 Finding("contract", "the kernel is outside GPU MODE's contract: it has no custom_kernel(data) to call"),
             )
 
-    @property
-    def _exercises(self) -> bool:
-        """Whether the kernel's own function calls it, on inputs of its own; only a simulator can check such a call."""
-        job = self._job
-        entry = job.kernel is not None and job.kernel.entry is not None
-        return entry and job.action == "simulate" and self._simulation is not None and not job.simulating.outputs
-
-    def _exercise(self, function: Callable[..., Any]) -> None:
-        assert self._simulation is not None
-        assert self._job.kernel is not None
-        findings: list[Finding] = []
-        self._events.stage("call 0: on inputs of its own")
-        try:
-            with self._simulation.exercise(findings), self._simulation.side_stream(self._job.kernel):
-                function()
-        except BaseException as error:  # the simulator's findings may explain it
-            findings.append(from_exception("run", f"{function.__name__} failed", error, self._own))
-        if (record := self._simulation.record(0, 0)) is not None:
-            self._events.send("simulated", **record)
-        self._events.send(
-            "case",
-            call=0,
-            case=0,
-            inputs_before="",
-            inputs_after="",
-            findings=[finding.to_dict() for finding in findings],
-        )
-
     def _action(self, torch: Any) -> _Action:
         job = self._job
-        if self._exercises:
-            return lambda custom, _prepare: self._exercise(custom)
-        if job.action == "simulate" and self._simulation is None:
+        if job.action == "simulate":
             self._finish("unavailable", Finding("device", "launches and counters are recorded by the simulator only"))
-        if job.action in ("verify", "simulate"):
+        if job.action == "verify":
+            from pytest_nvfp4.device.worker.called_kernel import LocalKernel
             from pytest_nvfp4.device.worker.verify import CallRunner
 
             memory: DeviceMemory = CudaMemory() if self._backend == "cuda" else HostMemory()
-            runner = CallRunner(torch, memory, self._events, self._folder, simulation=self._simulation)
-            return lambda custom, prepare: runner.run(job, custom, prepare)
+
+            def run(custom: _Custom, prepare: _Prepare | None) -> None:
+                kernel = LocalKernel(torch, memory, custom, prepare)
+                CallRunner(kernel, memory, self._events, self._folder).run(job)
+
+            return run
         if self._backend != "cuda":
             self._finish("unavailable", Finding("device", "not run: this device is the CPU, which has no GPU clock"))
         from pytest_nvfp4.device.worker.benchmark import BenchmarkRunner
@@ -197,33 +150,19 @@ class _Worker:
                 self._finish(
                     "cheated", Finding("cheat", f"{file.path} names {word}: a kernel must not access its test harness")
                 )
-        if kernel.compile_options:
-            try:
-                options.install(kernel.compile_options, dump_dir=self._folder)
-            except (options.OptionError, ImportError) as error:
-                self._finish("error", Finding("options", str(error)))
-        source, _, function = kernel.entry.rpartition("::") if kernel.entry else (kernel.main, "", "custom_kernel")
-        name = Path(source).name
-        contract.provide_task(beside=(self._sources / kernel.main).parent)
         self._events.stage("import kernel")
         try:
-            module = load(self._sources / source)
-        except BaseException as error:
-            self._finish("error", from_exception("import", f"{name} could not be imported", error, self._own))
-        try:
-            custom, prepare = getattr(module, function, None), getattr(module, "compile_kernel", None)
-        except Exception as error:  # a module may have a __getattr__ of its own
-            self._finish(
-                "error", from_exception("contract", f"{name}: {function} cannot be looked up", error, self._own)
+            imported = import_kernel(
+                self._sources,
+                main=kernel.main,
+                entry=kernel.entry,
+                compile_options=kernel.compile_options,
+                folder=self._folder,
+                own=self._own,
             )
-        if not callable(custom):
-            signature = "()" if kernel.entry else "(data)"
-            self._finish("error", Finding("contract", f"{name} defines no {function}{signature}"))
-        if not kernel.entry and (finding := contract.uncallable(custom)) is not None:
-            self._finish("error", finding)
-        if kernel.entry or not callable(prepare):
-            return custom, None
-        return custom, lambda sizes: contract.prepare(prepare, sizes)
+        except RefusedKernelError as error:
+            self._finish("error", error.finding)
+        return imported.function, imported.prepare
 
     def _start_audit(self) -> KernelAudit:
         audit = KernelAudit(
@@ -248,6 +187,8 @@ class _Worker:
 
 def main() -> None:
     """Run the job named on the command line, and exit without running any of the kernel's exit handlers."""
+    if sys.argv[3:] == ["sim"]:
+        machine_worker.main()
     result = int(os.environ.pop(RESULT_VARIABLE))
     enter_from_environment(keep=[result])
     events = Events(result)

@@ -131,7 +131,7 @@ class BenchmarkRunner:
         self._torch = torch
         self._memory = memory
         self._events = events
-        self._sender = OutputSender(torch, memory, events, folder, prefix="b")
+        self._sender = OutputSender(memory, events, folder, prefix="b")
         properties = torch.cuda.get_device_properties(0)
         self._l2 = int(getattr(properties, "L2_cache_size", 0)) or _DEFAULT_L2_BYTES
         uuid = getattr(properties, "uuid", None)
@@ -187,7 +187,8 @@ class BenchmarkRunner:
             call, returned = rounds.time_one()
             self._sample(returned, call, position=position, case=index, draw=draw)
             if position in whole:
-                self._sender.send(returned, call.given, call.slot, call=position, case=index, inputs=call.at)
+                shown = inspect_returned(self._torch, returned, call.given)
+                self._sender.send(shown, call.slot, call=position, case=index, inputs=call.at)
             if position == timing.rounds // 2:
                 clocks.append(self._sm_clock.mhz())
         host = [host_round() for _ in range(max(_LEAST_HOST_ROUNDS, timing.rounds // _ROUNDS_PER_HOST_ROUND))]

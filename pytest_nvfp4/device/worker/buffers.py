@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,9 +37,8 @@ class Region:
     offset: int = 0
 
 
-def _region(torch: Any, size: int, *, offset: int = 0) -> Region:
-    owner = torch.empty(offset + max(size, 1), dtype=torch.uint8, device="cuda")[offset:]
-    return Region(owner, int(owner.data_ptr()), size, offset)
+Allocate = Callable[[int], Any]
+"""Returns a new tensor of as many bytes in device memory."""
 
 
 class GroupBuffers:
@@ -49,17 +49,22 @@ class GroupBuffers:
     always at a storage offset, because of its guard rows; A, B, SFA and SFB with ``offset``.
     """
 
-    def __init__(self, torch: Any, group: GroupInput, *, offset: bool = False) -> None:
+    def __init__(self, torch: Any, group: GroupInput, *, allocate: Allocate, offset: bool = False) -> None:
         self._torch = torch
+
+        def region(size: int, *, offset: int = 0) -> Region:
+            owner = allocate(offset + max(size, 1))[offset:]
+            return Region(owner, int(owner.data_ptr()), size, offset)
+
         sizes, guard = group.group, group.guard
         half = sizes.k // 2
         a, b, sfa, sfb = _OFFSETS if offset else (0,) * len(_OFFSETS)
-        self.a = _region(torch, (sizes.m + guard.packed_rows_after) * half, offset=a)
-        self.b = _region(torch, (sizes.n + guard.packed_rows_after) * half, offset=b)
-        self.sfa = _region(torch, group.sfa_flat(guarded=True).size, offset=sfa)
-        self.sfb = _region(torch, group.sfb_flat(guarded=True).size, offset=sfb)
+        self.a = region((sizes.m + guard.packed_rows_after) * half, offset=a)
+        self.b = region((sizes.n + guard.packed_rows_after) * half, offset=b)
+        self.sfa = region(group.sfa_flat(guarded=True).size, offset=sfa)
+        self.sfb = region(group.sfb_flat(guarded=True).size, offset=sfb)
         self.rows = guard.c_rows_before + sizes.m + guard.c_rows_after
-        self.c = _region(torch, self.rows * sizes.n * 2)
+        self.c = region(self.rows * sizes.n * 2)
         self.rows_before = guard.c_rows_before
         self.has_rows = sizes.m > 0
         self.columns = sizes.n
@@ -142,10 +147,18 @@ class GroupBuffers:
 
 
 class CallBuffers:
-    """The buffers of all groups of a call; see ``GroupBuffers`` for ``offset``."""
+    """The buffers of all groups of a call; see ``GroupBuffers`` for ``offset``.
 
-    def __init__(self, torch: Any, inputs: ProblemInput, *, offset: bool = False) -> None:
-        self.groups = [GroupBuffers(torch, group, offset=offset) for group in inputs.groups]
+    ``allocate`` is torch's on the device by default.
+    """
+
+    def __init__(
+        self, torch: Any, inputs: ProblemInput, *, offset: bool = False, allocate: Allocate | None = None
+    ) -> None:
+        def empty(size: int) -> Any:
+            return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+        self.groups = [GroupBuffers(torch, group, allocate=allocate or empty, offset=offset) for group in inputs.groups]
 
     def fill(self, memory: DeviceMemory, inputs: ProblemInput) -> None:
         """Write the inputs and poison every C."""

@@ -6,6 +6,7 @@ import platform
 from typing import Any
 
 from pytest_nvfp4.device.gpus import driver_version
+from pytest_nvfp4.driver.device_model import DeviceModel
 from pytest_nvfp4.toolchain.surroundings import installed_version
 
 
@@ -26,6 +27,21 @@ def unavailable(torch: Any) -> str | None:
     return None if answer == 84 else f"a small test launch computed {answer} instead of 84"
 
 
+def describe_model(torch: Any, model: DeviceModel) -> dict[str, Any]:
+    """Return the fields of a ``DeviceInfo`` for a simulated device."""
+    return {
+        "name": model.name,
+        "capability": list(model.capability),
+        "driver": None,
+        "simulated": True,
+        "sms": model.sm_count,
+        "l2_bytes": model.l2_bytes,
+        "memory_bytes": model.memory_bytes,
+        "uuid": None,
+        **_versions(torch),
+    }
+
+
 def describe(torch: Any, *, simulated: bool) -> dict[str, Any]:
     """Return the fields of a ``DeviceInfo``."""
     properties = torch.cuda.get_device_properties(0)
@@ -39,6 +55,12 @@ def describe(torch: Any, *, simulated: bool) -> dict[str, Any]:
         "l2_bytes": getattr(properties, "L2_cache_size", None),
         "memory_bytes": properties.total_memory,
         "uuid": str(uuid) if uuid is not None else None,
+        **_versions(torch),
+    }
+
+
+def _versions(torch: Any) -> dict[str, Any]:
+    return {
         "torch": torch.__version__,
         "dsl": installed_version("nvidia-cutlass-dsl"),
         "python": platform.python_version(),

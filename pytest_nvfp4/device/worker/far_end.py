@@ -10,12 +10,12 @@ because that would take the memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.host.tensor import HostCudaTensor
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.session import Session
 
@@ -30,60 +30,79 @@ _ROWS = 128
 _HALF = K // 2
 
 
+class CallableKernel(Protocol):
+    """What is needed of the kernel and of the memory that it is called on."""
+
+    @property
+    def prepares(self) -> bool:
+        """See ``called_kernel.CalledKernel``."""
+
+    def prepare(self, sizes: Sequence[tuple[int, int, int, int]]) -> None:
+        """See ``called_kernel.CalledKernel``."""
+
+    def empty(self, size: int) -> Any:
+        """Return a new tensor of as many bytes in device memory."""
+
+    def call_on(self, data: Any) -> object:
+        """Call the kernel with an argument."""
+
+    def limited_to(self, most: int) -> AbstractContextManager[None]:
+        """Return a context in which no allocation, and no operand of torch's operators, has more bytes."""
+
+
 class FarEnd:
     """The tensors of the problem, which problems of fewer rows share."""
 
-    def __init__(self, torch: Any, session: Session) -> None:
+    def __init__(self, torch: Any, session: Session, kernel: CallableKernel) -> None:
         self._torch = torch
         self._session = session
+        self._kernel = kernel
         self._tiles = -(-M // _ROWS)
         self._a, self._b, self._sfa, self._sfb = (
-            torch.zeros(size, dtype=torch.uint8, device="cuda")
-            for size in (M * _HALF, N * _HALF, self._tiles * _ROWS * 16, N * 16)
+            kernel.empty(size).zero_() for size in (M * _HALF, N * _HALF, self._tiles * _ROWS * 16, N * 16)
         )
-        self._c = torch.empty(M * N, dtype=torch.float16, device="cuda")
+        self._c = kernel.empty(2 * M * N).view(torch.float16)
 
-    def findings(self, custom_kernel: Callable[[Any], Any], prepare: Callable[[Any], Any] | None) -> list[Finding]:
+    def findings(self) -> list[Finding]:
         """Return the overflow of an offset, with the smallest m that shows it."""
-        before, most = self._session.prepare, self._session.memory.most
+        before = self._session.prepare
         self._session.prepare = _last_cluster
-        self._session.memory.most = HostCudaTensor.most = _MOST_BYTES
         try:
-            if prepare is not None:
-                prepare([(M, N, K, 1)])
-            if self._fault(M, custom_kernel) is None:
-                return []
-            for limit, rows in _limits():
-                if found := self._smallest(rows, custom_kernel):
-                    return [_finding(*found, limit)]
+            with self._kernel.limited_to(_MOST_BYTES):
+                if self._kernel.prepares:
+                    self._kernel.prepare([(M, N, K, 1)])
+                if self._fault(M) is None:
+                    return []
+                for limit, rows in _limits():
+                    if found := self._smallest(rows):
+                        return [_finding(*found, limit)]
         except Exception:  # a kernel may refuse the sizes
             return []
         finally:
             self._session.prepare = before
-            self._session.memory.most = HostCudaTensor.most = most
         return []
 
-    def _smallest(self, rows: int, custom_kernel: Callable[[Any], Any]) -> tuple[Finding, int] | None:
+    def _smallest(self, rows: int) -> tuple[Finding, int] | None:
         """Return the first m beyond ``rows`` whose last cluster leaves C, with the access.
 
         An offset overflows at the row that passes the limit, or at the first row of the next tile.
         """
-        if self._fault(rows, custom_kernel) is not None:
+        if self._fault(rows) is not None:
             return None
         tiles = range(-(-rows // _LEAST_TILE) * _LEAST_TILE + 1, min(rows + _MOST_TILE + 2, M), _LEAST_TILE)
         for m in sorted({rows + 1, *tiles}):
-            if (found := self._fault(m, custom_kernel)) is not None:
+            if (found := self._fault(m)) is not None:
                 return found, m
         return None
 
-    def _fault(self, m: int, custom_kernel: Callable[[Any], Any]) -> Finding | None:
+    def _fault(self, m: int) -> Finding | None:
         """Call the kernel on the first m rows; return the access outside every tensor, if there is one."""
         session = self._session
         session.faults.clear()
         session.memory.name(self._c.data_ptr(), "C of group 0", size=2 * m * N)
         before = len(session.launches)
         try:
-            custom_kernel(self._data(m))
+            self._kernel.call_on(self._data(m))
         except Exception:
             if not session.faults:
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,7 +98,6 @@ class SentOutput(NamedTuple):
 class OutputSender:
     """Sends whole outputs: the bits in a file of the folder that parent and worker share, the rest as an event."""
 
-    torch: Any
     memory: DeviceMemory
     events: Events
     folder: Path
@@ -105,20 +105,16 @@ class OutputSender:
 
     def send(
         self,
-        returned: Any,
-        given: list[Any],
+        returned: Sequence[Returned],
         slot: CallBuffers,
         *,
         call: int,
         case: int,
         inputs: tuple[int, int] | None,
     ) -> list[SentOutput]:
-        """Send what a kernel returned for every group, with the fields of ``GroupOutput``.
-
-        ``given`` holds the tensors of C in the kernel's argument, and ``slot`` the buffers behind them.
-        """
+        """Send what a kernel returned for every group, with the fields of ``GroupOutput``; ``slot`` holds its C."""
         sent = []
-        for index, (description, tensor) in enumerate(inspect_returned(self.torch, returned, given)):
+        for index, (description, tensor) in enumerate(returned):
             group = slot.groups[index]
             bits = _read_output(self.memory, group, tensor)
             digest = hashlib.sha256(bits).hexdigest()

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from pytest_nvfp4.cores import cores
-from pytest_nvfp4.device.job import KernelSpec, Simulating
+from pytest_nvfp4.device.job import Simulating
 from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers, Region
 from pytest_nvfp4.device.worker.call_recorder import CallRecorder, WatchedOutput
-from pytest_nvfp4.device.worker.far_end import FarEnd
 from pytest_nvfp4.device.worker.late_caller import LateCaller
 from pytest_nvfp4.device.worker.memory import DeviceMemory
+from pytest_nvfp4.device.worker.returned_tensors import Returned
 from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
-from pytest_nvfp4.device.worker.simulator import simulate
 from pytest_nvfp4.device.worker.tagged_inputs import tagged
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.host.compile_cache import CompileCache
-from pytest_nvfp4.host.tensor import HostCudaTensor
 from pytest_nvfp4.machine.torch_effects import extent
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
@@ -31,41 +27,25 @@ from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
 from pytest_nvfp4.sim.run.session import Session
 
 
+class StreamUser(Protocol):
+    """A kernel whose caller can use another stream than the default one."""
+
+    def on_new_stream(self) -> AbstractContextManager[None]:
+        """Return a context in which a new stream is torch's current one for the kernel and its caller."""
+
+
 class Simulation:
     """A simulated device for one job.
 
     Args:
-        arch: Architecture for which the kernel is compiled.
+        session: The device.
+        folder: Folder for recorded files.
         simulating: Settings for the record of each call; None to collect findings only.
-        sms: SMs of the device, if not those of the product.
-        compiled: Folders of modules that need not be compiled again.
     """
 
-    def __init__(
-        self,
-        arch: str,
-        *,
-        folder: Path,
-        simulating: Simulating | None = None,
-        sms: int | None = None,
-        compiled: Sequence[Path] = (),
-    ) -> None:
-        self._stack = ExitStack()
-        processes = min(4, cores())
+    def __init__(self, session: Session, *, folder: Path, simulating: Simulating | None = None) -> None:
         settings = simulating or Simulating()
-        self.session: Session = self._stack.enter_context(
-            simulate(
-                arch=arch,
-                processes=processes,
-                schedule=settings.schedule,
-                races=settings.races,
-                race_warnings=settings.race_warnings,
-                protocol=settings.protocol,
-                ring_ctas=settings.ring_ctas,
-                sms=sms,
-                compiled=CompileCache(compiled) if compiled else None,
-            )
-        )
+        self.session = session
         self._launch_only = frozenset(settings.launch_only)
         self._outputs: list[WatchedOutput] = []
         self._results: list[Extent] = []
@@ -81,16 +61,6 @@ class Simulation:
             inputs, tags = made
             self._operands = OperandJudge(OperandRecorder(tags))
         return inputs
-
-    def far_end(
-        self, torch: Any, custom_kernel: Callable[[Any], Any], prepare: Callable[[Any], Any] | None
-    ) -> list[Finding]:
-        """Return the findings about offsets that overflow 32 bits."""
-        return list(map(worker_finding, FarEnd(torch, self.session).findings(custom_kernel, prepare)))
-
-    def close(self) -> None:
-        """Restore torch and the DSL."""
-        self._stack.close()
 
     @contextmanager
     def call(
@@ -137,21 +107,19 @@ class Simulation:
             self.session.around = None
 
     @contextmanager
-    def side_stream(self, kernel: KernelSpec) -> Iterator[None]:
-        """Make a new stream the current one, if that is asked for and the order of streams is checked."""
-        if not (kernel.side_stream and self.session.order is not None):
+    def side_stream(self, kernel: StreamUser) -> Iterator[None]:
+        """Make a new stream the current one of a kernel's caller, if the order of streams is checked."""
+        if self.session.order is None:
             yield
             return
-        import torch
-
-        torch.cuda.synchronize()  # what the kernel's import did is complete
-        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        assert self.session.streams is not None
+        self.session.streams.synchronize_device()  # what the kernel's import did is complete
+        with kernel.on_new_stream():
             yield
 
-    def returned(self, value: Any) -> None:
+    def returned(self, returned: Sequence[Returned]) -> None:
         """Register what the call returned, which is read like C."""
-        tensors = value if isinstance(value, list | tuple) else [value]
-        self._results += [extent(tensor.host) for tensor in tensors if isinstance(tensor, HostCudaTensor)]
+        self._results += [extent(one.tensor) for one in returned if one.tensor is not None]
 
     @contextmanager
     def exercise(self, findings: list[Finding]) -> Iterator[None]:

@@ -1,7 +1,6 @@
-"""Make the simulator the ``device="cuda"`` of this process, so that the host code of a kernel file runs unchanged.
+"""A simulated device, and how to make it the ``device="cuda"`` of this process.
 
-``simulate`` redirects torch and the compiled host code of CuTe DSL (``host.redirect``, ``host.torch_cuda``), and every
-launch is executed before the call returns. ``CUTE_DSL_*`` must be set before cutlass is imported
+Every launch is executed before the call returns. ``CUTE_DSL_*`` must be set before cutlass is imported
 (``host.redirect.environment``).
 """
 
@@ -10,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
-from pytest_nvfp4.driver.device_model import for_arch
+from pytest_nvfp4.driver.device_model import DeviceModel, for_arch
+from pytest_nvfp4.driver.streams import Streams
 from pytest_nvfp4.host import redirect, torch_cuda
 from pytest_nvfp4.host.compile_cache import CompileCache
+from pytest_nvfp4.host.device_side import local
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.races.host_order import HostOrder
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous, Lazy
@@ -26,23 +27,11 @@ from pytest_nvfp4.sim.run.session import Session
 from pytest_nvfp4.sim.sync.protocol_log import ProtocolLog
 
 
-@contextlib.contextmanager
-def simulate(
-    *,
-    arch: str = "sm_100a",
-    processes: int = 1,
-    asynchronous: Asynchronous | None = None,
-    schedule: str | int = "eager",
-    races: bool = False,
-    race_warnings: bool = False,
-    protocol: bool = False,
-    ring_ctas: int = 0,
-    sms: int | None = None,
-    compiled: CompileCache | None = None,
-) -> Iterator[Session]:
-    """Redirect ``device="cuda"`` and the launches of compiled kernels to the simulator.
+@dataclass(frozen=True, slots=True)
+class SimulatorSettings:
+    """What a simulated device is, and what it looks for.
 
-    Args:
+    Attributes:
         arch: Architecture for which kernels are compiled, which determines the device's properties.
         processes: Number of processes that may share a large launch.
         asynchronous: The schedule, if not that of ``schedule``.
@@ -52,26 +41,74 @@ def simulate(
         protocol: Whether to record the protocol of each launch (see ``device.job.Simulating``).
         ring_ctas: Largest number of CTAs of a launch whose operations on mbarriers are logged.
         sms: SMs of the device, if not those of the product.
+    """
+
+    arch: str = "sm_100a"
+    processes: int = 1
+    asynchronous: Asynchronous | None = None
+    schedule: str | int = "eager"
+    races: bool = False
+    race_warnings: bool = False
+    protocol: bool = False
+    ring_ctas: int = 0
+    sms: int | None = None
+
+    @property
+    def model(self) -> DeviceModel:
+        """The device."""
+        model = for_arch(self.arch)
+        return model if self.sms is None else replace(model, sm_count=self.sms, max_active_clusters={})
+
+
+def new_session(settings: SimulatorSettings, *, room: tuple[int, int] | None = None) -> Session:
+    """Return a new simulated device with its streams.
+
+    Args:
+        settings: See ``SimulatorSettings``.
+        room: Reserved address space for its memory, from an address to another.
+
+    Raises:
+        ValueError: The schedule does not exist.
+    """
+    asynchronous = settings.asynchronous or make_schedule(settings.schedule)
+    machine = Machine(model=settings.model, asynchronous=asynchronous)
+    looks = (settings.races or settings.race_warnings) and not settings.protocol
+    detector = Detector(warnings=settings.race_warnings) if looks else None
+    machine.monitor = detector
+    session = Session(
+        machine,
+        SimulatedMemory(machine.memory, room=room),
+        processes=settings.processes,
+        log_ctas=sys.maxsize if settings.protocol else settings.ring_ctas,
+    )
+    session.streams = Streams()
+    if settings.protocol:
+        # A wait that fails once shows where a kernel waits again, after a test that did not wait.
+        machine.asynchronous = Lazy(patient=False) if settings.schedule == "lazy" else machine.asynchronous
+        machine.monitor = cast("Detector", ProtocolLog())
+    if detector is not None:
+        detector.followed = True
+        session.order = HostOrder(session.streams, machine.memory)
+    return session
+
+
+@contextlib.contextmanager
+def simulate(*, compiled: CompileCache | None = None, **settings: Any) -> Iterator[Session]:
+    """Redirect ``device="cuda"`` and the launches of compiled kernels of this process to a simulator in it.
+
+    A worker runs a kernel in another process than the simulator (``kernel_process``); this is for programs whose code
+    is trusted, or whose result is no verdict.
+
+    Args:
         compiled: Modules that need not be compiled again.
+        settings: Fields of ``SimulatorSettings``.
 
     Raises:
         ValueError: The schedule does not exist.
         HostSideError: The redirection is already in place, torch finds a real GPU, or the environment is not set.
     """
-    model = for_arch(arch) if sms is None else replace(for_arch(arch), sm_count=sms, max_active_clusters={})
-    machine = Machine(model=model, asynchronous=asynchronous or make_schedule(schedule))
-    detector = Detector(warnings=race_warnings) if (races or race_warnings) and not protocol else None
-    machine.monitor = detector
-    memory = SimulatedMemory(machine.memory)
-    session = Session(machine, memory, processes=processes, log_ctas=sys.maxsize if protocol else ring_ctas)
-    if protocol:
-        # A wait that fails once shows where a kernel waits again, after a test that did not wait.
-        machine.asynchronous = Lazy(patient=False) if schedule == "lazy" else machine.asynchronous
-        machine.monitor = cast("Detector", ProtocolLog())
-    with redirect.install(session.launch, device=machine.model, memory=memory, compiled=compiled) as side:
-        session.streams = side.streams
-        if detector is not None:
-            detector.followed = True
-            session.order = HostOrder(side.streams, machine.memory)
-        with torch_cuda.install(device=machine.model, launches=side.launches, memory=memory):
-            yield session
+    session = new_session(SimulatorSettings(**settings))
+    model = session.machine.model
+    side = local(session.launch, memory=session.memory, streams=session.streams)
+    with redirect.install(side, device=model, compiled=compiled), torch_cuda.install(device=model, side=side):
+        yield session

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.call_plan import PlannedCall, Sizes, plan_calls
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec
 from pytest_nvfp4.device.worker.buffers import CallBuffers
+from pytest_nvfp4.device.worker.called_kernel import CalledKernel
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import DeviceMemory
-from pytest_nvfp4.device.worker.returned_tensors import OutputSender, SentOutput
-from pytest_nvfp4.device.worker.side_stream import SideStreamCall
+from pytest_nvfp4.device.worker.returned_tensors import OutputSender, Returned, SentOutput
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.numerics.inputs import ProblemInput
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _REST_S = 0.05
 """Seconds for a thread of the kernel to write an output after its return, so that the write shows."""
-_NOT_RETURNED = object()
 _OTHER_FAMILY = "gpumode"
 """Input family of calls that are not judged."""
 
@@ -45,23 +44,26 @@ class CallRunner:
     """Runs the calls of a verify or simulate job. ``folder`` is for outputs, shared with the parent."""
 
     def __init__(
-        self, torch: Any, memory: DeviceMemory, events: Events, folder: Path, *, simulation: Simulation | None = None
+        self,
+        kernel: CalledKernel,
+        memory: DeviceMemory,
+        events: Events,
+        folder: Path,
+        *,
+        simulation: Simulation | None = None,
     ) -> None:
-        self._torch = torch
+        self._kernel = kernel
         self._simulation = simulation
         self._memory = memory
         self._events = events
-        self._sender = OutputSender(torch, memory, events, folder)
+        self._sender = OutputSender(memory, events, folder)
         self._outputs = True
-        self._kernel: KernelSpec | None = None
+        self._spec: KernelSpec | None = None
         self._overwritten: set[tuple[int, int, int]] = set()
 
-    def run(self, job: Job, custom_kernel: Callable[[Any], Any], prepare: Callable[[Any], Any] | None) -> None:
+    def run(self, job: Job) -> None:
         """Make every planned call; read the outputs again after later calls, and once the device is idle."""
-        self._kernel = job.kernel
-        if job.action == "simulate" and job.simulating.far_end:
-            self._far_end(custom_kernel, prepare)
-            return
+        self._spec = job.kernel
         self._outputs = job.action != "simulate" or job.simulating.outputs
         if job.action == "simulate":
             plan = [PlannedCall(case) for case in range(len(job.cases))]
@@ -77,7 +79,7 @@ class CallRunner:
             prepared.add(sizes)
             if call.other_sizes is not None:
                 self._events.stage(f"call {position}: {case.problem.name} with other numbers of rows")
-                self._unjudged(case, call.other_sizes, custom_kernel, prepare)
+                self._unjudged(case, call.other_sizes)
                 continue
             if job.action == "simulate":
                 inputs = rotation.set_inputs(case, 0)
@@ -87,14 +89,14 @@ class CallRunner:
                 inputs = self._simulation.inputs(inputs)
             owner = position if call.reuse is None else call.reuse
             if call.reuse is None:
-                slots[owner] = CallBuffers(self._torch, inputs, offset=call.offset)
+                slots[owner] = self._kernel.buffers(inputs, offset=call.offset)
             slot = slots[owner]
             slot.fill(self._memory, inputs)
-            if prepare is not None and first:
+            if self._kernel.prepares and first:
                 self._events.stage(f"compile {case.problem.name}")
-                prepare(inputs.problem.sizes)
+                self._kernel.prepare(inputs.problem.sizes)
             self._events.stage(f"call {position}: {case.problem.name}, {case.family}")
-            sent = self._call(position, call, slot, inputs, custom_kernel)
+            sent = self._call(position, call, slot, inputs)
             made[owner] = _MadeCall(position, call.case, slot, sent)
             self._read_again((one for one in made.values() if one.case in _same_sizes(job, sizes)), after=position)
         self._events.stage("at rest")
@@ -104,33 +106,18 @@ class CallRunner:
         self._memory.synchronize()
         self._read_again(made.values(), after=None)
 
-    def _far_end(self, custom_kernel: Callable[[Any], Any], prepare: Callable[[Any], Any] | None) -> None:
-        """Report offsets that overflow 32 bits."""
-        assert self._simulation is not None
-        self._events.stage("the far end of a large C")
-        findings = self._simulation.far_end(self._torch, custom_kernel, prepare)
-        found = [finding.to_dict() for finding in findings]
-        self._events.send("case", call=0, case=0, inputs_before="", inputs_after="", findings=found)
-
-    def _unjudged(
-        self,
-        case: JobCase,
-        sizes: Sizes,
-        custom_kernel: Callable[[Any], Any],
-        prepare: Callable[[Any], Any] | None,
-    ) -> None:
+    def _unjudged(self, case: JobCase, sizes: Sizes) -> None:
         """Call the kernel with other sizes than those that are judged; its errors are dropped."""
         problem = case.problem.model_copy(update={"sizes": sizes})
         inputs = rotation.set_inputs(JobCase(problem=problem, family=_OTHER_FAMILY), 0)
-        slot = CallBuffers(self._torch, inputs)
+        slot = self._kernel.buffers(inputs)
         slot.fill(self._memory, inputs)
-        data, _ = slot.data(inputs.problem.sizes)
         self._memory.synchronize()
         context = self._simulation.call(slot, inputs, []) if self._simulation else contextlib.nullcontext()
         with contextlib.suppress(Exception), context:
-            if prepare is not None:
-                prepare(inputs.problem.sizes)
-            custom_kernel(data)
+            if self._kernel.prepares:
+                self._kernel.prepare(inputs.problem.sizes)
+            self._kernel.call(slot, inputs.problem.sizes)
         self._memory.synchronize()
 
     def _read_again(self, calls: Iterable[_MadeCall], *, after: int | None) -> None:
@@ -146,15 +133,7 @@ class CallRunner:
                 where = {"call": made.position, "case": made.case, "group": index}
                 self._events.send("late", **where, sha256=late, after=after)
 
-    def _call(
-        self,
-        position: int,
-        call: PlannedCall,
-        slot: CallBuffers,
-        inputs: ProblemInput,
-        custom_kernel: Callable[[Any], Any],
-    ) -> list[SentOutput]:
-        data, given = slot.data(inputs.problem.sizes)
+    def _call(self, position: int, call: PlannedCall, slot: CallBuffers, inputs: ProblemInput) -> list[SentOutput]:
         before = slot.expected_digest()
         self._memory.synchronize()
         findings: list[Finding] = []
@@ -163,14 +142,9 @@ class CallRunner:
             if self._simulation
             else contextlib.nullcontext()
         )
-        returned = _NOT_RETURNED  # stays so if a fault of the simulator ends the call
+        returned: list[Returned] | None = None  # stays so if a fault of the simulator ends the call
         with self._side_stream(), context:
-            if call.side_stream:
-                returned = self._call_on_side_stream(slot, custom_kernel, data, given)
-            else:
-                returned = custom_kernel(data)
-            if self._simulation is not None:
-                self._simulation.returned(returned)
+            returned = self._called(slot, inputs, on_side_stream=call.side_stream)
         self._memory.synchronize()
         stopped, launches = False, None
         if self._simulation is not None:
@@ -179,8 +153,8 @@ class CallRunner:
             if (record := self._simulation.record(position, call.case)) is not None:
                 self._events.send("simulated", **record)
         sent: list[SentOutput] = []
-        if returned is not _NOT_RETURNED and not stopped and self._outputs:
-            sent = self._sender.send(returned, given, slot, call=position, case=call.case, inputs=None)
+        if returned is not None and not stopped and self._outputs:
+            sent = self._sender.send(returned, slot, call=position, case=call.case, inputs=None)
         self._events.send(
             "case",
             call=position,
@@ -192,17 +166,22 @@ class CallRunner:
         )
         return sent
 
-    def _call_on_side_stream(
-        self, slot: CallBuffers, custom_kernel: Callable[[Any], Any], data: Any, given: list[Any]
-    ) -> Any:
-        side = SideStreamCall(self._torch, self._memory, slot)
+    def _called(self, slot: CallBuffers, inputs: ProblemInput, *, on_side_stream: bool) -> list[Returned]:
+        sizes = inputs.problem.sizes
         if self._simulation is None:
-            return side(custom_kernel, data, given, between=contextlib.nullcontext())
-        with self._simulation.late_caller(slot, self._memory) as between:
-            return side(custom_kernel, data, given, between=between)
+            if not on_side_stream:
+                return self._kernel.call(slot, sizes)
+            return self._kernel.call_late(slot, sizes, between=contextlib.nullcontext())
+        if on_side_stream:
+            with self._simulation.late_caller(slot, self._memory) as between:
+                returned = self._kernel.call_late(slot, sizes, between=between)
+        else:
+            returned = self._kernel.call(slot, sizes)
+        self._simulation.returned(returned)
+        return returned
 
     def _side_stream(self) -> AbstractContextManager[None]:
-        if self._simulation is None or self._kernel is None:
+        if self._simulation is None or self._spec is None or not self._spec.side_stream:
             return contextlib.nullcontext()
         return self._simulation.side_stream(self._kernel)
 

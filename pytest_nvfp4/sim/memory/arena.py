@@ -48,10 +48,17 @@ class Arena:
         reserve: Bytes of address space reserved at a time (more for a larger tensor).
         poison: Byte that fills new memory.
         poison_bound: Largest number of bytes filled in an allocation.
+        room: Address space that is already reserved (``reserve``), from an address to another. There is no other then.
     """
 
     def __init__(
-        self, *, shared: bool = False, reserve: int = 1 << 38, poison: int = 0xFF, poison_bound: int = 64 << 20
+        self,
+        *,
+        shared: bool = False,
+        reserve: int = 1 << 38,
+        poison: int = 0xFF,
+        poison_bound: int = 64 << 20,
+        room: tuple[int, int] | None = None,
     ) -> None:
         self._shared = shared
         self._reserve = reserve
@@ -67,7 +74,8 @@ class Arena:
         self._munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
         self._owner = os.getpid()
         self._reservations: list[tuple[int, int]] = []
-        self._next = self._limit = 0
+        self._next, self._limit = room or (0, 0)
+        self._bounded = room is not None
         self._live: dict[int, Allocation] = {}
         self._free: list[tuple[int, int]] = []
         """Freed address ranges, ascending; reused once the reservation is exhausted."""
@@ -96,6 +104,11 @@ class Arena:
         self._map(address, length, _NONE, _PRIVATE | _ANONYMOUS | _NORESERVE | _FIXED, freed.name)
         self._put(freed.low, freed.high)
 
+    def reserve(self, length: int) -> tuple[int, int]:
+        """Reserve address space without memory, which processes forked later have too; return both its ends."""
+        start = self._map(0, length, _NONE, _PRIVATE | _ANONYMOUS | _NORESERVE, "a reservation")
+        return start, start + length
+
     def find(self, address: int) -> Allocation | None:
         """Return the allocation whose bytes or gaps contain an address."""
         return next((a for a in self._live.values() if a.low <= address < a.high), None)
@@ -117,6 +130,8 @@ class Arena:
                 if high - low >= length:
                     self._free[position : position + 1] = [(low + length, high)] if high - low > length else []
                     return low, low + length
+            if self._bounded:
+                raise MemoryError(f"{name}: no address space for {length} bytes is left")
             room = max(self._reserve, length)
             if self._next < self._limit:
                 self._put(self._next, self._limit)

@@ -17,13 +17,17 @@ _SPARSE = 4 << 30
 class SimulatedMemory:
     """Allocator of the stand-ins for torch and the driver (implements ``driver.memory.DeviceMemory``).
 
+    Args:
+        memory: The regions that kernels see.
+        room: Reserved address space for all allocations, from an address to another; None to reserve some as needed.
+
     Attributes:
         most: Largest number of bytes of an allocation.
     """
 
-    def __init__(self, memory: GlobalMemory) -> None:
+    def __init__(self, memory: GlobalMemory, *, room: tuple[int, int] | None = None) -> None:
         self._memory = memory
-        self._arena = Arena(shared=True)
+        self._arena = Arena(shared=True, room=room)
         self._regions: dict[int, Region] = {}
         self._sizes: dict[int, int] = {}
         self._count = 0

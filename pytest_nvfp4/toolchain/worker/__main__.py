@@ -150,7 +150,7 @@ def _stand_in(session: TraceSession, launches: _Launches, stack: contextlib.Exit
         session.stage("import torch")
         from pytest_nvfp4.host import torch_cuda
 
-        stack.enter_context(torch_cuda.install(device=device, launches=side.launches))
+        stack.enter_context(torch_cuda.install(device=device, side=side.device))
     return side
 
 

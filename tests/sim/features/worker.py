@@ -68,7 +68,7 @@ def said_by(launches: Sequence[Launch]) -> dict[str, Any]:
 def recording() -> Iterator[list[Launch]]:
     """Compile and record launches; nothing executes."""
     launches: list[Launch] = []
-    with redirect.install(launches.append) as side, torch_cuda.install(launches=side.launches):
+    with redirect.install(launches.append) as side, torch_cuda.install(side=side.device):
         yield launches
 
 

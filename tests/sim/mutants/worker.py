@@ -62,13 +62,14 @@ class Bench:
         from pytest_nvfp4.device.worker.buffers import CallBuffers
         from pytest_nvfp4.device.worker.memory import HostMemory
         from pytest_nvfp4.device.worker.simulation import Simulation
+        from pytest_nvfp4.device.worker.simulator import simulate
         from pytest_nvfp4.numerics.families import family as family_of
         from pytest_nvfp4.numerics.judge import Reference
         from pytest_nvfp4.toolchain.worker import contract
         from pytest_nvfp4.toolchain.worker.loading import load
 
-        self.simulation = Simulation(arch, folder=folder)
-        self.session = self.simulation.session
+        self.session = contextlib.ExitStack().enter_context(simulate(arch=arch))  # to the end of the process
+        self.simulation = Simulation(self.session, folder=folder)
         self.session.processes = 1
         self.programs = Swapped()
         self.session.programs = self.programs

@@ -6,6 +6,7 @@ original of each target comes first, with an empty name.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import linecache
 import os
@@ -103,12 +104,14 @@ def _sm100(folder: Path) -> None:
     from pytest_nvfp4.device.worker.buffers import CallBuffers
     from pytest_nvfp4.device.worker.memory import HostMemory
     from pytest_nvfp4.device.worker.simulation import Simulation
+    from pytest_nvfp4.device.worker.simulator import simulate
     from pytest_nvfp4.numerics.families import family
     from pytest_nvfp4.problem import Group, Problem
     from pytest_nvfp4.toolchain.worker import contract
     from pytest_nvfp4.toolchain.worker.loading import load
 
-    simulation = Simulation("sm_100a", folder=folder)
+    stack = contextlib.ExitStack()
+    simulation = Simulation(stack.enter_context(simulate()), folder=folder)
     contract.provide_task(beside=_KERNEL.parent)
     module = load(_KERNEL)
     # Ragged, k of 4 and 7 tiles: both wrap the ring of stages.
@@ -120,7 +123,7 @@ def _sm100(folder: Path) -> None:
         contract.prepare(module.compile_kernel, inputs.problem.sizes)
     with simulation.call(slot, inputs, []):
         module.custom_kernel(data)
-    simulation.close()
+    stack.close()
 
 
 def main() -> None:

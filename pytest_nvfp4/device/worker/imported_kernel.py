@@ -1,0 +1,106 @@
+"""Import a kernel's file, find the functions that its caller needs, and watch what it does to its test harness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_nvfp4.device.worker.audit import KernelAudit, trap_oracle
+from pytest_nvfp4.device.worker.tamper import TamperCheck
+from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.toolchain.cache import default_root
+from pytest_nvfp4.toolchain.worker import contract, options
+from pytest_nvfp4.toolchain.worker.findings import from_exception
+from pytest_nvfp4.toolchain.worker.loading import load
+
+_MOST_REPORTED: Final = 5
+
+
+class RefusedKernelError(Exception):
+    """A kernel that cannot be imported or called; ``finding`` says why."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.message)
+        self.finding = finding
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedKernel:
+    """The function that is called, and the one that compiles it for a problem."""
+
+    function: Callable[..., Any]
+    prepare: Callable[[Any], Any] | None
+
+
+def import_kernel(
+    sources: Path,
+    *,
+    main: str,
+    entry: str | None,
+    compile_options: Sequence[str],
+    folder: Path,
+    own: Callable[[str], bool],
+) -> ImportedKernel:
+    """Import a kernel whose files lie in ``sources``.
+
+    Args:
+        main, entry, compile_options: See ``device.job.KernelSpec``.
+        folder: Folder for artifacts of compiles.
+        own: Returns whether a source file is the kernel's.
+
+    Raises:
+        RefusedKernelError: it cannot be imported or called.
+    """
+    if compile_options:
+        try:
+            options.install(compile_options, dump_dir=folder)
+        except (options.OptionError, ImportError) as error:
+            raise RefusedKernelError(Finding("options", str(error))) from None
+    source, _, name = entry.rpartition("::") if entry else (main, "", "custom_kernel")
+    file = Path(source).name
+    contract.provide_task(beside=(sources / main).parent)
+    try:
+        module = load(sources / source)
+    except BaseException as error:
+        raise RefusedKernelError(from_exception("import", f"{file} could not be imported", error, own)) from None
+    try:
+        function, prepare = getattr(module, name, None), getattr(module, "compile_kernel", None)
+    except Exception as error:  # a module may have a __getattr__ of its own
+        finding = from_exception("contract", f"{file}: {name} cannot be looked up", error, own)
+        raise RefusedKernelError(finding) from None
+    if not callable(function):
+        signature = "()" if entry else "(data)"
+        raise RefusedKernelError(Finding("contract", f"{file} defines no {name}{signature}"))
+    if not entry and (unusable := contract.uncallable(function)) is not None:
+        raise RefusedKernelError(unusable)
+    if entry or not callable(prepare):
+        return ImportedKernel(function, None)
+    return ImportedKernel(function, lambda sizes: contract.prepare(prepare, sizes))
+
+
+def guard(torch: Any, *, folder: Path, sources: Path, own: Callable[[str], bool]) -> Callable[[], list[str]]:
+    """Watch from now on what a kernel does to the functions and objects around it; the result returns what it did.
+
+    ``folder`` is the job's, ``sources`` that of the kernel's files.
+    """
+    tamper = TamperCheck(torch, own=own)
+    audit = KernelAudit(
+        own=own,
+        folder=folder,
+        allowed=(sources, folder / "scratch", folder / "ptx"),
+        read_only=(Path(__file__).resolve().parents[2], default_root()),
+    )
+    trap_oracle(audit)
+    audit.start()
+
+    def noticed() -> list[str]:
+        messages = audit.messages[:_MOST_REPORTED]
+        if replaced := tamper.replaced():
+            more = len(replaced) - _MOST_REPORTED
+            names = ", ".join(replaced[:_MOST_REPORTED]) + (f" and {more} more" if more > 0 else "")
+            messages.insert(0, f"the kernel replaced {names}")
+        return messages
+
+    return noticed

@@ -1,0 +1,178 @@
+"""The kernel's process: it imports the kernel, calls it on handles of device memory, and describes what happened.
+
+Nothing here decides a verdict. A kernel can replace all of it, and gains nothing: the device, what is watched and what
+is recorded are in the other process (``kernel_process``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pytest_nvfp4.device.worker.imported_kernel import ImportedKernel, RefusedKernelError, guard, import_kernel
+from pytest_nvfp4.device.worker.returned_tensors import Returned, inspect_returned
+from pytest_nvfp4.driver.device_model import for_arch
+from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.machine.values import device_fields, host_tensor
+from pytest_nvfp4.machine.wire import Channel, HungUpError, Message
+from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.toolchain.worker.findings import from_exception
+from pytest_nvfp4.toolchain.worker.loading import begin_imports, end_imports
+
+_PLACE = " in the simulator"
+
+
+def serve(commands: Channel, requests: Channel, room: tuple[int, int]) -> NoReturn:
+    """Execute commands to the end of the process."""
+    exit_process = os._exit
+    try:
+        _KernelSide(commands, requests, room).run()
+    except HungUpError:
+        exit_process(1)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        exit_process(1)
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        exit_process(0)
+    raise AssertionError
+
+
+class _KernelSide:
+    """The state of the kernel's process."""
+
+    def __init__(self, commands: Channel, requests: Channel, room: tuple[int, int]) -> None:
+        self._commands = commands
+        self._channel = requests
+        self._room = room
+        self._sources = ""
+        self._name = ""
+        self._kernel: ImportedKernel | None = None
+        self._notices: Callable[[], list[str]] = list
+        self._kept: dict[int, Any] = {}
+        self._call = 0
+
+    def _own(self, file: str) -> bool:
+        return file.startswith(self._sources)
+
+    def run(self) -> None:
+        """Execute commands until ``end``."""
+        table: dict[str, Callable[[Message], dict[str, Any]]] = {
+            "load": self._load,
+            "prepare": self._prepare,
+            "call": self._call_kernel,
+            "exercise": self._exercise,
+            "settle": lambda _: {},
+            "end": lambda _: {"messages": self._notices()},
+        }
+        while True:
+            command = self._commands.receive()
+            finding: Finding | None = None
+            answer: dict[str, Any] = {}
+            try:
+                answer = table[command.kind](command)
+            except RefusedKernelError as error:
+                finding = error.finding
+            except BaseException as error:
+                finding = from_exception("run", f"{self._name} failed{_PLACE}", error, self._own)
+            if finding is None:
+                self._commands.send("returned", answer)
+            else:
+                values = finding.to_dict()
+                self._commands.send("raised", {"finding": {**values, "detail": values["detail"][-50_000:]}})
+            if command.kind == "end":
+                return
+
+    def _load(self, command: Message) -> dict[str, Any]:
+        fields = command.fields
+        folder, sources = Path(fields["folder"]), Path(fields["sources"])
+        self._sources, self._name = str(sources), Path(fields["main"]).name
+        begin_imports()
+        from pytest_nvfp4.host import redirect, torch_cuda
+        from pytest_nvfp4.host.compile_cache import CompileCache
+        from pytest_nvfp4.host.remote import Requests, remote
+
+        os.environ.update(redirect.environment(Path(fields["dump"]), arch=fields["arch"]))
+        model = for_arch(fields["arch"])
+        if fields["sms"] is not None:
+            model = replace(model, sm_count=fields["sms"], max_active_clusters={})
+        errors = {"Fault": lambda text: Fault("launch", text), "Unsupported": lambda text: Fault("unsupported", text)}
+        side = remote(Requests(self._channel, self._room, errors))
+        known = [Path(path) for path in fields["compiled"]]
+        redirect.install(side, device=model, compiled=CompileCache(known) if known else None)
+        torch_cuda.install(device=model, side=side)
+        end_imports()
+        import torch
+
+        self._notices = guard(torch, folder=folder, sources=sources, own=self._own)
+        self._kernel = import_kernel(
+            sources,
+            main=fields["main"],
+            entry=fields["entry"],
+            compile_options=fields["compile_options"],
+            folder=folder,
+            own=self._own,
+        )
+        return {"prepares": self._kernel.prepare is not None}
+
+    def _prepare(self, command: Message) -> dict[str, Any]:
+        assert self._kernel is not None
+        assert self._kernel.prepare is not None
+        self._kernel.prepare([tuple(size) for size in command.fields["sizes"]])
+        return {}
+
+    def _call_kernel(self, command: Message) -> dict[str, Any]:
+        import torch
+
+        assert self._kernel is not None
+        abc, plain, scales, sizes = self._data(command.fields["data"], command)
+        data = [tuple(one) for one in abc], [tuple(s) for s in plain], [tuple(s) for s in scales], sizes
+        given = [c for _, _, c in data[0]]
+        with self._on_stream(command.fields["stream"]):
+            returned = self._kernel.function(data)
+        self._kept[self._call] = returned  # so that its memory is not used again
+        self._call += 1
+        return {"returned": [_described(one) for one in inspect_returned(torch, returned, given)]}
+
+    def _exercise(self, command: Message) -> dict[str, Any]:
+        assert self._kernel is not None
+        with self._on_stream(command.fields["stream"]):
+            self._kernel.function()
+        return {}
+
+    @contextlib.contextmanager
+    def _on_stream(self, handle: int) -> Iterator[None]:
+        import torch
+
+        if not handle:
+            yield
+            return
+        with torch.cuda.stream(torch.cuda.ExternalStream(handle)):  # type: ignore[no-untyped-call]
+            yield
+
+    def _data(self, value: Any, command: Message) -> Any:
+        """Return the argument of the kernel: device tensors over blocks of the other process, and its own copies."""
+        from pytest_nvfp4.host.remote import block
+        from pytest_nvfp4.host.tensor import HostCudaTensor
+
+        if isinstance(value, list):
+            made = [self._data(each, command) for each in value]
+            return tuple(made) if made and all(type(each) is int for each in made) else made
+        if not isinstance(value, dict):
+            return value
+        ((kind, fields),) = value.items()
+        if kind == "host":
+            return host_tensor(fields[:3], command.blobs[fields[3]])
+        *shape, size = fields
+        return HostCudaTensor(block(shape, size))
+
+
+def _described(one: Returned) -> list[Any]:
+    return [one.description, None if one.tensor is None else device_fields(one.tensor.host)]

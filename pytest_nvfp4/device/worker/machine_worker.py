@@ -1,0 +1,258 @@
+"""The worker of the simulated device: it holds the simulator and judges nothing, and no code of the kernel runs in it.
+
+It forks the kernel's process first. What it sends to the parent (calls, outputs, counters, findings) comes from its own
+memory; what the kernel's process says is at most the text of a finding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from pytest_nvfp4.cores import cores
+from pytest_nvfp4.device.job import Job, KernelSpec, Simulating
+from pytest_nvfp4.device.process import COMPILED_VARIABLE
+from pytest_nvfp4.device.worker import device_info
+from pytest_nvfp4.device.worker.events import Events
+from pytest_nvfp4.device.worker.kernel_fork import ForkedKernel, fork_kernel
+from pytest_nvfp4.device.worker.tamper import names_harness
+from pytest_nvfp4.driver.device_model import DeviceModel, for_arch
+from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
+from pytest_nvfp4.isolation.limits import PARENT_VARIABLE
+from pytest_nvfp4.isolation.prctl import die_with_parent
+from pytest_nvfp4.isolation.wall import NAMESPACES, WALL_VARIABLE, Wall, enter
+from pytest_nvfp4.toolchain.worker.findings import from_exception
+from pytest_nvfp4.toolchain.worker.loading import begin_imports, end_imports
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.device.worker.kernel_process import KernelProcess
+    from pytest_nvfp4.device.worker.simulation import Simulation
+
+
+class StopError(Exception):
+    """The job cannot continue; its status and findings have been sent."""
+
+
+class MachineWorker:
+    """Runs one job, from the device's description to the last event.
+
+    Args:
+        folder: Folder for sources, scratch files and outputs, shared with the parent.
+        forked: The kernel's process.
+        compiled: Folders of modules that need not be compiled again.
+    """
+
+    def __init__(self, job: Job, folder: Path, events: Events, forked: ForkedKernel, *, compiled: list[str]) -> None:
+        self._job = job
+        self._folder = folder
+        self._events = events
+        self._forked = forked
+        self._compiled = compiled
+        self._arch = job.kernel.arch if job.kernel is not None else "sm_100a"
+
+    def _finish(self, status: str, *findings: Finding) -> NoReturn:
+        for finding in findings:
+            self._events.send("finding", **finding.to_dict())
+        self._events.send("status", status=status)
+        raise StopError
+
+    def _broken(self, finding: Finding) -> NoReturn:
+        """End the job and this process because the kernel's process broke the protocol."""
+        with contextlib.suppress(StopError):
+            self._finish("cheated", finding)
+        self._events.end()
+        os._exit(0)
+
+    @property
+    def _exercises(self) -> bool:
+        """Whether the kernel's own function calls it, on inputs of its own."""
+        job = self._job
+        return (
+            job.kernel is not None
+            and job.kernel.entry is not None
+            and job.action == "simulate"
+            and not job.simulating.outputs
+        )
+
+    @property
+    def _model(self) -> DeviceModel:
+        model, sms = for_arch(self._arch), self._job.simulating.sms
+        return model if sms is None else replace(model, sm_count=sms, max_active_clusters={})
+
+    def run(self) -> None:
+        """Run the job."""
+        begin_imports()
+        self._events.stage("import torch")
+        try:
+            import torch
+        except ImportError as error:
+            self._finish("unavailable", Finding("environment", f"torch cannot be imported: {error}"))
+        self._events.send("device", **device_info.describe_model(torch, self._model))
+        if self._job.action == "probe":
+            return
+        assert self._job.kernel is not None
+        self._check(self._job.kernel)
+        kernel, simulation = self._start()
+        end_imports()
+        self._import_kernel(kernel, self._job.kernel)
+        self._run(kernel, simulation)
+
+    def _check(self, kernel: KernelSpec) -> None:
+        model = self._model
+        has = f"sm_{model.capability[0]}{model.capability[1]}"
+        if kernel.arch.rstrip("af") != has:
+            self._finish(
+                "unsupported",
+                Finding("device", f"the kernel is for {kernel.arch}, and {model.name} is {has}: use another device"),
+            )
+        if kernel.entry is not None and not self._exercises:
+            self._finish(
+                "unsupported",
+                Finding("contract", "the kernel is outside GPU MODE's contract: it has no custom_kernel(data) to call"),
+            )
+        if self._job.action == "benchmark":
+            self._finish("unavailable", Finding("device", "not run: this device is the CPU, which has no GPU clock"))
+        for file in kernel.files:
+            path = self._folder / "source" / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file.data)
+            if word := names_harness(file.data):
+                self._finish(
+                    "cheated", Finding("cheat", f"{file.path} names {word}: a kernel must not access its test harness")
+                )
+
+    def _start(self) -> tuple[KernelProcess, Simulation]:
+        """Start the simulator, and let it execute the requests of the kernel's process."""
+        from pytest_nvfp4.device.worker.kernel_process import KernelProcess
+        from pytest_nvfp4.device.worker.simulation import Simulation
+        from pytest_nvfp4.device.worker.simulator import SimulatorSettings, new_session
+        from pytest_nvfp4.machine.server import Server
+
+        job = self._job
+        simulating = job.simulating if job.action == "simulate" else None
+        settings = simulating or Simulating()
+        session = new_session(
+            SimulatorSettings(
+                arch=self._arch,
+                processes=min(4, cores()),
+                schedule=settings.schedule,
+                races=settings.races,
+                race_warnings=settings.race_warnings,
+                protocol=settings.protocol,
+                ring_ctas=settings.ring_ctas,
+                sms=job.simulating.sms,
+            ),
+            room=self._forked.room,
+        )
+        assert session.streams is not None
+        server = Server(session.machine.model, session.memory, session.streams, session.launch, most=job.memory_bytes)
+        kernel = KernelProcess(self._forked, server, session, violated=self._broken)
+        return kernel, Simulation(session, folder=self._folder, simulating=simulating)
+
+    def _import_kernel(self, kernel: KernelProcess, spec: KernelSpec) -> None:
+        self._events.stage("import kernel")
+        self._calling(
+            lambda: kernel.load(
+                {
+                    "folder": str(self._folder),
+                    "sources": str(self._folder / "source"),
+                    "dump": str(self._folder / "ptx"),
+                    "arch": self._arch,
+                    "sms": self._job.simulating.sms,
+                    "compiled": self._compiled,
+                    "main": spec.main,
+                    "entry": spec.entry,
+                    "compile_options": spec.compile_options,
+                }
+            )
+        )
+
+    def _calling(self, act: Callable[[], object]) -> None:
+        from pytest_nvfp4.device.worker.kernel_process import KernelError
+
+        try:
+            act()
+        except KernelError as error:
+            self._finish("error", error.finding)
+
+    def _run(self, kernel: KernelProcess, simulation: Simulation) -> None:
+        from pytest_nvfp4.device.worker.far_end import FarEnd
+        from pytest_nvfp4.device.worker.kernel_process import KernelError
+        from pytest_nvfp4.device.worker.memory import HostMemory
+        from pytest_nvfp4.device.worker.sim_findings import worker_finding
+        from pytest_nvfp4.device.worker.verify import CallRunner
+
+        raised: Finding | None = None
+        try:
+            if self._exercises:
+                self._exercise(kernel, simulation)
+            elif self._job.action == "simulate" and self._job.simulating.far_end:
+                import torch
+
+                self._events.stage("the far end of a large C")
+                findings = FarEnd(torch, simulation.session, kernel).findings()
+                self._send_case([worker_finding(finding) for finding in findings])
+            else:
+                CallRunner(kernel, HostMemory(), self._events, self._folder, simulation=simulation).run(self._job)
+        except KernelError as error:
+            raised = error.finding
+        noticed = kernel.end()
+        if noticed and not self._exercises:  # an exercised kernel is not judged, so it has nothing to forge
+            self._finish("cheated", *(Finding("cheat", message) for message in noticed))
+        if raised is not None:
+            self._finish("error", raised)
+
+    def _exercise(self, kernel: KernelProcess, simulation: Simulation) -> None:
+        from pytest_nvfp4.device.worker.kernel_process import KernelError
+
+        assert self._job.kernel is not None
+        findings: list[Finding] = []
+        self._events.stage("call 0: on inputs of its own")
+        stream = simulation.side_stream(kernel) if self._job.kernel.side_stream else contextlib.nullcontext()
+        try:
+            with simulation.exercise(findings), stream:
+                kernel.exercise()
+        except KernelError as error:  # the simulator's findings may explain it
+            findings.append(error.finding)
+        if (record := simulation.record(0, 0)) is not None:
+            self._events.send("simulated", **record)
+        self._send_case(findings)
+
+    def _send_case(self, findings: list[Finding]) -> None:
+        found = [finding.to_dict() for finding in findings]
+        self._events.send("case", call=0, case=0, inputs_before="", inputs_after="", findings=found)
+
+
+def main() -> NoReturn:
+    """Run the job named on the command line, to the end of the process."""
+    result = int(os.environ.pop(RESULT_VARIABLE))
+    die_with_parent(int(os.environ.get(PARENT_VARIABLE) or os.getppid()))
+    wall = Wall.from_json(os.environ.pop(WALL_VARIABLE))
+    compiled = [folder for folder in os.environ.pop(COMPILED_VARIABLE, "").split(os.pathsep) if folder]
+    _, file, folder, _ = sys.argv
+    forked = fork_kernel(wall, folder=Path(folder))
+    events = Events(result)
+    try:
+        # torch's operators and the simulator read what the kernel's process sends: they need no more of this machine.
+        enter(replace(wall, without=(*wall.without, *NAMESPACES)))
+        job = Job.model_validate_json(Path(file).read_bytes())
+        Path(file).unlink()  # it reveals which calls are judged, and their inputs
+        MachineWorker(job, Path(folder), events, forked, compiled=compiled).run()
+    except StopError:
+        pass
+    except BaseException as error:
+        events.send(
+            "finding", **from_exception("internal", "the worker itself failed", error, lambda _: False).to_dict()
+        )
+        events.send("status", status="error")
+    events.end()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(0)

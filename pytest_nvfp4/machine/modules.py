@@ -1,0 +1,83 @@
+"""Modules that the kernel's process has loaded, and launches of their kernels, checked like a driver checks them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pytest_nvfp4.driver import cubin
+from pytest_nvfp4.driver.device_model import DeviceModel
+from pytest_nvfp4.driver.launch_limits import check_launch, check_sizes, ptx_entries
+from pytest_nvfp4.driver.launches import Dim3, HostSideError, Launch, ModuleImage
+
+_MOST_MODULES: Final = 4096
+
+
+class Modules:
+    """The loaded modules of one kernel's process on a device."""
+
+    def __init__(self, device: DeviceModel) -> None:
+        self._device = device
+        self._modules: list[tuple[ModuleImage, Mapping[str, cubin.CubinKernel]]] = []
+        self._known: dict[tuple[bytes, bytes | None], int] = {}
+        self._launched = 0
+
+    def add(self, image: bytes, ptx: bytes | None) -> int:
+        """Add a module and return its number. Raises HostSideError: it cannot be read, or is not that of the PTX."""
+        if (known := self._known.get((image, ptx))) is not None:
+            return known
+        if len(self._modules) >= _MOST_MODULES:
+            raise HostSideError(f"more than {_MOST_MODULES} modules are loaded")
+        try:
+            entries = cubin.parse(image)
+            text = None if ptx is None else ptx.decode("utf-8", errors="strict")
+        except (ValueError, struct.error, IndexError, OverflowError) as error:
+            raise HostSideError(f"a module cannot be read: {str(error)[:400]}") from None
+        sizes = {name: tuple(size for _, size in entry.params) for name, entry in entries.items()}
+        if text is not None:
+            if missing := set(entries) - set(ptx_entries(text)):
+                raise HostSideError(f"the PTX of a module has no kernel {min(missing)[:200]}")
+            check_sizes(sizes, text)
+        registers = {name: entry.registers for name, entry in entries.items() if entry.registers is not None}
+        self._modules.append((ModuleImage(cubin=image, ptx=text, param_sizes=sizes, registers=registers), entries))
+        self._known[image, ptx] = len(self._modules) - 1
+        return len(self._modules) - 1
+
+    def launch(
+        self,
+        module: int,
+        kernel: str,
+        *,
+        grid: Dim3,
+        block: Dim3,
+        cluster: Dim3,
+        dynamic_smem: int,
+        stream: int,
+        attributes: Mapping[int, bytes],
+        params: Sequence[bytes],
+    ) -> Launch:
+        """Return a launch. Raises HostSideError (LaunchRejectedError): a driver would refuse it."""
+        image, entries = self._modules[module] if module < len(self._modules) else (None, {})
+        entry = entries.get(kernel)
+        if image is None or entry is None:
+            raise HostSideError(f"a launch of {kernel[:200]}, which is in no loaded module")
+        sizes = [size for _, size in entry.params]
+        if [len(param) for param in params] != sizes:
+            raise HostSideError(f"a launch of {kernel[:200]} with parameters of {[len(p) for p in params][:64]} bytes")
+        launch = Launch(
+            kernel=kernel,
+            grid=grid,
+            block=block,
+            cluster=cluster,
+            dynamic_smem=dynamic_smem,
+            stream=stream,
+            params=tuple(params),
+            attributes=attributes,
+            module=image,
+            ordinal=self._launched,
+        )
+        # The kernel's process has checked it against the attributes that it set; no attribute permits more than these.
+        check_launch(launch, entry, self._device, reserved=self._device.smem_per_block_optin, portable=False)
+        self._launched += 1
+        return launch
