@@ -17,6 +17,7 @@ TOPICS = (
     "proofs",
     "ci",
     "settings",
+    "sandbox",
     "evidence",
     "reported",
     "mutants",

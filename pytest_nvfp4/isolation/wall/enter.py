@@ -12,6 +12,7 @@ from pytest_nvfp4.isolation import limits
 from pytest_nvfp4.isolation.process_tree import ancestors
 from pytest_nvfp4.isolation.wall import files, landlock, libc, privileges, seccomp
 from pytest_nvfp4.isolation.wall.description import NAMESPACES, Part, Wall, WallError
+from pytest_nvfp4.sandbox_mode import INSIDE_VARIABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ def enter(wall: Wall, around: Surroundings | None = None) -> dict[Part, str]:
     )
     if wall.mode == "off":
         return {}
+    os.environ[INSIDE_VARIABLE] = "1"
     around = around or Surroundings(dict.fromkeys(NAMESPACES, "this process is in those of its parent"))
     missing = {part: reason for part, reason in around.missing.items() if part in wall.parts}
     inside = Part.PROCESSES in wall.parts and Part.PROCESSES not in missing

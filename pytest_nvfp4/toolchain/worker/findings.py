@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import linecache
 import re
+import socket
+import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.sandbox_mode import inside
 
 _COMPILER = re.compile(r"cutlass/base_dsl/(?:dsl|compiler)\.py$")
 _EXECUTOR = re.compile(r"cutlass/(?:base_dsl|cutlass_dsl)/\w*jit_executor\.py$")
@@ -15,6 +20,9 @@ _EXECUTOR = re.compile(r"cutlass/(?:base_dsl|cutlass_dsl)/\w*jit_executor\.py$")
 _LOCATION = re.compile(r"""(?:-->\s+|\(")(?P<file>/[^"\n]*?)"?:(?P<line>\d+)(?::\d+)?""")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_TEMPORARY = "the folder for temporary files"
+_READABLE = "the setting `readable` of its [[tool.pytest_nvfp4.kernel]] opens others (`nvfp4 guide sandbox`)"
+_NETWORK = "the setting `network = true` of its [[tool.pytest_nvfp4.kernel]] opens the network (`nvfp4 guide sandbox`)"
 _MOST = 8000
 """Largest number of characters of an error message; a kernel may raise megabytes."""
 
@@ -87,6 +95,31 @@ def in_compile(error: BaseException) -> bool:
     )
 
 
+def _refusal(error: BaseException) -> str:
+    """Return what the sandbox may have refused, and the setting that permits it; empty for another error."""
+    if not inside():
+        return ""
+    for link in _chain(error):
+        if isinstance(link, ModuleNotFoundError) and link.name:
+            parts = link.name.split(".")
+            for folder in map(Path, sys.path):
+                place = folder.joinpath(*parts)
+                if place.is_dir() or place.with_name(f"{place.name}.py").is_file():
+                    return f"{place} exists and is not among the kernel's own files; {_READABLE}"
+        if not isinstance(link, OSError):
+            continue
+        if link.errno == errno.EACCES and link.filename is not None:
+            return (
+                f"a kernel in the sandbox reads its own files and writes below its working directory and {_TEMPORARY}; "
+                f"{_READABLE}"
+            )
+        if link.errno == errno.EPERM and link.filename is None:
+            return f"the sandbox refuses this call; {_NETWORK}"
+        if isinstance(link, socket.gaierror):
+            return f"the sandbox has no network; {_NETWORK}"
+    return ""
+
+
 def from_exception(
     kind: str, what: str, error: BaseException, watched: Callable[[str], bool], *, hint: str = ""
 ) -> Finding:
@@ -100,6 +133,6 @@ def from_exception(
         return Finding("exit", message, file=file, line=line, text=text or None)
     detail = _plain("".join(traceback.format_exception(error))[-20_000:])
     message = f"{what}: {'out of memory' if kind == 'memory' else described(error)}"
-    if hint:
+    if hint := "\n".join(filter(None, (hint, _refusal(error)))):
         message = f"{message}\n{hint}"
     return Finding(kind, message, file=file, line=line, text=text or None, detail=detail)
