@@ -88,6 +88,8 @@ def test_without_a_file_everything_is_default(tmp_path: Path) -> None:
         ("[[tool.pytest_nvfp4.kernel]]\npath = 'x'\nname = 'a b'", "name = 'a b'"),
         ("[[tool.pytest_nvfp4.kernel]]\npath = 'x'\nproblems = ['nope']", "no problem is called 'nope'"),
         ("[[tool.pytest_nvfp4.kernel]]\npath = 'x'\ncompile_options = []", "unknown key 'compile_options'"),
+        ("[tool.pytest_nvfp4]\nnetwork = 'on'", "network = 'on'.* true or false is expected"),
+        ("[tool.pytest_nvfp4]\nreadable = ['nowhere']", "readable = '.*nowhere'.* there is no such file or folder"),
         ("[tool.pytest_nvfp4]\nside-stream = 'on'", "side-stream = 'on'.* true or false is expected"),
     ],
 )
@@ -95,6 +97,13 @@ def test_mistakes_are_named_with_file_and_value(tmp_path: Path, text: str, word:
     with pytest.raises(SettingsError, match=word) as error:
         load(project(tmp_path, text))
     assert str(tmp_path / "pyproject.toml") in str(error.value)
+
+
+def test_what_a_kernel_may_read_is_relative_to_the_settings(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    text = "[tool.pytest_nvfp4]\nreadable = ['data']\n[[tool.pytest_nvfp4.kernel]]\npath = 'k.py'\nnetwork = true"
+    (kernel,) = load(project(tmp_path, text)).for_kernel(tmp_path / "k.py")
+    assert (kernel.readable, kernel.network) == ((str(tmp_path / "data"),), True)
 
 
 @pytest.mark.parametrize(

@@ -197,10 +197,12 @@ def _snapshots(config: pytest.Config) -> Path:
 
 def _sandbox(config: pytest.Config) -> Mode:
     given = config.getoption("--nvfp4-sandbox") or config.getini("nvfp4_sandbox")
+    if given and given not in MODES:
+        raise pytest.UsageError(f"ini nvfp4_sandbox = {given!r} must be one of {', '.join(MODES)}")
     try:
         return mode_from({MODE_VARIABLE: given} if given else os.environ)
     except ValueError as error:
-        raise pytest.UsageError(f"ini nvfp4_sandbox = {given!r}: {error}" if given else str(error)) from error
+        raise pytest.UsageError(str(error)) from error
 
 
 def _entry(config: pytest.Config) -> str | None:

@@ -23,6 +23,7 @@ USAGE = int(pytest.ExitCode.USAGE_ERROR)
         (("--nvfp4-timeout=nan",), "--nvfp4-timeout nan must be more than zero seconds"),
         (("--nvfp4-html=.",), "is a folder: name the file to write"),
         (("--nvfp4-md=k.py/report.md",), "k.py is a file"),
+        (("-o", "nvfp4_sandbox=soon"), "ini nvfp4_sandbox = 'soon' must be one of auto, require, off"),
         (("-o", "nvfp4_timeout=soon"), "ini nvfp4_timeout is not a number of seconds"),
         (("-o", "nvfp4_timeout=-1"), "ini nvfp4_timeout = -1 must be more than zero seconds"),
         (("-o", "nvfp4_fail_on=bad"), "ini nvfp4_fail_on = 'bad' must be one of cosmetic, renested"),

@@ -1,0 +1,104 @@
+"""The parts of the sandbox are named with the way to get them, and where it refuses, the setting is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.isolation.wall import Part, Wall
+from pytest_nvfp4.sandbox_mode import INSIDE_VARIABLE, MODE_VARIABLE, mode_from
+from pytest_nvfp4.toolchain.own_files import own_files
+from pytest_nvfp4.toolchain.sandbox import Sandbox, SandboxError
+from pytest_nvfp4.toolchain.worker.findings import from_exception
+
+from .conftest import TraceIt
+
+NOT_PERMITTED = {
+    Part.PROCESSES: "no user namespace (Operation not permitted)",
+    Part.LANDLOCK: "Function not implemented",
+}
+
+
+def test_what_is_missing_and_required_is_named_with_a_way_out() -> None:
+    Sandbox(7, {}).require()
+    with pytest.raises(SandboxError, match="lacks parts") as raised:
+        Sandbox(0, NOT_PERMITTED).require()
+    for part, reason in NOT_PERMITTED.items():
+        assert f"  {part} ({reason}): " in str(raised.value)
+    assert "Linux 5.13" in str(raised.value)
+
+
+def test_the_line_of_the_header_names_all_parts() -> None:
+    assert Sandbox(7, {}).describe() == "sandbox landlock 7, seccomp, privileges, processes, network, ipc, mounts"
+    missing = Sandbox(0, NOT_PERMITTED).describe()
+    assert missing.endswith("; missing: processes, landlock (nvfp4 doctor)")
+    assert Sandbox(0, dict.fromkeys(Part, "no")).describe().startswith("sandbox of limits alone; missing: ")
+
+
+def test_a_mode_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert mode_from({}) == "auto"
+    monkeypatch.setenv(MODE_VARIABLE, "of")
+    with pytest.raises(ValueError, match="NVFP4_SANDBOX=of is none of auto, require, off"):
+        _ = Wall(folder="/").variables
+
+
+def raised(source: str) -> BaseException:
+    try:
+        exec(source)
+    except BaseException as error:
+        return error
+    raise AssertionError(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "setting"),
+    [
+        ("raise PermissionError(13, 'Permission denied', '/home/me/table')", "`readable`"),
+        ("raise PermissionError(1, 'Operation not permitted')", "`network = true`"),
+        ("import socket; raise socket.gaierror(-3, 'Temporary failure in name resolution')", "`network = true`"),
+        ("raise ModuleNotFoundError('no', name='tests.isolation')", "`readable`"),
+        ("raise ModuleNotFoundError('no', name='there_is_none')", ""),
+        ("raise FileNotFoundError(2, 'No such file', '/home/me/table')", ""),
+        ("raise ValueError", ""),
+    ],
+)
+def test_a_finding_names_the_setting(source: str, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = raised(source)
+    plain = from_exception("run", "it failed", error, lambda _: False).message
+    assert "nvfp4 guide sandbox" not in plain
+    monkeypatch.setenv(INSIDE_VARIABLE, "1")
+    hinted = from_exception("run", "it failed", error, lambda _: False).message
+    assert setting in hinted
+    assert ("nvfp4 guide sandbox" in hinted) == bool(setting)
+
+
+def test_a_kernel_s_own_files_are_what_it_imports_and_what_lies_beside_it(tmp_path: Path) -> None:
+    for name in (
+        *("kernels/k.py", "kernels/table.bin", "kernels/.env", "kernels/deep/data.bin", "kernels/helper.py"),
+        *("library/__init__.py", "library/used.py", "library/constants.json", "library/inner/far.py"),
+        *("other.py", "secret.txt", "snapshots/k.txt", ".git/config"),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    kernel = tmp_path / "kernels/k.py"
+    kernel.write_text("import helper\nfrom library import used\nimport torch.nn\n")
+    (tmp_path / "kernels/helper.py").write_text("def late():\n    from library.inner import far\n")
+    own = own_files(kernel, None, roots=[tmp_path])
+    assert {os.path.relpath(path, tmp_path) for path in own.files} == {
+        *("kernels/k.py", "kernels/table.bin", "kernels/helper.py"),
+        *("library/__init__.py", "library/used.py", "library/constants.json", "library/inner/far.py"),
+    }
+
+
+def test_a_compile_reads_what_settings_name_and_nothing_else_of_the_user(trace_it: TraceIt, tmp_path: Path) -> None:
+    table = tmp_path / "elsewhere" / "table"
+    table.parent.mkdir()
+    table.write_text("of the user")
+    source = f"raise RuntimeError(open({str(table)!r}).read())\nimport cutlass\n"
+    (refused,) = trace_it(source).errors
+    assert "PermissionError" in refused.message
+    assert "`readable`" in refused.message
+    (read,) = trace_it(source, readable=(str(table.parent),)).errors
+    assert "RuntimeError: of the user" in read.message
