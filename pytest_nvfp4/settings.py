@@ -369,7 +369,7 @@ def load(root: Path, *, file: Path | None = None) -> Settings:
         return Settings(root)
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError also for an integer of 5,000 digits
         raise SettingsError(f"{path}: cannot be read as TOML: {error}") from error
     return parse(data, file=path)
 
