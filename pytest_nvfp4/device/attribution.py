@@ -67,7 +67,7 @@ class GroupAttribution(Model):
         elements: Number of elements, m * n.
         written: The requests that wrote it.
         computed: The operators of torch that computed something from inputs.
-        host: What the host sent after a read.
+        host: What the host sent after a read, the latest first.
     """
 
     group: _Count

@@ -16,6 +16,8 @@ from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.numerics.judge import judge
 from pytest_nvfp4.problem import Problem
 
+_SENT = 3
+"""Requests that a finding lists."""
 ORIGIN = "origin"
 """Kind of the findings on what outputs descend from."""
 
@@ -31,7 +33,7 @@ def judge_origins(job: Job, report: CaseReport, *, folder: Path) -> list[Finding
         return []
     case = job.cases[report.case]
     found = attribution_findings(attribution, case.problem.problem(), torch_operators=job.kernel.torch_operators)
-    if not attribution.after_reads:
+    if found or not attribution.after_reads:
         return found
     try:
         wrong = _wrong_replay(job, report, folder)
@@ -139,16 +141,18 @@ def replay_finding(attribution: CallAttribution, *, wrong: str = "", unknown: st
     hosts = [(group.group, host) for group in attribution.groups for host in group.host]
     if not hosts or not (wrong or unknown):
         return None
-    group, first = hosts[0]
+    number = hosts[0][0]
+    own = [host for group, host in hosts if group == number][:_SENT]
+    sent = " and ".join(str(host.sent) for host in own)
     why = (
         f"the same requests give a wrong C on other inputs ({wrong}), so the host computed a part of it"
         if wrong
         else f"whether C depends on what the host read cannot be found out: {unknown}"
     )
     return _finding(
-        first.sent,
-        f"C of group {group} descends from what the host sent after it had read data that descend from the inputs: "
-        f"{first.read}, then {first.sent}; {why}. Compute C from device memory in the launched kernels",
+        own[0].sent,
+        f"C of group {number} descends from what the host sent after it had read data that descend from the inputs: "
+        f"{own[0].read}, then {sent}; {why}. Compute C from device memory in the launched kernels",
     )
 
 

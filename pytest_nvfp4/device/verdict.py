@@ -239,8 +239,9 @@ class Judge:
         verdict.findings.extend(dict.fromkeys(reported))
         if not calls and not reported:
             verdict.findings.append(Finding("internal", "the device returned no output for this case"))
-        origins = [finding for report in reports for finding in judge_origins(job, report, folder=planned.folder)]
-        verdict.findings.extend(dict.fromkeys(origins))
+        if not any(finding.severity == "error" for finding in verdict.findings):  # a wrong C needs no author
+            origins = [finding for report in reports for finding in judge_origins(job, report, folder=planned.folder)]
+            verdict.findings.extend(dict.fromkeys(origins))
         verdict.written_by = next((one.attribution.summary for one in reports if one.attribution is not None), "")
         for report in reports:
             if report.inputs_before != report.inputs_after:

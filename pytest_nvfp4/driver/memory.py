@@ -25,12 +25,22 @@ class DeviceMemory(Protocol):
     def free(self, address: int) -> None:
         """Free a block; null is allowed. Raises HostSideError for an address that is no allocated block."""
 
+    def retire(self, address: int) -> None:
+        """Free a block, and keep its bytes until ``drop``. Raises HostSideError like ``free``."""
+
+    def revive(self, address: int) -> None:
+        """Make a retired block live again."""
+
+    def drop(self, address: int) -> None:
+        """Release the bytes of a retired block."""
+
 
 class HostBlocks:
     """Blocks of heap memory."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, ctypes.Array[ctypes.c_char]] = {}
+        self._retired: dict[int, ctypes.Array[ctypes.c_char]] = {}
 
     def allocate(self, size: int) -> int:
         """See ``DeviceMemory``."""
@@ -42,5 +52,21 @@ class HostBlocks:
 
     def free(self, address: int) -> None:
         """See ``DeviceMemory``."""
-        if address and self._blocks.pop(address, None) is None:
+        if address:
+            self.retire(address)
+            self.drop(address)
+
+    def retire(self, address: int) -> None:
+        """See ``DeviceMemory``."""
+        block = self._blocks.pop(address, None)
+        if block is None:
             raise HostSideError(f"free of {address:#x}, which is not a live device allocation: freed twice?")
+        self._retired[address] = block
+
+    def revive(self, address: int) -> None:
+        """See ``DeviceMemory``."""
+        self._blocks[address] = self._retired.pop(address)
+
+    def drop(self, address: int) -> None:
+        """See ``DeviceMemory``."""
+        del self._retired[address]

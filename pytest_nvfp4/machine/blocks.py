@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import bisect
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -51,9 +52,18 @@ class Blocks:
         self._blocks: dict[int, Block] = {}
         self._kept: set[int] = set()
         self._starts: list[int] = []
+        self._journal: list[Block] | None = None
+        """Blocks allocated since ``keep_freed``, in order; None if they are not recorded."""
+        self._freed: list[Block] = []
+        self._freed_most = 0
+        self._script: Iterator[Block] | None = None
+        """While requests are repeated, the blocks that their allocations return."""
+        self.dropped = False
 
     def allocate(self, size: int, *, owned: bool = True) -> Block:
         """Allocate a block. Raises MemoryError: beyond the limits."""
+        if self._script is not None:
+            return self._repeat(size)
         if len(self._blocks) >= _MOST_BLOCKS:
             raise MemoryError(f"{_MOST_BLOCKS} live device allocations; free some")
         taken = size if size < _SPARSE else 0
@@ -65,25 +75,37 @@ class Blocks:
         buffer = (ctypes.c_char * max(size, 1)).from_address(address)
         block = Block(address, size, owned, torch.frombuffer(buffer, dtype=torch.uint8)[:size])
         self._used += taken
-        self._blocks[address] = block
-        bisect.insort(self._starts, address)
+        self._add(block)
+        if self._journal is not None:
+            self._journal.append(block)
         return block
+
+    def _add(self, block: Block) -> None:
+        self._blocks[block.address] = block
+        bisect.insort(self._starts, block.address)
+
+    def _remove(self, block: Block) -> None:
+        del self._blocks[block.address]
+        self._starts.pop(bisect.bisect_left(self._starts, block.address))
 
     def free(self, address: int) -> None:
         """Free a block of the kernel's process; null is allowed. Raises HostSideError."""
-        if not address:
-            return
-        if address in self._kept:
+        if not address or address in self._kept or self._script is not None:
             return
         block = self._blocks.get(address)
         if block is None:
             raise HostSideError(f"free of {address:#x}, which is not a live device allocation: freed twice?")
         if not block.owned:
             raise HostSideError(f"free of {address:#x}, which is a tensor of the caller")
-        del self._blocks[address]
-        self._starts.pop(bisect.bisect_left(self._starts, address))
+        self._remove(block)
         self._used -= block.size if block.size < _SPARSE else 0
-        self._memory.free(address)
+        if self._journal is not None and not self.dropped:
+            self._memory.retire(address)
+            self._freed.append(block)
+            self._freed_most -= block.size
+            self.dropped = self._freed_most < 0
+        else:
+            self._memory.free(address)
 
     def keep(self, address: int) -> None:
         """Let the block that starts at an address live to the end: a later free of it does nothing."""
@@ -93,6 +115,40 @@ class Blocks:
     def kept(self, address: int) -> bool:
         """Return whether the block that starts at an address lives to the end."""
         return address in self._kept
+
+    # ---- repeated requests ---------------------------------------------------------------------------------------
+
+    def keep_freed(self, *, most: int) -> None:
+        """Keep the memory of blocks that are freed from now on, up to a number of bytes, and record new blocks."""
+        self._journal, self._freed_most, self.dropped = [], most, False
+
+    def drop_freed(self) -> None:
+        """Free the memory that was kept, and keep no more."""
+        for block in self._freed:
+            self._memory.drop(block.address)
+        self._journal, self._freed, self.dropped = None, [], False
+
+    @contextmanager
+    def repeated(self) -> Iterator[None]:
+        """Make freed blocks live again, return recorded blocks for allocations, and free nothing."""
+        for block in self._freed:
+            self._memory.revive(block.address)
+            self._add(block)
+        self._script = iter(self._journal or ())
+        try:
+            yield
+        finally:
+            self._script = None
+            for block in self._freed:
+                self._remove(block)
+                self._memory.retire(block.address)
+
+    def _repeat(self, size: int) -> Block:
+        assert self._script is not None
+        block = next((block for block in self._script if block.owned), None)
+        if block is None or block.size != size:
+            raise HostSideError(f"a repeated request allocates {size} bytes, unlike the first time")
+        return block
 
     def within(self, address: int, size: int, *, what: str) -> Block:
         """Return the block that holds bytes [address, address + size). Raises HostSideError."""

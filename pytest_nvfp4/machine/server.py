@@ -23,7 +23,7 @@ from pytest_nvfp4.machine.blocks import Block, Blocks
 from pytest_nvfp4.machine.fields import HANDLE, Fields
 from pytest_nvfp4.machine.modules import Modules
 from pytest_nvfp4.machine.requests import Executed, Kind, NoObserver, Observer
-from pytest_nvfp4.machine.torch_effects import extent, report
+from pytest_nvfp4.machine.torch_effects import effects, extent, report, reveals
 from pytest_nvfp4.machine.values import Decoder, device_fields, host_bytes
 from pytest_nvfp4.machine.wire import Blob, Message, WireError
 
@@ -31,6 +31,8 @@ _MOST_GRAPHS: Final = 4096
 _MOST_CAPTURED: Final = 1 << 20
 _MOST_STREAMS: Final = 1 << 16
 _MOST_SIZE: Final = 1 << 46
+_NUMBER_BYTES: Final = 8
+"""Bytes that count as returned to the kernel's process with a number or a shape that depends on data."""
 
 Answer = tuple[dict[str, Any], list[Blob]]
 
@@ -143,15 +145,19 @@ class Server:
                 int(tensor.storage_offset()),
             )
 
-        ran = operators.run(
-            func,
-            args,
-            kwargs,
-            on_device=decoder.on_device,
-            place=place,
-            generator=generator,
-            most=self.largest,
-        )
+        try:
+            ran = operators.run(
+                func,
+                args,
+                kwargs,
+                on_device=decoder.on_device,
+                place=place,
+                generator=generator,
+                most=self.largest,
+            )
+        except Exception:
+            self._failed(func, args, kwargs, decoder, fields.message.blobs)
+            raise
         if ran.effects is not None:
             report(self.streams, func, ran.effects)
         arguments = {id(tensor): at for at, tensor in enumerate(decoder.tensors)}
@@ -177,7 +183,9 @@ class Server:
             return {"tensor": description}
 
         result = encoded(ran.result)
-        to_host = sum(len(blob) for blob in blobs) or int(not ran.on_device and ran.result is not None)
+        to_host = sum(len(blob) for blob in blobs)
+        if decoder.on_device and reveals(func, args, kwargs, ran.result, on_device=decoder.on_device):
+            to_host += _NUMBER_BYTES
         written = _written_hosts(func, args, kwargs, decoder)
         changed = []
         for at, tensor in written:
@@ -188,18 +196,40 @@ class Server:
         if generator is not None or decoder.generators:
             after = len(blobs)
             blobs.append(host_bytes(decoder.generators[-1].get_state())[1])
-        if ran.effects is not None or places:
+        if ran.effects is not None or places or to_host:
             done = ran.effects
+            reads = done.reads if done is not None else self._operands(decoder) if to_host else ()
             self._observe(
                 Kind.OPERATOR,
                 f"torch's {func._schema.name.removeprefix('aten::')}",
-                reads=done.reads if done is not None else (),
+                reads=reads,
                 writes=done.writes if done is not None else (),
                 from_host=[blob for blob in fields.message.blobs if len(blob)],
                 to_host=to_host,
                 operator=func._schema.name,
             )
         return {"result": result, "changed": changed, "generator": after}, blobs
+
+    def _failed(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], decoder: Decoder, blobs: Sequence[Blob]
+    ) -> None:
+        """Observe an operator that raised an error: it may have written, and its error may tell what it read."""
+        done = effects(func, args, kwargs, on_device=decoder.on_device, fresh=())
+        if decoder.on_device:
+            self._observe(
+                Kind.OPERATOR,
+                f"torch's {func._schema.name.removeprefix('aten::')}",
+                reads=self._operands(decoder),
+                writes=done.writes if done is not None else (),
+                from_host=[blob for blob in blobs if len(blob)],
+                to_host=_NUMBER_BYTES,
+                operator=func._schema.name,
+            )
+
+    @staticmethod
+    def _operands(decoder: Decoder) -> tuple[Extent, ...]:
+        """Return the extents of the device tensors among an operator's arguments."""
+        return tuple(extent(tensor) for tensor in decoder.tensors if id(tensor) in decoder.on_device and tensor.numel())
 
     def _read(self, fields: Fields) -> Answer:
         tensor = Decoder((), self.blocks.tensor).decode({"tensor": fields.array("tensor")})

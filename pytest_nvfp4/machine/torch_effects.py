@@ -69,6 +69,18 @@ def report(streams: Streams, func: Any, done: Effects) -> None:
     streams.work(f"torch's {name}", reads=done.reads, writes=done.writes, waits=done.waits)
 
 
+def reveals(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, *, on_device: Collection[int]) -> bool:
+    """Return whether a result of an operator on the device tells the host of data: a number, or a shape."""
+    if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
+        return True
+    if any(not isinstance(leaf, torch.Tensor) and leaf is not None for leaf in tree_leaves(result)):
+        return True
+    if func._schema.name not in _INDEXED:
+        return False
+    indices = [leaf for leaf in tree_leaves(args[1] if len(args) > 1 else kwargs) if isinstance(leaf, torch.Tensor)]
+    return any(index.dtype in _MASKS and id(index) in on_device for index in indices)
+
+
 def _waits(func: Any, args: Sequence[Any], kwargs: dict[str, Any], on_device: Collection[int]) -> bool:
     """Return whether the host waits for the stream.
 

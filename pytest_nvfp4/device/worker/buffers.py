@@ -79,6 +79,17 @@ class GroupBuffers:
             memory.write(region.address - region.offset, bytes([byte]) * region.offset + data)
         memory.write(self.c.address, group.c_buffer().tobytes())
 
+    def overwrite(self, memory: DeviceMemory, group: GroupInput) -> None:
+        """Write other inputs of the same sizes and poison C; the inputs of the call remain known."""
+        own = self._group
+        self.fill(memory, group)
+        self._group = own
+
+    def c_bits(self, memory: DeviceMemory) -> bytes:
+        """Return the fp16 bits of C without its guard rows, row-major."""
+        top, size = self.rows_before * self.columns * 2, self._group.group.m * self.columns * 2
+        return self.read_c(memory)[top : top + size]
+
     @property
     def inputs(self) -> tuple[Region, ...]:
         """The buffers of A, B, SFA and SFB."""

@@ -129,6 +129,7 @@ class MachineWorker:
 
     def _start(self) -> tuple[KernelProcess, Simulation]:
         """Start the simulator, and let it execute the requests of the kernel's process."""
+        from pytest_nvfp4.device.worker.attributing import Attributor
         from pytest_nvfp4.device.worker.kernel_process import KernelProcess
         from pytest_nvfp4.device.worker.simulation import Simulation
         from pytest_nvfp4.device.worker.simulator import SimulatorSettings, new_session
@@ -153,7 +154,8 @@ class MachineWorker:
         assert session.streams is not None
         server = Server(session.machine.model, session.memory, session.streams, session.launch, most=job.memory_bytes)
         kernel = KernelProcess(self._forked, server, session, violated=self._broken)
-        return kernel, Simulation(session, folder=self._folder, simulating=simulating)
+        attributor = Attributor(session, server) if job.action == "verify" else None
+        return kernel, Simulation(session, folder=self._folder, simulating=simulating, attributor=attributor)
 
     def _import_kernel(self, kernel: KernelProcess, spec: KernelSpec) -> None:
         self._events.stage("import kernel")

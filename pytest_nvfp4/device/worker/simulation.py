@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_nvfp4.device.job import Simulating
+from pytest_nvfp4.device.worker.attributing import Attributor
 from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers, Region
 from pytest_nvfp4.device.worker.call_recorder import CallRecorder, WatchedOutput
 from pytest_nvfp4.device.worker.late_caller import LateCaller
@@ -41,9 +42,17 @@ class Simulation:
         session: The device.
         folder: Folder for recorded files.
         simulating: Settings for the record of each call; None to collect findings only.
+        attributor: Attributes the outputs of calls; None if nobody asks who wrote them.
     """
 
-    def __init__(self, session: Session, *, folder: Path, simulating: Simulating | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        *,
+        folder: Path,
+        simulating: Simulating | None = None,
+        attributor: Attributor | None = None,
+    ) -> None:
         settings = simulating or Simulating()
         self.session = session
         self._launch_only = frozenset(settings.launch_only)
@@ -52,6 +61,7 @@ class Simulation:
         self._before = 0
         self._provenance = settings.provenance
         self._operands: OperandJudge | None = None
+        self.attributor = attributor
         self._recorder = None if simulating is None else CallRecorder(self.session, folder, simulating)
 
     def inputs(self, inputs: ProblemInput) -> ProblemInput:
@@ -72,6 +82,8 @@ class Simulation:
         """
         self.session.launch_only = case in self._launch_only
         self._name(slot, inputs)
+        if self.attributor is not None:
+            self.attributor.begin(slot, self._outputs)
         with self._watched(findings), self._called(slot):
             yield
 
@@ -120,6 +132,8 @@ class Simulation:
     def returned(self, returned: Sequence[Returned]) -> None:
         """Register what the call returned, which is read like C."""
         self._results += [extent(one.tensor) for one in returned if one.tensor is not None]
+        own = {group for group, one in enumerate(returned) if one.tensor is not None}
+        self._outputs = [output for output in self._outputs if output.group not in own]  # C itself may stay unwritten
 
     @contextmanager
     def exercise(self, findings: list[Finding]) -> Iterator[None]:

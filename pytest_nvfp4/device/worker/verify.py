@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.call_plan import PlannedCall, Sizes, plan_calls
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec
+from pytest_nvfp4.device.worker.attributing import write_outputs
 from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.called_kernel import CalledKernel
 from pytest_nvfp4.device.worker.events import Events
@@ -56,14 +57,16 @@ class CallRunner:
         self._simulation = simulation
         self._memory = memory
         self._events = events
+        self._folder = folder
         self._sender = OutputSender(memory, events, folder)
         self._outputs = True
+        self._job: Job | None = None
         self._spec: KernelSpec | None = None
         self._overwritten: set[tuple[int, int, int]] = set()
 
     def run(self, job: Job) -> None:
         """Make every planned call; read the outputs again after later calls, and once the device is idle."""
-        self._spec = job.kernel
+        self._job, self._spec = job, job.kernel
         self._outputs = job.action != "simulate" or job.simulating.outputs
         if job.action == "simulate":
             plan = [PlannedCall(case) for case in range(len(job.cases))]
@@ -91,10 +94,11 @@ class CallRunner:
             if call.reuse is None:
                 slots[owner] = self._kernel.buffers(inputs, offset=call.offset)
             slot = slots[owner]
-            slot.fill(self._memory, inputs)
             if self._kernel.prepares and first:
                 self._events.stage(f"compile {case.problem.name}")
                 self._kernel.prepare(inputs.problem.sizes)
+            # The kernel's code runs only in the call between here and the look at the outputs.
+            slot.fill(self._memory, inputs)
             self._events.stage(f"call {position}: {case.problem.name}, {case.family}")
             sent = self._call(position, call, slot, inputs)
             made[owner] = _MadeCall(position, call.case, slot, sent)
@@ -155,8 +159,10 @@ class CallRunner:
         sent: list[SentOutput] = []
         if returned is not None and not stopped and self._outputs:
             sent = self._sender.send(returned, slot, call=position, case=call.case, inputs=None)
+        attributed = {} if returned is None or stopped else self._attributed(position, call, slot, returned)
         self._events.send(
             "case",
+            **attributed,
             call=position,
             case=call.case,
             inputs_before=before,
@@ -165,6 +171,26 @@ class CallRunner:
             findings=[finding.to_dict() for finding in findings],
         )
         return sent
+
+    def _attributed(
+        self, position: int, call: PlannedCall, slot: CallBuffers, returned: list[Returned]
+    ) -> dict[str, Any]:
+        """Return the fields of a report on who wrote the outputs; empty if that is unknown.
+
+        If the outputs may depend on what the host has read, the requests of the call are repeated on other inputs.
+        """
+        attributor = self._simulation.attributor if self._simulation is not None else None
+        if attributor is None or self._job is None or call.side_stream:
+            return {}  # the same case is called without a stream of the caller's, too
+        attribution = attributor.attribution(returned)
+        outputs: list[bytes] = []
+        if any(group["host"] for group in attribution["groups"]):
+            case = self._job.cases[call.case]
+            inputs = rotation.replayed_inputs(case, key=self._job.row_key, changed=call.changed)
+            attribution["not_replayed"], outputs = attributor.replayed(slot, inputs, returned, self._memory)
+        attributor.end()
+        replayed = write_outputs(self._folder, outputs, prefix=f"replay-{call.case}-{position}")
+        return {"attribution": attribution, "replayed": replayed}
 
     def _called(self, slot: CallBuffers, inputs: ProblemInput, *, on_side_stream: bool) -> list[Returned]:
         sizes = inputs.problem.sizes

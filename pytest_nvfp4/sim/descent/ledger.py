@@ -23,7 +23,8 @@ from pytest_nvfp4.sim.descent.origins import NOTHING, Held, HostRead, HostWrite,
 from pytest_nvfp4.sim.descent.ranges import Ranges, span
 from pytest_nvfp4.sim.memory.coverage import FIRST_REQUEST, NOBODY
 from pytest_nvfp4.sim.memory.globals import Region
-from pytest_nvfp4.sim.run.session import LaunchRecord, Session
+from pytest_nvfp4.sim.races.host_order import short_kernel
+from pytest_nvfp4.sim.run.session import Session
 
 
 class _Launched(NamedTuple):
@@ -61,8 +62,11 @@ class Ledger:
         self._ranges = Ranges()
         self._outputs: Sequence[Region] = ()
         self._launched: list[_Launched] = []
+        self._first = len(session.launches)
+        """Number of the first launch of this call."""
         self._requested: list[Written] = []
         self._read: HostRead | None = None
+        self._count = 0
 
     def begin(self, *, given: Sequence[Extent], outputs: Sequence[Region]) -> None:
         """Begin a call, whose inputs the judge has just written to ``given``.
@@ -71,6 +75,7 @@ class Ledger:
         """
         self._outputs = outputs
         self._launched, self._requested = [], []
+        self._first = len(self._session.launches)
         # Launches of earlier calls did none of this call's work.
         self._ranges.change(lambda held: replace(held, origins=replace(held.origins, launches=frozenset())))
         for extent in given:
@@ -81,13 +86,14 @@ class Ledger:
 
     def executed(self, request: Executed) -> None:
         """See ``machine.requests.Observer``."""
+        self._count += 1
         match request.kind:
             case Kind.ALLOCATE | Kind.FREE:
                 for extent in request.writes:
                     low, high, _ = span(extent)
                     self._ranges.clear(low, high)
             case Kind.LAUNCH:
-                self._launch(request, self._session.launches[-1])
+                self._launch(request)
             case _:
                 self._wrote(request)
         if request.to_host and any(held.origins.inputs for held in self._held(request.reads)):
@@ -99,7 +105,8 @@ class Ledger:
         """Return the origins of what the host sends with a request, which may depend on all that it has read."""
         if self._read is None:
             return NOTHING
-        return Origins(inputs=True, host=frozenset({HostWrite(request.what, request.line, self._read)}))
+        what = f"the launch of {short_kernel(request.what)}" if request.kind is Kind.LAUNCH else request.what
+        return Origins(host=frozenset({HostWrite(what, request.line, self._read, self._count)}))
 
     def _wrote(self, request: Executed) -> None:
         if not request.writes:
@@ -130,9 +137,11 @@ class Ledger:
                 if low < region.end and region.start < high:
                     _own(region, extent, number)
 
-    def _launch(self, request: Executed, record: LaunchRecord) -> None:
+    def _launch(self, request: Executed) -> None:
         number = len(self._session.launches) - 1
-        touched = record.touched
+        if number < self._first + len(self._launched):
+            return  # it was refused before it ran
+        touched = self._session.launches[number].touched
         read = [Extent(region.start, region.size) for region in touched.reads]
         writer = Writer("launch", request.what, request.line, number)
         sources = [held.origins for held in self._held(read)]

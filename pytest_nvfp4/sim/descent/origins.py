@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pytest_nvfp4.driver.user_line import UserLine
 
@@ -14,7 +14,7 @@ _MOST = 16
 """Requests of one kind that a summary names. Whether there is any, which decides, is not limited."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Writer:
     """Who wrote bytes.
 
@@ -31,7 +31,7 @@ class Writer:
     number: int = -1
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class HostRead:
     """A read by the host of bytes that descend from inputs."""
 
@@ -39,13 +39,14 @@ class HostRead:
     line: UserLine | None = None
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class HostWrite:
-    """What the host sent after such a read: bytes, scalars, parameters or code."""
+    """What the host sent after such a read: bytes, scalars, parameters or code; ``at`` is the number of the request."""
 
     what: str
     line: UserLine | None
     after: HostRead
+    at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,8 @@ class Origins:
             return other
         return Origins(
             inputs=self.inputs or other.inputs,
-            computed=bounded(self.computed | other.computed),
-            host=bounded(self.host | other.host),
+            computed=_bounded(self.computed | other.computed, key=repr),
+            host=_bounded(self.host | other.host, key=lambda write: -write.at),
             launches=self.launches | other.launches,
         )
 
@@ -87,9 +88,9 @@ def union(many: Iterable[Origins]) -> Origins:
     return reduce(Origins.__or__, many, NOTHING)
 
 
-def bounded(items: frozenset[_T]) -> frozenset[_T]:
-    """Return at most ``_MOST`` of the items, always the same ones."""
-    return items if len(items) <= _MOST else frozenset(sorted(items, key=repr)[:_MOST])
+def _bounded(items: frozenset[_T], *, key: Callable[[_T], Any]) -> frozenset[_T]:
+    """Return at most ``_MOST`` of the items, those with the lowest keys."""
+    return items if len(items) <= _MOST else frozenset(sorted(items, key=key)[:_MOST])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +102,4 @@ class Held:
 
     def __or__(self, other: Held) -> Held:
         """Return what it may hold after a write of some of its bytes."""
-        return Held(self.origins | other.origins, bounded(self.writers | other.writers))
+        return Held(self.origins | other.origins, _bounded(self.writers | other.writers, key=repr))

@@ -193,7 +193,7 @@ class HostOrder:
     def launched(self, launch: Launch, grid: Grid) -> None:
         """Add a launch that has run."""
         touched = grid.unit(LaunchRaces).touched()
-        what = f"{_LAUNCH}{_short(launch.kernel)}"
+        what = f"{_LAUNCH}{short_kernel(launch.kernel)}"
         self._streams.launched(what, launch.stream, lambda work: self._add(work, touched))
 
     @contextmanager
@@ -357,7 +357,7 @@ def _at(line: UserLine | None) -> Where | None:
     return Where(kernel="", source=Location(line.file, line.line, function=line.function))
 
 
-def _short(kernel: str) -> str:
+def short_kernel(kernel: str) -> str:
     """Return the user's name of a kernel, to which the DSL adds a prefix and the types of the arguments."""
     name = _ARGUMENTS.split(kernel.removeprefix(_PREFIX))[0]
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}..."

@@ -29,6 +29,7 @@ class SimulatedMemory:
         self._memory = memory
         self._arena = Arena(shared=True, room=room)
         self._regions: dict[int, Region] = {}
+        self._retired: dict[int, Region] = {}
         self._sizes: dict[int, int] = {}
         self._count = 0
         self.most = 1 << 46  # any
@@ -53,11 +54,25 @@ class SimulatedMemory:
         """Release an allocation; null is allowed. Raises HostSideError: no live allocation starts at the address."""
         if not address:
             return
+        self.retire(address)
+        self.drop(address)
+
+    def retire(self, address: int) -> None:
+        """Release an allocation like ``free``, and keep its bytes for ``revive`` until ``drop``."""
         region = self._regions.pop(address, None)
         if region is None:
             raise HostSideError(f"free of {address:#x}, which is not a live device allocation: freed twice?")
-        self._memory.freed.append(FreedMemory(address, self._sizes.pop(address), region.name))
+        self._memory.freed.append(FreedMemory(address, self._sizes[address], region.name))
         self._memory.remove(region)
+        self._retired[address] = region
+
+    def revive(self, address: int) -> None:
+        """Make a retired allocation live again."""
+        self._regions[address] = self._memory.add(self._retired.pop(address))
+
+    def drop(self, address: int) -> None:
+        """Free the bytes of a retired allocation."""
+        del self._retired[address], self._sizes[address]
         self._arena.free(address)
 
     def name(

@@ -90,7 +90,7 @@ def test_host_bytes_count_only_after_a_read_of_what_descends_from_inputs() -> No
     bench.begin()
     bench.launch(table, bench.out, at=13)
     found = {(write.what, write.line, write.after.line) for write in bench.one().origins.host}
-    assert found == {("cuMemcpyHtoD", line(12), line(11)), ("kernel", line(13), line(11))}
+    assert found == {("cuMemcpyHtoD", line(12), line(11)), ("the launch of kernel", line(13), line(11))}
 
 
 @pytest.mark.parametrize("name", ["mm", "_scaled_mm", "sum", "einsum", "unheard_of"])

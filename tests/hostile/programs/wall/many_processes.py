@@ -1,23 +1,23 @@
-"""Starts processes until it is refused: more than any kernel needs are not allowed.
+"""Forks children, which fork children, until it is refused.
 
 expected: contained or error or crashed
 """
 
 import os
-import signal
+import time
 
 from harness import breach
 from honest_gemm import compute
 
-made = []
+made = 0
 try:
-    for _ in range(6000):
-        made.append(os.posix_spawn("/bin/sleep", ["sleep", "60"], {}))
-    breach("6,000 processes")
+    for _ in range(20_000):
+        if os.fork() == 0:
+            time.sleep(30)
+            os._exit(0)
+        made += 1
+    breach("20,000 processes")
 except OSError as error:
-    print("refused after", len(made), error)
-for child in made:
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    print("refused after", made, error)
 
 custom_kernel = compute

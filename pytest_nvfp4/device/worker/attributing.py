@@ -1,0 +1,143 @@
+"""Who wrote the outputs of each call and what they descend from, in the form of a report (``device.attribution``)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_nvfp4.device.attribution import MOST
+from pytest_nvfp4.device.worker.buffers import CallBuffers
+from pytest_nvfp4.device.worker.call_recorder import WatchedOutput
+from pytest_nvfp4.device.worker.memory import DeviceMemory
+from pytest_nvfp4.device.worker.returned_tensors import Returned, read_tensor
+from pytest_nvfp4.driver.streams import Extent
+from pytest_nvfp4.driver.user_line import UserLine
+from pytest_nvfp4.machine.request_log import Observers, RequestLog
+from pytest_nvfp4.machine.server import Server
+from pytest_nvfp4.machine.torch_effects import extent
+from pytest_nvfp4.numerics.inputs import ProblemInput
+from pytest_nvfp4.sim.descent.ledger import Ledger, Written
+from pytest_nvfp4.sim.races.host_order import short_kernel
+from pytest_nvfp4.sim.run.session import Session
+
+_CHARACTERS, _PATH_CHARACTERS = 300, 4096
+
+
+class Attributor:
+    """Attributes the outputs of calls to the requests of the kernel's process.
+
+    Args:
+        session: The device.
+        server: Executes the requests.
+    """
+
+    def __init__(self, session: Session, server: Server) -> None:
+        self._session = session
+        self._ledger = Ledger(session)
+        self._log = RequestLog(server)
+        self._outputs: Sequence[WatchedOutput] = ()
+        server.observer = Observers([self._ledger, self._log])
+
+    def begin(self, slot: CallBuffers, outputs: Sequence[WatchedOutput]) -> None:
+        """Begin a call, behind the writes of its inputs, with outputs whose owners are recorded."""
+        self._outputs = outputs
+        inputs = [extent(region.owner) for group in slot.groups for region in group.inputs]
+        self._ledger.begin(given=inputs, outputs=[output.region for output in outputs])
+        self._log.begin()
+
+    def attribution(self, returned: Sequence[Returned]) -> dict[str, Any]:
+        """Return the fields of the ``CallAttribution`` of the last call, given what it returned for each group."""
+        groups, launches = [], frozenset[int]()
+        for position, output in enumerate(self._outputs):
+            tensor = returned[output.group].tensor
+            written = self._ledger.written(position) if tensor is None else self._ledger.written_to(extent(tensor))
+            launches |= frozenset().union(*(one.origins.launches for one in written))
+            groups.append(_group(output, written))
+        return {
+            "groups": groups,
+            "kernels": len(launches),
+            "multiply_adds": self._ledger.multiply_adds(launches),
+            "not_replayed": "",
+        }
+
+    def replayed(
+        self, slot: CallBuffers, inputs: ProblemInput, returned: Sequence[Returned], memory: DeviceMemory
+    ) -> tuple[str, list[bytes]]:
+        """Repeat the requests of the last call on other inputs, and restore its memory.
+
+        Returns:
+            Why they were not repeated, empty if they were; and the fp16 bits of each group's C, row-major.
+        """
+        if self._log.incomplete:
+            return self._log.incomplete, []
+        launches, faults = len(self._session.launches), len(self._session.faults)
+        own = [one.tensor.untyped_storage() for one in returned if one.tensor is not None]
+        blocks = [*slot.extents(), *(Extent(storage.data_ptr(), storage.nbytes()) for storage in own)]
+        before = [(block, memory.read(block.address, block.size)) for block in blocks]
+        try:
+            for buffers, group in zip(slot.groups, inputs.groups, strict=True):
+                buffers.overwrite(memory, group)
+            self._log.repeat()
+            if len(self._session.faults) > faults:
+                return f"they stop with a fault on other inputs: {self._session.faults[faults].message}"[:1000], []
+            return "", [
+                buffers.c_bits(memory) if one.tensor is None else read_tensor(memory, one.tensor)
+                for buffers, one in zip(slot.groups, returned, strict=True)
+            ]
+        finally:
+            del self._session.launches[launches:], self._session.faults[faults:]
+            for block, data in before:
+                memory.write(block.address, data)
+
+    def end(self) -> None:
+        """Drop what was kept of the last call."""
+        self._log.end()
+
+
+def write_outputs(folder: Path, outputs: Sequence[bytes], *, prefix: str) -> list[dict[str, Any]]:
+    """Write outputs to files, and return the fields of their ``Blob``."""
+    blobs = []
+    for index, data in enumerate(outputs):
+        name = f"{prefix}-{index}.bin"
+        (folder / name).write_bytes(data)
+        blobs.append({"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "file": name})
+    return blobs
+
+
+def _group(output: WatchedOutput, written: Sequence[Written]) -> dict[str, Any]:
+    assert output.region.owner is not None
+    by = sorted((one for one in written if one.writer is not None), key=lambda one: one.writer.kind)  # type: ignore[union-attr]
+    latest = sorted({write for one in written for write in one.origins.host}, key=lambda write: -write.at)
+    sent = list({(write.what, write.line): write for write in reversed(latest)}.values())[::-1][:MOST]
+    computed = sorted({writer for one in written for writer in one.origins.computed}, key=repr)[:MOST]
+    return {
+        "group": output.group,
+        "elements": int(output.region.owner.size),
+        "written": [_written_by(one, output.columns) for one in by[:MOST]],
+        "computed": [_request(writer.name, writer.line) for writer in computed],
+        "host": [
+            {"sent": _request(write.what, write.line), "read": _request(write.after.what, write.after.line)}
+            for write in sent
+        ],
+    }
+
+
+def _written_by(written: Written, columns: int) -> dict[str, Any]:
+    assert written.writer is not None
+    elements = written.elements
+    writer = written.writer
+    name = short_kernel(writer.name) if writer.kind == "launch" else writer.name
+    fields: dict[str, Any] = {"kind": writer.kind, **_request(name, writer.line)}
+    if elements is None:
+        return fields
+    first, last = (tuple(map(int, np.divmod(elements[at], columns))) for at in (0, -1))
+    return fields | {"elements": int(elements.size), "first": first, "last": last}
+
+
+def _request(what: str, line: UserLine | None) -> dict[str, Any]:
+    place = {} if line is None else {"file": line.file[:_PATH_CHARACTERS], "line": max(0, line.line)}
+    return {"what": what[:_CHARACTERS], **place}

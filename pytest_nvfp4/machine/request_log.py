@@ -1,0 +1,88 @@
+"""The requests of a call, and their execution again on what device memory then holds.
+
+While requests are logged, blocks that the kernel's process frees keep their memory, so that a repetition finds every
+block at its address; addresses are part of what the host sends (parameters, tables of pointers).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Final
+
+from pytest_nvfp4.machine.requests import Executed, Kind, NoObserver, Observer
+from pytest_nvfp4.machine.server import Server
+from pytest_nvfp4.machine.wire import Message
+
+_MOST_REQUESTS: Final = 50_000
+_MOST_BYTES: Final = 1 << 30
+"""Bytes that logged requests bring, and bytes of freed blocks that are kept."""
+_REPEATED: Final = frozenset({Kind.ALLOCATE, Kind.OPERATOR, Kind.COPY, Kind.FILL, Kind.LAUNCH})
+
+
+class Observers:
+    """Several observers of executed requests, in order."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
+
+    def executed(self, request: Executed) -> None:
+        """See ``Observer``."""
+        for observer in self._observers:
+            observer.executed(request)
+
+
+class RequestLog:
+    """The requests since ``begin`` that change device memory; an observer of ``server``.
+
+    Attributes:
+        incomplete: Why they cannot be repeated; empty if they can.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._messages: list[Message] = []
+        self._bytes = 0
+        self.incomplete = ""
+
+    def begin(self) -> None:
+        """Begin a new log."""
+        self.end()
+        self._server.blocks.keep_freed(most=_MOST_BYTES)
+
+    def end(self) -> None:
+        """Drop the log, and the memory of blocks that were freed."""
+        self._messages, self._bytes, self.incomplete = [], 0, ""
+        self._server.blocks.drop_freed()
+
+    def executed(self, request: Executed) -> None:
+        """See ``Observer``."""
+        message = request.message
+        if message is None or request.kind not in _REPEATED or self.incomplete:
+            return
+        if self._messages and self._messages[-1] is message:
+            return  # a graph issues several launches
+        self._messages.append(message)
+        self._bytes += sum(map(len, message.blobs))
+        if len(self._messages) > _MOST_REQUESTS or self._bytes > _MOST_BYTES or self._server.blocks.dropped:
+            self.incomplete = (
+                f"the call made more than {_MOST_REQUESTS:,} requests, sent more than {_MOST_BYTES >> 20} MiB, or "
+                "freed more device memory than that"
+            )
+            self._messages = []
+            self._server.blocks.drop_freed()
+
+    def repeat(self) -> None:
+        """Execute the requests again, unobserved, with the same new blocks.
+
+        The error of a request is dropped, as the kernel's code may have done; the device records faults.
+        """
+        server, observer = self._server, self._server.observer
+        server.observer = NoObserver()
+        try:
+            with server.blocks.repeated():
+                for message in self._messages:
+                    with contextlib.suppress(Exception):
+                        server.execute(message)
+        finally:
+            server.observer = observer
