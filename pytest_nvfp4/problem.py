@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+_MOST = 2**31 - 1
+"""Largest extent; the contract passes sizes as 32-bit integers."""
 GPUMODE_SEED = 1111
 """Seed of GPU MODE's test cases."""
 
@@ -35,8 +37,10 @@ class Group:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ProblemError(f"{name} = {value!r} of group {self} is not an integer")
-            if value < least:
-                raise ProblemError(f"{name} = {value} of group {self} must be at least {least}")
+            if not least <= value <= _MOST:
+                limit = f"at least {least}" if value < least else f"at most {_MOST}"
+                shown = value if abs(value) <= 10**20 else f"a number of {value.bit_length()} bits"
+                raise ProblemError(f"{name} = {shown} of a group must be {limit}")
 
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k}" + (f"x{self.l}" if self.l != 1 else "")

@@ -38,9 +38,15 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.isolation.door.files import read_file, read_text
 from pytest_nvfp4.problem import Problem, ProblemError, parse_table, resolve
 
 DEFAULT_ARCH = "sm_100a"
+_MOST_BYTES = 16 << 20
+_MOST_GLOB = 1000
+_MOST_STARS = 10
+"""Stars of a glob; the time of a match grows with the length of a path to this power."""
 _ARCH = re.compile(r"sm_\d{2,3}[af]?")
 _NAME = re.compile(r"[A-Za-z0-9_.+-]*")
 
@@ -192,6 +198,14 @@ def _pattern(glob: str) -> re.Pattern[str]:
     return re.compile("".join(parts))
 
 
+def _is_glob(text: str) -> bool:
+    try:
+        _pattern(str(PurePosixPath(text)))
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return len(text) <= _MOST_GLOB and text.count("*") <= _MOST_STARS
+
+
 def _matches(relative: str, glob: str) -> bool:
     return _pattern(str(PurePosixPath(glob))).fullmatch(relative) is not None
 
@@ -268,7 +282,7 @@ def _share(value: object) -> float | None:
     """Return ``"5%"`` as 0.05 and ``"any"`` as infinity; None for another value."""
     if value == "any":
         return math.inf
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", value) if isinstance(value, str) else None
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*%", value) if isinstance(value, str) else None
     return float(match[1]) / 100 if match else None
 
 
@@ -342,8 +356,8 @@ def parse(data: Mapping[str, Any], *, file: Path) -> Settings:
         reader = _Reader(file, f"[[tool.pytest_nvfp4.kernel]] number {index + 1}", kernel)
         reader.check_keys(_KERNEL_KEYS)
         path = reader.text("path", _ANY, "a path or glob relative to this file is expected", None)
-        if path is None:
-            raise reader.fail("path", None, "a path or glob relative to this file is expected")
+        if path is None or not _is_glob(path):
+            raise reader.fail("path", path, "a path or glob relative to this file is expected")
         settings = replace(
             _kernel(reader, default, own, "problems"),
             name=reader.text("name", _NAME, "letters, digits, and . _ + - are expected", "") or "",
@@ -368,10 +382,18 @@ def load(root: Path, *, file: Path | None = None) -> Settings:
     if not path.is_file():
         return Settings(root)
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{path}: cannot be read as TOML: {error}") from error
+        data = tomllib.loads(read_text(path, source="it", most=_MOST_BYTES))
+    except (OSError, ValueError, RecursionError) as error:  # tomllib raises both for numbers and nesting without end
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise SettingsError(f"{path}: cannot be read as TOML: {reason}") from error
     return parse(data, file=path)
+
+
+def _names_this_package(pyproject: Path) -> bool:
+    try:
+        return b"pytest_nvfp4" in read_file(pyproject, source="it", most=_MOST_BYTES)
+    except (DoorError, OSError):
+        return False  # `load` reports it, if it is the file of this run
 
 
 def find_root(start: Path) -> Path:
@@ -386,7 +408,7 @@ def find_root(start: Path) -> Path:
     for candidate in (folder, *folder.parents):
         pyproject = candidate / "pyproject.toml"
         if pyproject.is_file():
-            if "pytest_nvfp4" in pyproject.read_text(encoding="utf-8", errors="replace"):
+            if _names_this_package(pyproject):
                 return candidate
             nearest = nearest or candidate
         elif (candidate / ".git").exists():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,40 @@ def test_the_root_is_the_nearest_folder_with_settings(tmp_path: Path) -> None:
     kernel = inner / "k.py"
     kernel.write_text("")
     assert find_root(kernel) == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = " + "[" * 100_000, "TOML"),
+        ("x = " + "{a=" * 5000, "TOML"),
+        ("x = " + "9" * 5000, "TOML"),
+        ('x = "\\ud800"', "TOML"),
+        ("[tool.pytest_nvfp4]\nproblems.p = { m = 1e999, n = 1, k = 1 }", "integer"),
+        ("[tool.pytest_nvfp4]\nproblems.p = { m = nan, n = 1, k = 1 }", "integer"),
+        ("[tool.pytest_nvfp4]\nproblems.p = { m = " + "9" * 4000 + ", n = 1, k = 1 }", "at most 2147483647"),
+        ("[tool.pytest_nvfp4]\nproblems.p = { m = -" + "9" * 4000 + ", n = 1, k = 1 }", "at least 0"),
+        ("[tool.pytest_nvfp4]\n" + 'cost-tolerance = { a = "' + "9" * 400 + '%" }', "share"),
+        ('[[tool.pytest_nvfp4.kernel]]\npath = "[z-a].py"', "glob"),
+        ('[[tool.pytest_nvfp4.kernel]]\npath = "' + "**/" * 40 + 'x.py"', "glob"),
+        ('[[tool.pytest_nvfp4.kernel]]\npath = "' + "a" * 5000 + '"', "glob"),
+    ],
+    ids=lambda value: value[:40],
+)
+def test_settings_that_would_hang_or_crash_are_one_error(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(SettingsError, match=words) as caught:
+        load(tmp_path)
+    assert str(caught.value).startswith(str(tmp_path / "pyproject.toml"))
+    assert len(str(caught.value)) < 6000
+
+
+def test_settings_are_read_from_plain_files_only(tmp_path: Path) -> None:
+    with (tmp_path / "pyproject.toml").open("wb") as file:
+        file.truncate(3 << 30)
+    with pytest.raises(SettingsError, match="3221225472 bytes"):
+        load(tmp_path)
+    assert find_root(tmp_path / "x") == tmp_path
+    (tmp_path / "pyproject.toml").unlink()
+    os.mkfifo(tmp_path / "pyproject.toml")
+    assert load(tmp_path).file is None

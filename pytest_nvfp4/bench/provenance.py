@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, Field
 
 from pytest_nvfp4.bench.roofline import columns
 from pytest_nvfp4.device.job import ProblemSpec
 from pytest_nvfp4.device.result import DeviceInfo, Measurement
+from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.isolation.door.fields import STRICT, Index, Microseconds, Name
+from pytest_nvfp4.isolation.door.models import validated
 from pytest_nvfp4.problem import Problem
 
 Aspect = Literal["device", "method", "l2", "dsl", "problem"]
@@ -42,20 +45,20 @@ class Provenance(BaseModel):
         roofline_percent: Floor over the median, in percent; None if the device has no floor.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = STRICT
 
     schema_version: Literal[1] = 1
     device: DeviceInfo
     problem: ProblemSpec
-    method: str
+    method: Name
     l2: Literal["cold", "warm"]
-    sets: int
-    clocks_mhz: tuple[int, ...] = ()
-    late_rounds: int = 0
+    sets: Index
+    clocks_mhz: Annotated[tuple[Index, ...], Field(max_length=1000)] = ()
+    late_rounds: Index = 0
     outside_stream: bool | None = None
-    host_us: float | None = None
-    call_us: float | None = None
-    kernel_sha256: str | None = None
+    host_us: Microseconds | None = None
+    call_us: Microseconds | None = None
+    kernel_sha256: Name | None = None
     tflops: float | None = None
     gbps: float | None = None
     roofline_percent: float | None = None
@@ -91,14 +94,10 @@ class Provenance(BaseModel):
             ProvenanceError: The entry does not have this version's schema.
         """
         try:
-            return cls.model_validate(data)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"]) or "it"
-            raise ProvenanceError(
-                f"its provenance cannot be read ({place}: {first['msg']}); another version of this plugin saved it, "
-                "or it was edited"
-            ) from error
+            return validated(cls, data, source="its provenance")
+        except DoorError as error:
+            reason = f"its provenance cannot be read: it {error.problem}"
+            raise ProvenanceError(f"{reason}; another version of this plugin saved it, or it was edited") from error
 
     @property
     def clock_mhz(self) -> float | None:

@@ -15,12 +15,15 @@ from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.subject import matching
 from pytest_nvfp4.cli.tracing import Traced
 from pytest_nvfp4.driver import cubin
+from pytest_nvfp4.isolation.door.files import read_file
+from pytest_nvfp4.isolation.door.json_values import read_json
 from pytest_nvfp4.toolchain import binaries, ptx
 from pytest_nvfp4.toolchain.trace import Trace
 
 Kind = Literal["ptx", "cubin", "sass", "mlir"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MANIFEST = "manifest.json"
+_MOST_MANIFEST = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,7 @@ def write(traced: Traced, found: list[Module], kinds: Iterable[Kind], folder: Pa
 def _listed(manifest: Path, stem: str) -> list[Path]:
     """Return the artifacts that a manifest lists for this kernel file; none if it is not a manifest of this command."""
     try:
-        data = json.loads(manifest.read_text(encoding="utf-8"))
+        data = read_json(read_file(manifest, source="it", most=_MOST_MANIFEST), source="it")
         names = [entry["name"] for entry in data["artifacts"]] if data["file"] == stem else []
     except (OSError, ValueError, KeyError, TypeError):
         return []

@@ -19,12 +19,15 @@ from filelock import FileLock, Timeout
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.isolation.door.files import read_file
+from pytest_nvfp4.isolation.door.json_values import read_json
 from pytest_nvfp4.toolchain.cache_contents import ENVIRONMENTS
 from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION, Toolchain
 
 _MARKER = "nvfp4-environment.json"
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!]*")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?([=<>!~]=?[^;\s]+)?")
+_MOST_BYTES = 1 << 20
 _TIMEOUT_S = 1800.0
 # Decoration of uv's messages: crosses, box-drawing characters, arrows, and colours.
 _FRAME = re.compile("[\u00d7\u2500-\u257f\u25b6]+|\x1b\\[[0-9;]*m")
@@ -101,7 +104,7 @@ def _python(place: Path) -> Path:
 def _load(place: Path) -> Toolchain | None:
     """Return a complete environment or None: its marker is written last, and its Python must still exist."""
     try:
-        data = json.loads((place / _MARKER).read_text(encoding="utf-8"))
+        data = read_json(read_file(place / _MARKER, source="it", most=_MOST_BYTES), source="it")
         python = _python(place)
         return Toolchain(python, str(data["python"]), str(data["dsl"])) if python.exists() else None
     except (OSError, ValueError, KeyError, TypeError):
@@ -169,5 +172,5 @@ def _inspect(place: Path) -> dict[str, str]:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise InputError(f"the Python that uv installed does not work: {last}")
-    data = json.loads(done.stdout)
+    data = read_json(done.stdout[-_MOST_BYTES:], source="the answer of its Python")
     return {"python": str(data["python"]), "dsl": str(data["dsl"])}

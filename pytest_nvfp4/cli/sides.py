@@ -12,6 +12,8 @@ from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.options import KernelOptions
 from pytest_nvfp4.cli.subject import findings_text, resolve
 from pytest_nvfp4.cli.tracing import Traced, trace
+from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.isolation.door.files import read_file
 from pytest_nvfp4.layout.errors import ListingError
 from pytest_nvfp4.layout.listing import FORMAT, Listing
 from pytest_nvfp4.problem import Problem
@@ -20,6 +22,7 @@ from pytest_nvfp4.toolchain.bundle import BUNDLE_FOLDER
 from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.sheet import Sheet, SheetError, codegen_facts, launch_facts
 
+_MOST_BYTES = 64 << 20
 _SHEETS = {f"# nvfp4-{kind} 1": kind for kind in ("launch", "codegen", "cost")}
 
 
@@ -78,7 +81,7 @@ def load(text: str, how: KernelOptions, *, problem: Problem | None = None) -> Si
             raise InputError(f"{text}: is not a regular file")
         if path.suffix == ".py":
             return of_kernel(trace(resolve(path, how, label=text, problem=problem)))
-        return of_snapshot(path.read_bytes(), label=text)
+        return of_snapshot(_read(path, label=text), label=text)
     if revisions.split(text) is None:
         raise InputError(f"{text}: no such file, and not REV:path of a git revision")
     revision = revisions.find(text, cwd=Path.cwd())
@@ -88,6 +91,13 @@ def load(text: str, how: KernelOptions, *, problem: Problem | None = None) -> Si
         bases = (tree / revision.prefix, tree)
         subject = resolve(tree / revision.path, how, label=text, within=tree, bases=bases, problem=problem)
         return of_kernel(_with_bundle_saved(trace(subject)))
+
+
+def _read(path: Path, *, label: str) -> bytes:
+    try:
+        return read_file(path, source=f"{label}:", most=_MOST_BYTES)
+    except DoorError as error:
+        raise InputError(str(error)) from error
 
 
 def _with_bundle_saved(traced: Traced) -> Traced:

@@ -47,7 +47,11 @@ class SourceFile(Model):
         parts = PurePosixPath(self.path).parts
         if not parts or self.path.startswith("/") or ".." in parts or "\\" in self.path:
             raise ValueError(f"path {self.path!r} of a source file must be relative and stay below its folder")
-        if hashlib.sha256(self.data).hexdigest() != self.sha256:
+        try:
+            data = self.data
+        except LookupError as error:  # pydantic makes an error of its own of ValueError only
+            raise ValueError(f"source file {self.path} has an {error}") from error
+        if hashlib.sha256(data).hexdigest() != self.sha256:
             raise ValueError(f"the content of source file {self.path} does not match its hash")
         return self
 

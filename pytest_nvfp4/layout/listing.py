@@ -27,7 +27,7 @@ from pytest_nvfp4.layout.grammar import parse_type
 from pytest_nvfp4.layout.irtypes import TypeInfo
 
 FORMAT = "# nvfp4-layouts 1"
-_END = re.compile(r"# end (\d+)")
+_END = re.compile(r"# end (\d{1,9})")
 _HEADER = re.compile(r"# (\S+) +(\S.*)")
 _CONFLICT = ("<<<<<<<", "=======", ">>>>>>>", "|||||||")
 _DIGITS = re.compile(r"(\d+)")

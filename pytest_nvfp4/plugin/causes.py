@@ -111,7 +111,8 @@ class Causes:
         self._groups: list[_Group] = []
         self._known: dict[tuple[str, str], _Group] = {}
         self._of_item: dict[str, _Group] = {}
-        self._refers: dict[str, str] = {}
+        self._refers: dict[str, tuple[str, pytest.TestReport]] = {}
+        self._outcomes: dict[str, str] = {}
         self._raised: set[tuple[Path, str]] = set()
 
     def attach(self, report: Any, item: pytest.Item, causes: Sequence[Cause]) -> None:
@@ -126,10 +127,32 @@ class Causes:
         """Return whether an item of a kernel file failed by this cause before, in this process."""
         return (path, key) in self._raised
 
+    def outcome(self, nodeid: str) -> str | None:
+        """Return the outcome of an item that this process knows of; None if it has not ended."""
+        return self._outcomes.get(nodeid)
+
+    def note_outcome(self, report: pytest.TestReport) -> None:
+        """Record the outcome of an item: a failure in any of its phases is one."""
+        if report.when == "call" or not report.passed:
+            self._outcomes[report.nodeid] = report.outcome
+
+    def unsettled(self) -> list[tuple[pytest.TestReport, str]]:
+        """Return the reports of items that were skipped because of another one that did not fail, with the reason.
+
+        None of them was checked, and nobody reports what is wrong.
+        """
+        found = []
+        for nodeid, (refers, report) in self._refers.items():
+            outcome = self._outcomes.get(refers)
+            if outcome != "failed" and self._outcomes.get(nodeid) == "skipped":
+                did = "was not run" if outcome is None else outcome if outcome == "passed" else f"was {outcome}"
+                found.append((report, f"not checked: it was skipped because of {refers}, which {did}"))
+        return found
+
     def settle(self, report: pytest.TestReport) -> str:
         """Shorten the text of a report if an earlier one says it; return that one's node id, else an empty text."""
         if (refers := getattr(report, _REFERS, None)) is not None:
-            self._refers[report.nodeid] = refers
+            self._refers[report.nodeid] = refers, report
         causes = [Cause(**values) for values in getattr(report, _ATTRIBUTE, ())]
         if not report.failed or not causes:
             return ""
@@ -157,7 +180,7 @@ class Causes:
 
     def finish(self) -> dict[str, str]:
         """Add to the first failure of each cause what the cause takes down; return these lines by node id."""
-        for nodeid, refers in self._refers.items():
+        for nodeid, (refers, _) in self._refers.items():
             if (group := self._of_item.get(refers)) is not None:
                 group.unchecked.append(nodeid)
         added: dict[str, str] = {}

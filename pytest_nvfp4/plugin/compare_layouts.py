@@ -141,6 +141,12 @@ class _LayoutComparison:
 
     def _update(self, stored: Listing, diff: ListingDiff) -> None:
         comparison = self._comparison
+        if stored.records and not self._received.records:
+            comparison.settle(self._text, passes=False, may_write=False)
+            raise comparison.failure(
+                f"the compile shows no layout, so --snapshot-update did not replace the {len(stored.records)} of "
+                f"{comparison.shown}; if {comparison.kernel} has none any more, delete that file"
+            )
         if refused := self._refused(stored, diff):
             comparison.settle(self._text, passes=False, may_write=False)
             raise comparison.failure(

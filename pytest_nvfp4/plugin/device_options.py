@@ -21,7 +21,7 @@ class DeviceOptions:
         families: Input families to verify with; empty for the default ones.
         seed: Seed that a failure of ``verify`` shows, to repeat its inputs and order of calls; None to draw one.
         timeout_s: Timeout of one job in seconds.
-        fresh: Ignore cached results of simulations.
+        fresh: Ignore all cached traces, results and answers of remotes.
         trace: Folder for timelines of simulations; None for none.
         trace_ctas: CTAs of each launch in a timeline.
         remote: The remote that replaces the device; None for none.
@@ -85,8 +85,8 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--nvfp4-fresh",
         action="store_true",
-        help="ignore cached results; otherwise a case that passed is not simulated again while the kernel, the inputs, "
-        "the simulator and the versions of torch and the DSL are the same",
+        help="compile, simulate and judge again; otherwise a kernel is not compiled again, and a case that passed not "
+        "simulated again, while kernel, inputs, simulator and the versions of torch and the DSL are the same",
     )
     group.addoption(
         "--nvfp4-jobs",

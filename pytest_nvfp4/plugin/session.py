@@ -101,6 +101,7 @@ class SessionHooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record the outcome and the records of an item; group failures before other plugins show them."""
+        self._causes.note_outcome(report)
         cause = "" if is_xdist_worker(self._config) else self._causes.settle(report)
         if report.when == "call" and report.passed:
             self._ledger.passed.add(report.nodeid)
@@ -143,10 +144,30 @@ class SessionHooks:
             option.no_cleanup = bool(self._ledger.failed) or self._stopped(session) or not self._run.options.cleanup
             # Syrupy must not delete snapshots after a failed or stopped run.
             option.disable_unused_snapshots = self._stopped(session)
+        if not is_xdist_worker(self._config) and not self._stopped(session):
+            self._fail_unsettled(session)
         result = yield
         if not is_xdist_worker(self._config) and not self._config.option.collectonly:
             self._finish(session)
         return result
+
+    def _fail_unsettled(self, session: pytest.Session) -> None:
+        """Let the items fail that were skipped because of another one that did not fail."""
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        for skipped, reason in self._causes.unsettled():
+            mine = [entry for entry in self._entries if entry.nodeid == skipped.nodeid]
+            self._entries = [entry for entry in self._entries if entry.nodeid != skipped.nodeid]
+            if terminal is not None and skipped in terminal.stats.get("skipped", []):
+                terminal.stats["skipped"].remove(skipped)
+            failed = pytest.TestReport(
+                skipped.nodeid, skipped.location, skipped.keywords, outcome="failed", longrepr=reason, when="call"
+            )
+            for entry in mine:
+                entry.record.message = reason
+            setattr(failed, _OUTPUT, [asdict(entry.record) for entry in mine])
+            self._config.hook.pytest_runtest_logreport(report=failed)
+        if session.testsfailed:
+            _fail(session)
 
     def _stopped(self, session: pytest.Session) -> bool:
         return bool(session.shouldstop or session.shouldfail or session.exitstatus in _CUT_SHORT)

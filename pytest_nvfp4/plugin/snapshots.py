@@ -6,6 +6,7 @@ folder. `places` decides where snapshots are stored.
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ from syrupy.data import SnapshotCollection, SnapshotCollections
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from syrupy.location import PyTestLocation
 
+from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.isolation.door.files import read_file
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.places import folder_of, safe_name
 from pytest_nvfp4.plugin.state import RUN
 from pytest_nvfp4.plugin.writing import write_whole
+
+_MOST_BYTES = 64 << 20
 
 
 class TextSnapshotExtension(SingleFileSnapshotExtension):
@@ -88,9 +93,12 @@ def read_text(file: Path) -> str | None:
         OSError: The file exists and cannot be read.
     """
     try:
-        return file.read_bytes().decode("utf-8", "replace").replace("\r\n", "\n")
+        data = read_file(file, source="it", most=_MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except DoorError as error:
+        raise OSError(errno.EINVAL, str(error)) from error
+    return data.decode("utf-8", "replace").replace("\r\n", "\n")
 
 
 def snapshot_file(item: pytest.Item, name: str | None) -> Path:

@@ -15,7 +15,7 @@ from pytest_nvfp4.plugin.recognise import overlooked
 from pytest_nvfp4.plugin.record import CheckRecord
 from pytest_nvfp4.plugin.state import Run
 from pytest_nvfp4.plugin.writing import write_whole
-from pytest_nvfp4.text import printed
+from pytest_nvfp4.text import plural, printed
 from pytest_nvfp4.toolchain.sealed_files import RefusedEntry, refused_lines
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class Summary:
         self._show_unused(terminal)
         self._show_other_cache(terminal)
         for text in refused_lines(self.refused):
-            terminal.write_line(f"nvfp4: {text}", yellow=True)
+            terminal.write_line(printed(f"nvfp4: {text}"), yellow=True)
         if nothing_ran:
             self._show_overlooked(terminal)
         for line in self.lines:
@@ -211,6 +211,10 @@ class Summary:
             if changed.layouts:
                 lines = overview(changed.layouts, only=changed.layouts.changes, threshold=threshold)
             terminal.write_line(entry.nodeid)
+            if changed.layouts and (gone := [each.name for each in changed.layouts.changes if each.kind == "removed"]):
+                # Above everything else: a snapshot that lost layouts checks less from now on.
+                which = ", ".join(gone[:_SHOWN]) + (f", {len(gone) - _SHOWN} more" if len(gone) > _SHOWN else "")
+                terminal.write_line(f"  {plural(len(gone), 'layout')} vanished: {which}", yellow=True)
             for line in lines[:_SHOWN]:
                 terminal.write_line(f"  {line}")
             if len(lines) > _SHOWN:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -32,9 +34,10 @@ class _Dsl(BaseModel):
 
 
 class _Values(BaseModel):
-    """Values as (name, type, file, line), and the number of launches."""
+    """Values as (name, type, file, line), the number of values that were recorded, and the number of launches."""
 
     model_config = STRICT
+    captured: Index
     values: Annotated[tuple[tuple[Name, Sentence, Name, Index], ...], Field(max_length=1_000_000)]
     launches: Index
 
@@ -47,6 +50,7 @@ class _Dependencies(BaseModel):
 class _End(BaseModel):
     model_config = STRICT
     ok: bool = True
+    sent: dict[Name, Index]
 
 
 _MODELS: dict[str, type[BaseModel] | TypeAdapter[Finding]] = {
@@ -74,6 +78,8 @@ class Events:
     dsl_version: str | None = None
     dsl_folder: str | None = None
     ended: bool = False
+    captured: int = 0
+    arrived: Counter[str] = field(default_factory=Counter)
 
     @property
     def last_stage(self) -> str:
@@ -107,6 +113,8 @@ class Events:
         if self.ended:
             raise DoorError(source, "follows the end")
         made: Any = validated(model, event, source=source)
+        if name != "end":
+            self.arrived[name] += 1
         match name:
             case "finding":
                 self.findings.append(made)
@@ -123,8 +131,20 @@ class Events:
                     Value.model_construct(name=name, type=text, file=file, line=line)
                     for name, text, file, line in made.values
                 ]
-                self.launch_count = made.launches
+                self.launch_count, self.captured = made.launches, made.captured
             case "dependencies":
                 self.dependencies = list(made.files)
             case "end":
                 self.ended = True
+                if made.sent != self.arrived:
+                    raise DoorError(source, f"announces other events than came: {_difference(made.sent, self.arrived)}")
+                if self.captured != len(self.values):
+                    raise DoorError(source, f"follows {len(self.values)} values, and {self.captured} were recorded")
+
+
+def _difference(announced: Mapping[str, int], arrived: Mapping[str, int]) -> str:
+    return ", ".join(
+        f"{announced.get(name, 0)} of kind {name[:40]!r} and not {arrived.get(name, 0)}"
+        for name in sorted({*announced, *arrived})
+        if announced.get(name, 0) != arrived.get(name, 0)
+    )

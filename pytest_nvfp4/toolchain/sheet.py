@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pytest_nvfp4.toolchain.trace import Code, Trace
 
 _HEADER = re.compile(r"# (\S+) +(\S.*)")
-_END = re.compile(r"# end (\d+)")
+_END = re.compile(r"# end (\d{1,9})")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+\b")
 
 

@@ -171,3 +171,8 @@ def test_errors_of_a_type_name_their_record() -> None:
         Listing.from_pairs({}, [("kernel.tCtSFA", '!cute.layout<"(1,x):(0,x)">')]).render()
     with pytest.raises(LayoutSyntaxError, match=r"^kernel\.y: "):
         Record("kernel.y", '!cute.layout<"(1,2">').canonical  # noqa: B018
+
+
+def test_a_count_without_end_is_a_truncated_file() -> None:
+    with pytest.raises(ListingError):
+        Listing.parse("# nvfp4-layouts 1\n\n# end " + "9" * 5000 + "\n")

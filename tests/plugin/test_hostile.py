@@ -94,7 +94,7 @@ def test_what_fails_alike_on_every_problem_fails_once(project: Project, more_wor
     project.file("k.py", KERNELS["syntax.py"].source)
     ran = project.run("k.py", "--nvfp4-problem=gpumode", "-rs", *more_workers)
     ran.outcomes(failed=1, skipped=39)
-    assert "it fails as k.py::compile[gpumode-0] does" in ran.text
+    assert "it fails in the same way: see k.py::compile[gpumode-0]" in ran.text
 
 
 def test_what_fails_in_its_own_way_is_said_for_each_problem(project: Project) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -49,10 +50,13 @@ def test_a_warning_stands_at_the_users_line(request: pytest.FixtureRequest) -> N
             warn_of(found, request.node, run)  # type: ignore[arg-type]
 
 
-def test_what_no_order_explains_is_left_to_verify(project: Project) -> None:
-    ran = written(project, FILL).run(*WATCHED, "-rs")
-    ran.outcomes(skipped=1, deselected=7)
-    assert "not by a race" in ran.text
+def test_what_no_order_explains_is_left_to_an_item_that_fails_by_it(project: Project) -> None:
+    ran = written(project, FILL).run(*WATCHED, "-rs", "-k", "races or verify")
+    ran.outcomes(failed=1, skipped=1, deselected=6)
+    assert f"the kernel fails: see k.py::verify[{PROBLEM}]" in ran.text
+    alone = project.run(*WATCHED)
+    alone.outcomes(failed=1, deselected=7)
+    assert "outputs wrong" in alone.failures()[f"races[{PROBLEM}]"]
 
 
 def test_a_process_that_ends_early_is_not_left_to_verify(project: Project) -> None:
@@ -173,3 +177,32 @@ def test_ctas_of_the_shipped_kernel_share_tensor_maps(project: Project, slot: st
     publish = source[: source.index("cpasync.cp_fence_tma_desc_release(")].count("\n") + 1
     assert said.startswith(f"k.py:{publish}: simulated, race: k.py:{publish} in warp 0 of CTA")
     assert "the two CTAs share the map" in said
+
+
+def test_a_skip_stands_only_if_the_other_item_failed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A verdict of an earlier run says that ``verify`` passes; in which order the two run does not matter."""
+    from pytest_nvfp4.device.result_cache import VerdictCache
+
+    written(project, FILL)
+    monkeypatch.setattr(VerdictCache, "has", lambda *_: True)
+    device = ("--nvfp4-device=sim", f"--nvfp4-problem={PROBLEM}", "--junitxml=junit.xml")
+    races, verify = f"k.py::races[{PROBLEM}]", f"k.py::verify[{PROBLEM}]"
+    for order in ((verify, races), (races, verify)):
+        ran = project.run(*order, *device)
+        ran.outcomes(failed=1, passed=1)
+        assert ran.code == pytest.ExitCode.TESTS_FAILED
+        assert f"FAILED {races}" in ran.text
+    assert f"not checked: it was skipped because of {verify}, which passed" in ran.text
+    assert "<failure" in (project.path / "junit.xml").read_text()
+
+
+@pytest.mark.slow
+def test_a_kernel_that_launches_nothing_is_not_free_of_races(project: Project) -> None:
+    """It compiles a kernel, and computes C by operators of torch."""
+    honest = Path(__file__).parents[1] / "device" / "kernels" / "honest.py"
+    compiles = FILL.replace("custom_kernel", "compile_only").replace("    go(start", "    cute.compile(go, start")
+    source = compiles + honest.read_text() + "    return compile_only(data)\n"
+    source = source.replace("    return [c for _, _, c in abc]\n    return compile_only", "    return compile_only")
+    ran = written(project, source).run(*WATCHED, "-rs")
+    ran.outcomes(skipped=1, deselected=7)
+    assert "no kernel was launched, so there is nothing to check" in ran.text

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from pytest_nvfp4.plugin import snapshots as snapshots_module
+from pytest_nvfp4.toolchain.request import TraceRequest
+from pytest_nvfp4.toolchain.trace import Trace
+from pytest_nvfp4.toolchain.tracer import Tracer
 
 from .conftest import Project
 from .sources import KERNEL, LINE_OF_STAGES, MILD, SEVERE
@@ -388,3 +392,39 @@ def test_without_syrupy_it_is_said_what_is_missing(recorded: Project) -> None:
     text = ran.failures()["layouts[gpumode-0]"]
     assert "snapshots need syrupy" in text
     assert "-p syrupy" in text
+
+
+class TestLayoutsThatVanish:
+    """A snapshot that holds less than before checks less from now on."""
+
+    @staticmethod
+    def _lose(monkeypatch: pytest.MonkeyPatch, *, keep: int) -> None:
+        """Make every trace report only some of its values."""
+        trace = Tracer.trace
+
+        def fewer(self: Tracer, request: TraceRequest) -> Trace:
+            whole = trace(self, request)
+            return whole.model_copy(update={"values": whole.values[:keep]})
+
+        monkeypatch.setattr(Tracer, "trace", fewer)
+
+    def test_an_update_names_them(self, recorded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._lose(monkeypatch, keep=1)
+        ran = recorded.run("k.py", "-k", "layouts", "--snapshot-update")
+        ran.outcomes(passed=1, deselected=3)
+        assert re.search(r"^  \d+ layouts? vanished: \w+\.\w+", ran.text, re.MULTILINE), ran.text
+
+    def test_an_update_to_none_is_refused(self, recorded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = recorded.snapshots()
+        self._lose(monkeypatch, keep=0)
+        ran = recorded.run("k.py", "-k", "layouts", "--snapshot-update")
+        ran.outcomes(failed=1, deselected=3)
+        assert "the compile shows no layout, so --snapshot-update did not replace" in ran.text
+        assert recorded.snapshots() == before
+
+    def test_a_first_snapshot_of_none_is_no_pass(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+        project.kernel()
+        self._lose(monkeypatch, keep=0)
+        ran = project.run("k.py", "-k", "layouts", "--snapshot-update", "-rs")
+        ran.outcomes(skipped=1, deselected=3)
+        assert "the compile shows no named layout, so there is nothing to compare" in ran.text

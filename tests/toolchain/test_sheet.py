@@ -48,3 +48,8 @@ def test_damage_is_named_by_its_line(damage: object, word: str) -> None:
 def test_kinds_are_not_mixed_up() -> None:
     with pytest.raises(SheetError, match="nvfp4-codegen"):
         Sheet.parse(SHEET.render(), kind="codegen")
+
+
+def test_a_count_without_end_is_a_damaged_line() -> None:
+    with pytest.raises(SheetError):
+        Sheet.parse("# nvfp4-launch 1\n\na  b\n# end " + "9" * 5000 + "\n", kind="launch")

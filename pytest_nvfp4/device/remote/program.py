@@ -7,12 +7,20 @@ import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
 
 from pytest_nvfp4.device.execute import execution
 from pytest_nvfp4.device.remote.base import PythonProgram, RemoteError
 from pytest_nvfp4.isolation import ProcessEnd
+from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.isolation.door.fields import STRICT, Name
+from pytest_nvfp4.isolation.door.json_values import Bounds
+from pytest_nvfp4.isolation.door.models import parsed
+from pytest_nvfp4.isolation.door.packing import from_base64
 
+_BOUNDS = Bounds(size=64 << 20, depth=2, values=16)
 _USAGE = 2
 """Exit status if the program could not be started."""
 
@@ -25,6 +33,14 @@ class Output:
     data: bytes = b""
     status: int | None = None
     call: str = ""
+
+
+class _Output(BaseModel):
+    model_config = STRICT
+    stream: Literal["stdout", "stderr"] = "stdout"
+    data: str = ""
+    status: Annotated[int, Field(ge=-256, le=4096)] | None = None
+    call: Name = ""
 
 
 def pack_program(program: PythonProgram, *, backend: str = "cuda") -> str:
@@ -70,15 +86,13 @@ def pack_output(output: Output) -> str:
 
 def unpack_output(text: str) -> Output:
     """Convert text to output. Raises RemoteError."""
+    source = "the program's output"
     try:
-        content = json.loads(text)
-        if "status" in content:
-            return Output(status=int(content["status"]))
-        if "call" in content:
-            return Output(call=str(content["call"]))
-        return Output("stderr" if content["stream"] == "stderr" else "stdout", base64.b64decode(content["data"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise RemoteError("version", f"the program's output cannot be read: {error}") from error
+        output = parsed(_Output, text, source=source, bounds=_BOUNDS)
+        data = from_base64(output.data, source=source)
+    except DoorError as error:
+        raise RemoteError("version", f"{error}: it cannot be read") from error
+    return Output(output.stream, data, output.status, output.call)
 
 
 def _encode(data: bytes) -> str:

@@ -31,7 +31,7 @@ class CompileCheck(Check):
                     break
                 other = KernelUnderTest(item).compile_failure()
                 if other is not None and other.identity == failure.identity:
-                    nvfp4_case.refer_to(item, f"it fails as {item.nodeid} does")
+                    nvfp4_case.refer_to(item, "it fails in the same way")
             raise
         nvfp4_case.warn_of_trace(trace)
         _warn_of_refusal(nvfp4_case)

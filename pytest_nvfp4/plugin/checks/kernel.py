@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_nvfp4.plugin.causes import REFERS
+from pytest_nvfp4.plugin.causes import CAUSES, REFERS
 from pytest_nvfp4.plugin.checks.base import CheckItem, Preparation
 from pytest_nvfp4.plugin.devices import DEVICES
 from pytest_nvfp4.plugin.failure import CheckFailure, KernelWarning, described, not_compiled, warn_of
@@ -120,7 +120,7 @@ class KernelUnderTest:
             reporting = self.item.siblings(self.item.check.compile_errors_reported_by)
             for item in sorted(reporting, key=lambda item: item.case.label != label):
                 if item.case.label == label or KernelUnderTest(item).compile_failure() is not None:
-                    self.refer_to(item, f"it did not compile: see {item.nodeid}")
+                    self.refer_to(item, "it did not compile")
             raise
 
     def spec(self, trace: Trace | None = None, *, entry: Entry | None = None) -> tuple[KernelSpec, Path]:
@@ -192,15 +192,27 @@ class KernelUnderTest:
         return simulations.simulate(spec, job_case(problem), others=others, base=base)
 
     def defer_wrong_results(self, check: str | None) -> None:
-        """Skip the item if an item of the named check reports what this kernel does wrong on the same problem."""
+        """Skip the item if an item of the named check reports what this kernel does wrong on the same problem.
+
+        Otherwise it returns, and the calling check has to fail.
+        """
         for item in self.item.siblings(check):
             if item.case.label == self.case.label:
-                self.refer_to(item, f"the kernel fails: see {item.nodeid}")
+                self.refer_to(item, "the kernel fails")
 
-    def refer_to(self, item: CheckItem, reason: str) -> NoReturn:
-        """Skip this item, because another one reports what is wrong."""
-        self.item.stash[REFERS] = item.nodeid
-        pytest.skip(reason)
+    def refer_to(self, item: CheckItem, reason: str) -> None:
+        """Skip this item, because another one of this run fails by what is wrong.
+
+        If that one, or the one that it refers to itself, ran in this process and did not fail, or may be skipped, this
+        returns, and the calling check has to fail. If it runs later or in another process, the skip stands until the
+        end of the run; if it has not failed then, this item fails after all (`Causes.unsettled`).
+        """
+        nodeid = item.stash.get(REFERS, item.nodeid)
+        known = self.item.config.stash[CAUSES].outcome(nodeid)
+        if item is self.item or item.may_be_skipped or known not in (None, "failed"):
+            return
+        self.item.stash[REFERS] = nodeid
+        pytest.skip(f"{reason}: see {nodeid}")
 
     def note(self, line: str) -> None:
         """Add a line to the terminal summary and a property to JUnit."""

@@ -166,6 +166,13 @@ class RacesCheck(Check):
         failing = races.first_failure(noting=True)
         if failing is not None:
             races.fail(*failing)
+        if not races.launched:
+            if nvfp4_case.case.settings.exercise is not None:
+                where = nvfp4_case.case.settings.exercise
+                raise CheckFailure(
+                    f"{where} launched no kernel, so nothing was checked", file=str(nvfp4_case.case.path)
+                )
+            pytest.skip("no kernel was launched, so there is nothing to check")
 
 
 def races_behind(kernel: KernelUnderTest, case: JobCase, findings: Sequence[Finding]) -> list[Finding]:
@@ -185,10 +192,15 @@ def races_behind(kernel: KernelUnderTest, case: JobCase, findings: Sequence[Find
 
 
 class _Races:
-    """The simulations of one item, or of one case."""
+    """The simulations of one item, or of one case.
+
+    Attributes:
+        launched: Whether a kernel was launched in every simulation of `first_failure`.
+    """
 
     def __init__(self, kernel: KernelUnderTest, options: RaceOptions, case: JobCase | None = None) -> None:
         self._kernel, self._options, self._case = kernel, options, case
+        self.launched = True
 
     def first_failure(self, *, noting: bool = False) -> tuple[SimulationResult, str] | None:
         """Return the first result that is not right, and its schedule. Raises CheckFailure.
@@ -203,6 +215,7 @@ class _Races:
             done = self._simulate(spec, base, schedule)
             if noting:
                 self._note(done, schedule)
+            self.launched &= done.call is not None and bool(done.call.launches)
             if done.errors or done.status != "passed":
                 return done, schedule
         return None
@@ -279,7 +292,7 @@ class _Races:
 
         Raises:
             CheckFailure: A race, or an error that this check has to report.
-            pytest.skip.Exception: The error is no matter of order, and the verify check reports it.
+            pytest.skip.Exception: The error is no matter of order, and an item of the verify check reports it.
         """
         errors = list(done.errors)
         if not any(finding.kind in _RACES for finding in errors):
@@ -303,11 +316,9 @@ class _Races:
         return done if any(finding.kind in _RACES for finding in done.errors) else None
 
     def _defer(self, errors: Sequence[Finding]) -> None:
-        """Skip the item if the error of the eager schedule has nothing to do with order."""
-        if any(finding.kind in _OF_ORDER | _OF_PROCESS for finding in errors):
-            return
-        self._kernel.defer_wrong_results(self._kernel.item.check.wrong_results_reported_by)
-        pytest.skip("the kernel fails, and not by a race: the verify check reports why")
+        """Skip the item if an error has nothing to do with order, and an item of another check reports it."""
+        if not any(finding.kind in _OF_ORDER | _OF_PROCESS for finding in errors):
+            self._kernel.defer_wrong_results(self._kernel.item.check.wrong_results_reported_by)
 
     def _delayed(self, errors: Sequence[Finding]) -> tuple[SimulationResult, str] | None:
         """Return the result of a schedule that shows a race, and the schedule; None if none is found.

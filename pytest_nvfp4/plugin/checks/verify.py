@@ -94,6 +94,11 @@ class VerifyCheck(Check):
         item = nvfp4_case.item
         spec, base, done = self._verify(nvfp4_case)
         cases = self._job_cases(item)
+        for case, verification in zip(cases, done, strict=True):
+            if not any(verdict.case == case for verdict in verification.verdicts):
+                raise CheckFailure(f"{case.problem.name} was not judged", file=str(item.case.path))
+        if not cases:
+            raise CheckFailure("there is no case to verify", file=str(item.case.path))
         if done[0].device is not None:
             item.user_properties.append((_DEVICE_PROPERTY, str(done[0].device)))
         wrong = [

@@ -182,7 +182,10 @@ def _import_and_compile(session: TraceSession, launches: _Launches) -> bool:
 def _report_capture(session: TraceSession, launches: _Launches) -> None:
     session.capture.stop()
     session.reporter.send(
-        "values", values=[[v.name, v.type, v.file, v.line] for v in session.capture.values()], launches=launches.count
+        "values",
+        values=[[v.name, v.type, v.file, v.line] for v in session.capture.values()],
+        captured=session.capture.count,
+        launches=launches.count,
     )
     for (file, line), message in list(session.capture.errors.items())[:_CAPTURE_ERRORS]:
         session.report(Finding("capture", message, severity="warning", file=file, line=line))
@@ -211,7 +214,7 @@ def main() -> None:
     except BaseException as error:
         session.fail("internal", "the trace itself failed", error)
     reporter.send("dependencies", files=_dependencies(session))
-    reporter.send("end", ok=not session.failed)
+    reporter.end(ok=not session.failed)
     for flush_stream in flush:
         with contextlib.suppress(Exception):
             flush_stream()

@@ -56,6 +56,8 @@ class Capture:
         self._liveness = Liveness()
         self._types: dict[str, dict[str, int]] = {}
         self._order: list[Captured] = []
+        self.count = 0
+        """Number of values that were recorded."""
         self.errors: dict[tuple[str, int], str] = {}
         """Errors of the capture itself, by file and line; they never affect the compile."""
 
@@ -192,6 +194,7 @@ class Capture:
         known[text] = len(known) + 1
         name = label if len(known) == 1 else f"{label}#{len(known)}"
         self._order.append(Captured(name, text, file, line))
+        self.count += 1
 
 
 def _attributes_of(value: object) -> list[tuple[str, object]]:

@@ -7,6 +7,7 @@ import os
 import sysconfig
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,20 @@ class Reporter:
         os.set_inheritable(descriptor, False)  # child processes of the kernel must not write to it
         self._descriptor = descriptor
         self._lock = threading.Lock()
+        self._sent: Counter[str] = Counter()
 
     def send(self, event: str, **data: Any) -> None:
         """Send one event as a JSON line."""
         line = (json.dumps({"event": event, **data}) + "\n").encode()
         with self._lock:
+            self._sent[event] += 1
             view = memoryview(line)
             while view:
                 view = view[os.write(self._descriptor, view) :]
+
+    def end(self, *, ok: bool) -> None:
+        """Send the last event, with the number of events of each kind before it."""
+        self.send("end", ok=ok, sent=dict(self._sent))
 
 
 class TraceSession:
