@@ -2,7 +2,7 @@
 
 A frame is two little-endian 64-bit sizes (of the header; of all blobs), the header, and the blobs. The header is a JSON
 object ``{"kind": ..., "blobs": [sizes], ...}``. Both sides read with the same limits, and what breaks one raises
-``WireError``, whoever sent it: depth, sizes, numbers that are not finite, integers beyond 64 bits, duplicate keys.
+``WireError``, whoever sent it: sizes, and what the strict door refuses (``isolation.door.json_values``).
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.isolation.door.json_values import Bounds, read_json
+
 _SIZES: Final = struct.Struct("<QQ")
 MOST_HEADER: Final = 16 << 20
 """Bytes of a header."""
 MOST_BYTES: Final = 8 << 30
 """Bytes of the blobs of a frame."""
 _MOST_BLOBS: Final = 65_536
-_MOST_DEPTH: Final = 24
-_LARGEST: Final = 1 << 64
+_HEADER: Final = Bounds(size=MOST_HEADER, depth=24)
 _PIECE: Final = 1 << 20
 
 Blob = bytes | bytearray | memoryview
@@ -44,64 +46,15 @@ class Message:
     blobs: Sequence[Blob] = ()
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        raise WireError("a header names a field twice")
-    return values
-
-
-def _constant(text: str) -> Any:
-    raise WireError(f"a header holds the number {text}")
-
-
-def _integer(text: str) -> int:
-    if len(text) > 21 or abs(value := int(text)) >= _LARGEST:
-        raise WireError(f"a header holds an integer of {len(text)} digits")
-    return value
-
-
-def _float(text: str) -> float:
-    value = float(text)
-    if value - value != 0.0:
-        raise WireError(f"a header holds the number {text[:32]}")
-    return value
-
-
-_DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer, parse_float=_float
-)
-
-
-def _depth(text: str) -> int:
-    """Return the nesting of arrays and objects, counting brackets in strings too."""
-    depth = deepest = 0
-    for character in text:
-        if character in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in "]}":
-            depth -= 1
-    return deepest
-
-
 def parse(data: bytes) -> dict[str, Any]:
     """Parse a header. Raises WireError."""
     try:
-        text = data.decode("utf-8", errors="strict")
-        # Counting is slow, and few headers have as many brackets at all.
-        if text.count("[") + text.count("{") > _MOST_DEPTH and _depth(_without_strings(text)) > _MOST_DEPTH:
-            raise WireError("a header is nested too deeply")
-        values = _DECODER.decode(text)
-    except (ValueError, RecursionError) as error:
-        raise WireError(f"a header is not JSON: {str(error)[:200]}") from None
+        values = read_json(data, source="a header", bounds=_HEADER)
+    except DoorError as error:
+        raise WireError(str(error)) from None
     if not isinstance(values, dict):
         raise WireError(f"a header is {type(values).__name__}, not an object")
     return values
-
-
-def _without_strings(text: str) -> str:
-    return "".join(text.replace("\\\\", "").replace('\\"', "").split('"')[::2])
 
 
 class Channel:
@@ -130,7 +83,8 @@ class Channel:
         values = {"kind": kind, **(fields or {})}
         if sizes:
             values["blobs"] = sizes
-        header = json.dumps(values, separators=(",", ":"), allow_nan=False).encode("utf-8", "backslashreplace")
+        text = json.dumps(values, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+        header = text.encode("utf-8", "replace")  # a lone surrogate, in the name of a file, is no JSON
         if len(header) > MOST_HEADER or sum(sizes) > MOST_BYTES or len(sizes) > _MOST_BLOBS:
             raise WireError(f"a request of {len(header)} + {sum(sizes)} bytes is too large")
         try:

@@ -25,12 +25,13 @@ class Events:
         self._lock = threading.Lock()
         self._start = time.monotonic()
         self._digest = hashlib.sha256()
-        self._write, self._encode = os.write, json.JSONEncoder().encode  # bound before a kernel can replace them
+        # Bound before a kernel can replace them.
+        self._write, self._encode = os.write, json.JSONEncoder(ensure_ascii=False).encode
         self.send("begin", word=secrets.token_hex(16))
 
     def send(self, event: str, **data: Any) -> None:
         """Send one event."""
-        line = (self._encode({"event": event, **data}) + "\n").encode()
+        line = (self._encode({"event": event, **data}) + "\n").encode("utf-8", "replace")  # no lone surrogates
         with self._lock:
             self._digest.update(line)
             self._write_all(line)

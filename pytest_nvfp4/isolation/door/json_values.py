@@ -75,7 +75,7 @@ def _parsed(data: bytes | str, source: str, bounds: Bounds) -> tuple[Any, int]:
         raise DoorError(source, f"has more than {bounds.size} bytes")
     count = _check_structure(raw, source, bounds)
     try:
-        values = json.loads(text, object_pairs_hook=_object, parse_float=_finite, parse_constant=_constant)
+        values = _DECODER.decode(text)
     except _RefusedError as error:
         raise DoorError(source, str(error)) from None
     except (ValueError, RecursionError) as error:
@@ -150,6 +150,9 @@ def _finite(text: str) -> float:
 
 def _constant(name: str) -> NoReturn:
     raise _RefusedError(f"contains {name}, which is not JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_finite, parse_constant=_constant)
 
 
 def _check_text(values: Any, source: str) -> None:

@@ -30,7 +30,7 @@ class Reporter:
 
     def send(self, event: str, **data: Any) -> None:
         """Send one event as a JSON line."""
-        line = (json.dumps({"event": event, **data}) + "\n").encode()
+        line = (json.dumps({"event": event, **data}, ensure_ascii=False) + "\n").encode("utf-8", "replace")
         with self._lock:
             self._sent[event] += 1
             view = memoryview(line)
