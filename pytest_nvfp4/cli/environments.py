@@ -126,7 +126,9 @@ def _make(place: Path, version: str, extra: Sequence[str]) -> Toolchain:
             version,
         )
         packages = [f"{DSL_DISTRIBUTION}=={version}", "torch", *extra]
-        _run(uv, ["pip", "install", "--quiet", "--python", str(_python(build)), *packages], version)
+        _run(
+            uv, ["pip", "install", "--quiet", "--compile-bytecode", "--python", str(_python(build)), *packages], version
+        )
         made = _inspect(build)
         if made["dsl"] != version:
             raise InputError(f"uv installed {DSL_DISTRIBUTION} {made['dsl']} where {version} was requested")

@@ -12,6 +12,7 @@ from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.isolation.environment import NO_GPU
 from pytest_nvfp4.isolation.wall import Wall
+from pytest_nvfp4.toolchain.bytecode import write_missing
 from pytest_nvfp4.toolchain.launcher import PRELOAD, worker
 
 COMPILED_VARIABLE = "NVFP4_COMPILED"
@@ -57,6 +58,7 @@ def run_in_worker(
         variables["CUTE_DSL_ARCH"] = job.kernel.arch
     compiled = filter(None, (environ or {}).get(COMPILED_VARIABLE, "").split(os.pathsep))
     import_path = os.pathsep.join(entry for entry in sys.path if entry and Path(entry).exists())
+    write_missing(Path(sys.executable))
     outcome = isolation.run(
         worker(_WORKER, path, folder, backend, preload=_PRELOAD if backend != "cuda" else ()),
         cwd=scratch,

@@ -21,7 +21,7 @@ from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import purge
 from pytest_nvfp4.isolation.environment import NO_GPU, scrubbed
 from pytest_nvfp4.isolation.wall import Wall
-from pytest_nvfp4.toolchain import artifacts, binaries, bundle, diagnosis
+from pytest_nvfp4.toolchain import artifacts, binaries, bundle, bytecode, diagnosis
 from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE, TraceCache, content_key, file_hash, take_files
 from pytest_nvfp4.toolchain.code_hash import ASKING, code_hash, parts_without
 from pytest_nvfp4.toolchain.events import Events
@@ -185,6 +185,7 @@ class Tracer:
                 "PYTHONFAULTHANDLER": "1",
                 "PYTHONUNBUFFERED": "1",
             }
+            bytecode.write_missing(request.toolchain.python)
             preload = PRELOAD if uses_torch(request.kernel, request.entry.file if request.entry else None) else ()
             outcome = isolation.run(
                 worker(_WORKER, job, python=request.toolchain.python, preload=preload),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -80,9 +81,10 @@ def rules(wall: Wall, environ: Mapping[str, str], *, own_proc: bool) -> Iterator
     """
     for place in (*_SYSTEM, *(f"/etc/{name}" for name in _CONFIGURATION), *_MACHINE):
         yield place, landlock.READ
-    for place in _interpreter():
+    home = _home(environ)
+    for place in _interpreter(home):
         yield place, landlock.READ
-    for place in _of_variables(environ):
+    for place in _of_variables(environ, home):
         yield place, landlock.READ
     for place in _DEVICES:
         yield place, landlock.DEVICE
@@ -106,23 +108,31 @@ def rules(wall: Wall, environ: Mapping[str, str], *, own_proc: bool) -> Iterator
         yield place, landlock.WRITE
 
 
-def _interpreter() -> Iterator[str]:
+def _home(environ: Mapping[str, str]) -> Path:
+    """Return the home directory of the user who started this process; it is the job's by now in ``os.environ``."""
+    if home := environ.get("HOME"):
+        return Path(home).resolve()
+    try:
+        return Path(pwd.getpwuid(os.geteuid()).pw_dir).resolve()
+    except KeyError:
+        return Path("/nonexistent")
+
+
+def _interpreter(home: Path) -> Iterator[str]:
     """Yield the folders of the interpreter, of its libraries and packages, and of this package."""
     yield str(_PACKAGE)
     prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
     places = {*prefixes, *sysconfig.get_paths().values(), str(Path(sys.executable).resolve().parent.parent)}
-    home = Path(os.path.expanduser("~")).resolve()  # noqa: PTH111 - Path.home() raises where there is none
     for place in sorted(places):
-        if Path(place).resolve() != home:
+        if not home.is_relative_to(Path(place).resolve()):
             yield place
     for entry in sys.path:
         if "site-packages" in Path(entry).parts or "dist-packages" in Path(entry).parts:
             yield entry
 
 
-def _of_variables(environ: Mapping[str, str]) -> Iterator[str]:
+def _of_variables(environ: Mapping[str, str], home: Path) -> Iterator[str]:
     """Yield folders of libraries, and those folders of programs that lie outside of the home directory."""
-    home = Path(os.path.expanduser("~")).resolve()  # noqa: PTH111
     for name in (*_LIBRARY_VARIABLES, "PATH"):
         for entry in environ.get(name, "").split(os.pathsep):
             place = Path(entry)
