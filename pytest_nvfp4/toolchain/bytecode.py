@@ -18,7 +18,7 @@ _TIMEOUT_S = 300.0
 
 def write_missing(python: Path) -> None:
     """Write the bytecode of the DSL of an interpreter, if it is this one's and has none; failures are ignored."""
-    if python != Path(sys.executable) or sys.dont_write_bytecode:
+    if python != Path(sys.executable):
         return
     try:
         spec = importlib.util.find_spec("cutlass")
