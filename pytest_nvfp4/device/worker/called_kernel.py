@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -13,6 +14,8 @@ from pytest_nvfp4.device.worker.returned_tensors import Returned, inspect_return
 from pytest_nvfp4.device.worker.side_stream import SideStreamCall
 from pytest_nvfp4.numerics.inputs import ProblemInput
 
+_REST_S = 0.05
+"""Seconds for a thread of the kernel to write an output after its return."""
 Sizes = Sequence[tuple[int, int, int, int]]
 
 
@@ -40,6 +43,9 @@ class CalledKernel(Protocol):
 
     def on_new_stream(self) -> AbstractContextManager[None]:
         """Return a context in which a new stream is torch's current one for the kernel and its caller."""
+
+    def settle(self) -> None:
+        """Wait so long that what a thread of the kernel still does shows."""
 
 
 class LocalKernel:
@@ -86,3 +92,7 @@ class LocalKernel:
     def on_new_stream(self) -> AbstractContextManager[None]:
         """See ``CalledKernel``; nothing checks the order of streams here."""
         return contextlib.nullcontext()
+
+    def settle(self) -> None:
+        """See ``CalledKernel``."""
+        time.sleep(_REST_S)

@@ -21,6 +21,7 @@ from typing import Any, Final, NoReturn
 
 from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.kernel_fork import ForkedKernel
+from pytest_nvfp4.device.worker.kernel_stack import segmentation_fault
 from pytest_nvfp4.device.worker.memory import HostMemory
 from pytest_nvfp4.device.worker.returned_tensors import Returned
 from pytest_nvfp4.finding import Finding
@@ -56,11 +57,20 @@ class KernelProcess:
         server: Executes its requests.
         session: The device.
         violated: Ends the job with a finding.
+        crashed: Is called with the finding of a segmentation fault, before this process ends like the other one.
     """
 
     def __init__(
-        self, forked: ForkedKernel, server: Server, session: Session, *, violated: Callable[[Finding], NoReturn]
+        self,
+        forked: ForkedKernel,
+        server: Server,
+        session: Session,
+        *,
+        violated: Callable[[Finding], NoReturn],
+        crashed: Callable[[Finding], None],
     ) -> None:
+        self._crashed = crashed
+        self._sources, self._stack = "", ""
         self._pid = forked.pid
         self._end = os.pidfd_open(forked.pid)
         self._commands = Channel(forked.commands)
@@ -76,6 +86,7 @@ class KernelProcess:
 
     def load(self, fields: Mapping[str, Any]) -> None:
         """Import the kernel. Raises KernelError."""
+        self._sources, self._stack = fields["sources"], fields["stack"]
         self.prepares = self._command("load", fields).fields.get("prepares") is True
 
     def prepare(self, sizes: Sizes) -> None:
@@ -87,15 +98,16 @@ class KernelProcess:
         self._command("exercise", {"stream": self._server.stream})
 
     def settle(self) -> None:
-        """Execute the requests that threads of the kernel have sent."""
+        """See ``CalledKernel``: execute the requests that threads of the kernel send meanwhile. Raises KernelError."""
         self._command("settle")
 
     def end(self) -> list[str]:
         """End the process; return what its own guards have noticed."""
         messages = self._command("end").fields.get("messages")
-        with contextlib.suppress(OSError):
-            select.select([self._end], [], [], _END_S)
-            os.kill(self._pid, signal.SIGKILL)
+        if not select.select([self._end], [], [], _END_S)[0]:
+            self._kill()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, os.WNOHANG)
         return [str(message)[:2000] for message in messages[:100]] if isinstance(messages, list) else []
 
     def empty(self, size: int) -> Any:
@@ -257,8 +269,7 @@ class KernelProcess:
 
     def _violate(self, what: str) -> NoReturn:
         """End the job because of what the kernel's process sent."""
-        with contextlib.suppress(OSError):
-            os.kill(self._pid, signal.SIGKILL)
+        self._kill()
         self._violated(
             Finding(
                 "cheat",
@@ -266,6 +277,12 @@ class KernelProcess:
                 "device through torch, the CUDA bindings and the DSL, and leave descriptors alone that it did not open",
             )
         )
+
+    def _kill(self) -> None:
+        with contextlib.suppress(
+            OSError
+        ):  # the wall around this process may forbid it; its end ends the other one, too
+            os.kill(self._pid, signal.SIGKILL)
 
     def _ended(self) -> NoReturn:
         """End as the kernel's process has ended."""
@@ -275,6 +292,8 @@ class KernelProcess:
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
             faulthandler.disable()
+            if code == -signal.SIGSEGV:
+                self._crashed(segmentation_fault(self._stack, sources=self._sources))
             with contextlib.suppress(OSError, ValueError):  # SIGKILL has no handler
                 signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_nvfp4.device.worker.imported_kernel import ImportedKernel, RefusedKernelError, guard, import_kernel
+from pytest_nvfp4.device.worker.kernel_stack import write_stack_to
 from pytest_nvfp4.device.worker.returned_tensors import Returned, inspect_returned
 from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.finding import Finding
@@ -25,6 +28,8 @@ from pytest_nvfp4.toolchain.worker.findings import from_exception
 from pytest_nvfp4.toolchain.worker.loading import begin_imports, end_imports
 
 _PLACE = " in the simulator"
+_REST_S = 0.05
+"""Seconds for a thread of the kernel to act after its return."""
 
 
 def serve(commands: Channel, requests: Channel, room: tuple[int, int]) -> NoReturn:
@@ -69,7 +74,7 @@ class _KernelSide:
             "prepare": self._prepare,
             "call": self._call_kernel,
             "exercise": self._exercise,
-            "settle": lambda _: {},
+            "settle": self._settle,
             "end": lambda _: {"messages": self._notices()},
         }
         while True:
@@ -94,6 +99,7 @@ class _KernelSide:
         fields = command.fields
         folder, sources = Path(fields["folder"]), Path(fields["sources"])
         self._sources, self._name = str(sources), Path(fields["main"]).name
+        self._stack = write_stack_to(Path(fields["stack"]))
         begin_imports()
         from pytest_nvfp4.host import redirect, torch_cuda
         from pytest_nvfp4.host.compile_cache import CompileCache
@@ -140,6 +146,11 @@ class _KernelSide:
         self._kept[self._call] = returned  # so that its memory is not used again
         self._call += 1
         return {"returned": [_described(one) for one in inspect_returned(torch, returned, given)]}
+
+    def _settle(self, _: Message) -> dict[str, Any]:
+        if threading.active_count() > 1:
+            time.sleep(_REST_S)
+        return {}
 
     def _exercise(self, command: Message) -> dict[str, Any]:
         assert self._kernel is not None

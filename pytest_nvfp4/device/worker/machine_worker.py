@@ -153,7 +153,13 @@ class MachineWorker:
         )
         assert session.streams is not None
         server = Server(session.machine.model, session.memory, session.streams, session.launch, most=job.memory_bytes)
-        kernel = KernelProcess(self._forked, server, session, violated=self._broken)
+        kernel = KernelProcess(
+            self._forked,
+            server,
+            session,
+            violated=self._broken,
+            crashed=lambda finding: self._events.send("finding", **finding.to_dict()),
+        )
         attributor = Attributor(session, server) if job.action == "verify" else None
         return kernel, Simulation(session, folder=self._folder, simulating=simulating, attributor=attributor)
 
@@ -164,6 +170,7 @@ class MachineWorker:
                 {
                     "folder": str(self._folder),
                     "sources": str(self._folder / "source"),
+                    "stack": str(self._folder / "scratch" / ".stack"),
                     "dump": str(self._folder / "ptx"),
                     "arch": self._arch,
                     "sms": self._job.simulating.sms,

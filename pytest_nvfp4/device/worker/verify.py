@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -25,8 +24,6 @@ from pytest_nvfp4.numerics.inputs import ProblemInput
 if TYPE_CHECKING:
     from pytest_nvfp4.device.worker.simulation import Simulation
 
-_REST_S = 0.05
-"""Seconds for a thread of the kernel to write an output after its return, so that the write shows."""
 _OTHER_FAMILY = "gpumode"
 """Input family of calls that are not judged."""
 
@@ -105,8 +102,7 @@ class CallRunner:
             self._read_again((one for one in made.values() if one.case in _same_sizes(job, sizes)), after=position)
         self._events.stage("at rest")
         self._memory.synchronize()
-        if self._simulation is None:
-            time.sleep(_REST_S)
+        self._kernel.settle()
         self._memory.synchronize()
         self._read_again(made.values(), after=None)
 

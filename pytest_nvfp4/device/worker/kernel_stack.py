@@ -1,0 +1,65 @@
+"""The line at which a kernel's host code has crashed, from the stack that ``faulthandler`` wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import linecache
+import os
+import re
+import stat
+import sys
+from pathlib import Path
+from typing import IO, Final
+
+from pytest_nvfp4.finding import Finding
+
+_MOST: Final = 32_768
+"""Bytes of a stack that are read."""
+_FRAME: Final = re.compile(r'^  File "([^"\n]+)", line (\d{1,9}) in ', re.MULTILINE)
+
+
+def write_stack_to(path: Path) -> IO[str]:
+    """Let a crash of this process write its stack to a file, which must stay open."""
+    file = path.open("w", encoding="utf-8")
+    faulthandler.enable(file)
+    return file
+
+
+def segmentation_fault(stack: str, *, sources: str) -> Finding:
+    """Return the finding of a segmentation fault of a kernel's process, and show its stack on the standard error.
+
+    Args:
+        stack: The file of the stack, which the kernel may have written, or removed.
+        sources: Folder of the kernel's files.
+    """
+    text = _read(stack)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    frames = [(file, int(line)) for file, line in _FRAME.findall(text) if file.startswith(f"{sources}{os.sep}")]
+    file, line = frames[0] if frames else (None, None)
+    source = linecache.getline(file, line).strip()[:4096] if file is not None and line is not None else ""
+    return Finding(
+        "crash",
+        "the kernel's host code ended with a segmentation fault. An address of data_ptr() or cudaMalloc is device "
+        "memory, which host code (ctypes, numpy, C) can neither read nor write, here as on a GPU: copy with .cpu(), "
+        "copy_ or cudaMemcpy, or let a kernel do it. If no device address is used here, native code has crashed",
+        file=file,
+        line=line,
+        text=source or None,
+    )
+
+
+def _read(path: str) -> str:
+    """Return the start of a file that may be anything, or nothing."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return ""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        return os.read(descriptor, _MOST).decode("utf-8", errors="replace")
+    finally:
+        os.close(descriptor)
