@@ -28,6 +28,7 @@ from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.fields import MOST_EVENTS, STRICT, Index, Name, Seconds, Sha256
 from pytest_nvfp4.isolation.door.json_values import read_json, read_lines
 from pytest_nvfp4.isolation.door.models import validated
+from pytest_nvfp4.isolation.seal.kept import Kept
 from pytest_nvfp4.toolchain.trace import FINDING, MOST_FINDINGS, more_findings
 
 _OUTPUT_CHARACTERS = 20_000
@@ -80,8 +81,9 @@ _MODELS: dict[str, type[BaseModel] | TypeAdapter[Finding]] = {
     "sample": RoundSample,
     "simulated": SimulatedCall,
     "end": _End,
+    "kept": Kept,
 }
-"""What each event of a worker carries (see ``worker.events``)."""
+"""What each event of a worker carries (see ``isolation.event_sender``)."""
 
 
 class _Events:
@@ -90,7 +92,8 @@ class _Events:
     Attributes:
         stage: What the worker did last.
         ended: Whether it has sent its last event.
-        intact: Whether every line came from the worker (see ``worker.events``).
+        intact: Whether every line came from the worker (see ``isolation.event_sender``).
+        kept: What the worker's keeper says, after the last event (see ``isolation.seal``).
         refused: Why an event was refused, which ends the reading; None if none was.
     """
 
@@ -106,6 +109,7 @@ class _Events:
         self.stage = "start"
         self.ended = False
         self.intact = True
+        self.kept: Kept | None = None
         self.refused: DoorError | None = None
         self._left_out = 0
         self._left_out_errors = False
@@ -119,7 +123,8 @@ class _Events:
                 source = f"{_EVENT} number {number}"
                 if not isinstance(event, dict) or not isinstance(name := event.pop("event", None), str):
                     raise DoorError(source, "is no object with the name of an event")
-                if self.ended or (name == "end" and event.get("sha256") != digest.hexdigest()):
+                after = self.ended and (name != "kept" or self.kept is not None)
+                if after or (name == "end" and event.get("sha256") != digest.hexdigest()):
                     self.intact = False
                 digest.update(line)
                 self._add(name, event, source)
@@ -166,6 +171,8 @@ class _Events:
                 _once(self.simulated, (made.case, made.call), made, source)
             case "end":
                 self.ended = True
+            case "kept":
+                self.kept = made
 
     def _late(self, late: _Late, source: str) -> None:
         key = (late.case, late.call, late.group)
@@ -178,12 +185,14 @@ class _Events:
 
 
 def _last_fits(lines: bytes) -> bool:
-    """Return whether the last of some lines is no ``end``, or has the hash of the lines before it."""
+    """Return whether the worker's last line is no ``end``, or has the hash of the lines before it."""
     before = lines[: lines.rfind(b"\n", 0, len(lines) - 1) + 1]
     try:
         last = read_json(lines[len(before) :], source=_EVENT)
     except DoorError:
         return True
+    if isinstance(last, dict) and last.get("event") == "kept" and before:
+        return _last_fits(before)
     if not isinstance(last, dict) or last.get("event") != "end":
         return True
     return bool(last.get("sha256") == hashlib.sha256(before).hexdigest())
@@ -196,12 +205,15 @@ def _once(made: dict[Any, Any], key: object, value: object, source: str) -> None
     made[key] = value
 
 
-def assemble(job: Job, outcome: Outcome, *, source_names: Mapping[str, str] | None = None) -> Result:
+def assemble(
+    job: Job, outcome: Outcome, *, source_names: Mapping[str, str] | None = None, kept: bool = False
+) -> Result:
     """Return the result of a job whose worker has ended.
 
     Args:
         outcome: The end of the worker's process, with the events that it sent.
         source_names: The user's own file for each of the worker's copies, for use in findings.
+        kept: Whether the worker has a keeper, without whose word nothing passes.
     """
     events = _Events()
     events.read(outcome.result or b"")
@@ -225,6 +237,8 @@ def assemble(job: Job, outcome: Outcome, *, source_names: Mapping[str, str] | No
         events.findings.append(Finding(kind="cheat", message=message))
     elif events.refused is not None:
         return refused(job, events.refused).model_copy(update=_output(outcome))
+    elif kept and job.kernel is not None and status in ("passed", "cheated"):
+        status = _with_keeper(events, status)
     names = source_names or {}
     result = Result(
         job=job.id,
@@ -255,6 +269,17 @@ def _output(outcome: Outcome) -> dict[str, Any]:
         "stderr": outcome.stderr.text[-_OUTPUT_CHARACTERS:],
         "wall_s": round(outcome.wall_s, 3),
     }
+
+
+def _with_keeper(events: _Events, status: Status) -> Status:
+    """Add the findings of the worker's keeper, and return the status with them."""
+    if events.kept is None:
+        message = "the memory of the kernel's process was not compared with what it was before the kernel ran"
+        events.findings.append(Finding("internal", message))
+        return "error"
+    found = events.kept.findings()
+    events.findings[:0] = found
+    return "cheated" if any(finding.severity == "error" for finding in found) else status
 
 
 def _abnormal_end(kind: str, subject: str, stage: str, outcome: Outcome) -> Finding:

@@ -30,6 +30,7 @@ _PRELOAD = (
     "pytest_nvfp4.device.worker.simulation",
     "pytest_nvfp4.device.worker.simulator",
     "pytest_nvfp4.device.worker.tamper",
+    "pytest_nvfp4.isolation.seal.keeper",
     "pytest_nvfp4.device.worker.verify",
     "pytest_nvfp4.host.remote",
 )
@@ -75,4 +76,4 @@ def run_in_worker(
         ),
     )
     names = source_names(job, folder, base) if base is not None else {}
-    return assemble(job, outcome, source_names=names)
+    return assemble(job, outcome, source_names=names, kept=backend != "sim")

@@ -257,6 +257,7 @@ class Judge:
                         "torch's current stream, or make your stream wait for it and it for yours",
                     )
                 )
+        verdict.findings.extend(finding for finding in result.findings if finding.severity == "warning")
         kinds = {finding.kind for finding in verdict.findings if finding.severity == "error"}
         if kinds:
             verdict.status = "cheated" if "cheat" in kinds else "crashed" if kinds == {"internal"} else "failed"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+import hashlib
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -14,11 +13,17 @@ from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.fields import STRICT, Index, Name, Seconds, Sentence
 from pytest_nvfp4.isolation.door.json_values import read_lines
 from pytest_nvfp4.isolation.door.models import validated
+from pytest_nvfp4.isolation.seal.kept import Kept
 from pytest_nvfp4.toolchain.trace import FINDING, MOST_FINDINGS, LaunchFact, Value, more_findings
 
 _EVENT = "the worker's event"
 _MOST_EVENTS = 200_000
 _MOST_STAGES = 10_000
+
+
+class _Begin(BaseModel):
+    model_config = STRICT
+    word: Name
 
 
 class _Stage(BaseModel):
@@ -50,10 +55,11 @@ class _Dependencies(BaseModel):
 class _End(BaseModel):
     model_config = STRICT
     ok: bool = True
-    sent: dict[Name, Index]
+    sha256: Name = ""
 
 
 _MODELS: dict[str, type[BaseModel] | TypeAdapter[Finding]] = {
+    "begin": _Begin,
     "finding": FINDING,
     "stage": _Stage,
     "dsl": _Dsl,
@@ -61,6 +67,7 @@ _MODELS: dict[str, type[BaseModel] | TypeAdapter[Finding]] = {
     "values": _Values,
     "dependencies": _Dependencies,
     "end": _End,
+    "kept": Kept,
 }
 """What each event carries."""
 
@@ -79,7 +86,7 @@ class Events:
     dsl_folder: str | None = None
     ended: bool = False
     captured: int = 0
-    arrived: Counter[str] = field(default_factory=Counter)
+    kept: Kept | None = None
 
     @property
     def last_stage(self) -> str:
@@ -91,9 +98,11 @@ class Events:
         """Read a worker's result; an event that is refused ends the reading and becomes a finding."""
         events = cls()
         whole = data.rfind(b"\n") + 1  # a process that was killed leaves a part of a line
+        digest = hashlib.sha256()
         try:
-            for number, (_, event) in enumerate(read_lines(data[:whole], source=_EVENT, most=_MOST_EVENTS), start=1):
-                events.add(event, source=f"{_EVENT} number {number}")
+            for number, (line, event) in enumerate(read_lines(data[:whole], source=_EVENT, most=_MOST_EVENTS), start=1):
+                events.add(event, source=f"{_EVENT} number {number}", before=digest.hexdigest())
+                digest.update(line)
         except DoorError as error:
             events.findings.append(Finding("answer", f"{error}: the answer is refused"))
         if (left_out := len(events.findings) - MOST_FINDINGS) > 0:
@@ -104,17 +113,15 @@ class Events:
             events.findings[MOST_FINDINGS:] = [more_findings(left_out, severity=severity)]
         return events
 
-    def add(self, event: Any, *, source: str) -> None:
-        """Add one event. Raises DoorError for one that is refused."""
+    def add(self, event: Any, *, source: str, before: str) -> None:
+        """Add one event; ``before`` is the hash of all lines before it. Raises DoorError for one that is refused."""
         if not isinstance(event, dict) or not isinstance(name := event.pop("event", None), str):
             raise DoorError(source, "is no object with the name of an event")
         if (model := _MODELS.get(name)) is None:
             raise DoorError(source, f"is of the unknown kind {name[:40]!r}")
-        if self.ended:
+        if self.ended and (name != "kept" or self.kept is not None):
             raise DoorError(source, "follows the end")
         made: Any = validated(model, event, source=source)
-        if name != "end":
-            self.arrived[name] += 1
         match name:
             case "finding":
                 self.findings.append(made)
@@ -135,16 +142,14 @@ class Events:
             case "dependencies":
                 self.dependencies = list(made.files)
             case "end":
+                if made.sha256 != before:
+                    raise DoorError(
+                        source, "does not have the hash of the events before it: the kernel wrote to the pipe"
+                    )
                 self.ended = True
-                if made.sent != self.arrived:
-                    raise DoorError(source, f"announces other events than came: {_difference(made.sent, self.arrived)}")
                 if self.captured != len(self.values):
                     raise DoorError(source, f"follows {len(self.values)} values, and {self.captured} were recorded")
-
-
-def _difference(announced: Mapping[str, int], arrived: Mapping[str, int]) -> str:
-    return ", ".join(
-        f"{announced.get(name, 0)} of kind {name[:40]!r} and not {arrived.get(name, 0)}"
-        for name in sorted({*announced, *arrived})
-        if announced.get(name, 0) != arrived.get(name, 0)
-    )
+            case "kept":
+                if not self.ended:
+                    raise DoorError(source, "precedes the end")
+                self.kept = made

@@ -232,6 +232,11 @@ class Tracer:
         events = Events.parse(outcome.result or b"")
         if not events.ended or outcome.returncode != 0:
             events.findings.append(diagnosis.ending(request, outcome, events.last_stage))
+        elif events.kept is None:
+            message = "the memory of the kernel's process was not compared with what it was before the kernel ran"
+            events.findings.append(Finding("internal", message))
+        else:
+            events.findings[:0] = events.kept.findings()
         events.findings += self._refused(events, written, folder)
         functions = _functions((request.kernel, *map(Path, events.dependencies)))
         code, files, warnings = artifacts.collect(folder, functions, library=events.dsl_folder)

@@ -16,19 +16,17 @@ from typing import Any, NoReturn
 
 from pytest_nvfp4.device.job import Job, KernelSpec
 from pytest_nvfp4.device.worker import device_info, machine_worker
-from pytest_nvfp4.device.worker.audit import KernelAudit, trap_oracle
 from pytest_nvfp4.device.worker.events import Events
-from pytest_nvfp4.device.worker.imported_kernel import RefusedKernelError, import_kernel
+from pytest_nvfp4.device.worker.imported_kernel import RefusedKernelError, import_kernel, watch
 from pytest_nvfp4.device.worker.memory import CudaMemory, DeviceMemory, DriverError, HostMemory
-from pytest_nvfp4.device.worker.tamper import TamperCheck, names_harness
+from pytest_nvfp4.device.worker.tamper import names_harness
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
+from pytest_nvfp4.isolation.seal.keeper import Sealed, keep
 from pytest_nvfp4.isolation.wall import enter_from_environment
-from pytest_nvfp4.toolchain.cache import default_root
 from pytest_nvfp4.toolchain.worker.findings import from_exception
 from pytest_nvfp4.toolchain.worker.loading import begin_imports, end_imports
 
-_MOST_REPORTED = 5
 _PLACES = {"cuda": " on the device"}
 """Where a kernel of each backend ran, for messages."""
 
@@ -49,12 +47,13 @@ class _Worker:
         backend: ``cuda`` for a real device; ``host`` for torch's stand-in device, which computes on the CPU.
     """
 
-    def __init__(self, job: Job, folder: Path, events: Events, *, backend: str) -> None:
+    def __init__(self, job: Job, folder: Path, events: Events, *, backend: str, sealed: Sealed) -> None:
         self._job = job
         self._folder = folder
         self._sources = folder / "source"
         self._events = events
         self._backend = backend
+        self._sealed = sealed
 
     def _own(self, file: str) -> bool:
         return file.startswith(str(self._sources))
@@ -84,15 +83,15 @@ class _Worker:
         # Everything that the worker relies on is loaded and recorded before the kernel's first line runs.
         act = self._action(torch)
         end_imports()
-        audit = self._start_audit()
-        tamper = TamperCheck(torch, own=self._own)
+        accesses = watch(folder=self._folder, sources=self._sources, own=self._own)
+        self._sealed.seal("pytest_nvfp4", {"the worker": self, "what it calls": act, "__main__": globals()})
         custom, prepare = self._import_kernel(self._job.kernel)
         raised: BaseException | None = None
         try:
             act(custom, prepare)
         except BaseException as error:
             raised = error
-        self._check_tampering(tamper, audit)
+        self._report(accesses())
         if isinstance(raised, DriverError):
             self._finish("error", Finding("cuda", f"the device is in an error state after the kernel: {raised}"))
         if raised is not None:
@@ -164,23 +163,7 @@ class _Worker:
             self._finish("error", error.finding)
         return imported.function, imported.prepare
 
-    def _start_audit(self) -> KernelAudit:
-        audit = KernelAudit(
-            own=self._own,
-            folder=self._folder,
-            allowed=(self._sources, self._folder / "scratch", self._folder / "ptx"),
-            read_only=(Path(__file__).resolve().parents[2], default_root()),
-        )
-        trap_oracle(audit)
-        audit.start()
-        return audit
-
-    def _check_tampering(self, tamper: TamperCheck, audit: KernelAudit) -> None:
-        messages = audit.messages[:_MOST_REPORTED]
-        if replaced := tamper.replaced():
-            more = len(replaced) - _MOST_REPORTED
-            names = ", ".join(replaced[:_MOST_REPORTED]) + (f" and {more} more" if more > 0 else "")
-            messages.insert(0, f"the kernel replaced {names}")
+    def _report(self, messages: list[str]) -> None:
         if messages:
             self._finish("cheated", *(Finding("cheat", message) for message in messages))
 
@@ -189,9 +172,9 @@ def main() -> None:
     """Run the job named on the command line, and exit without running any of the kernel's exit handlers."""
     if sys.argv[3:] == ["sim"]:
         machine_worker.main()
-    result = int(os.environ.pop(RESULT_VARIABLE))
-    enter_from_environment(keep=[result])
-    events = Events(result)
+    sealed = keep(int(os.environ.pop(RESULT_VARIABLE)))
+    enter_from_environment(keep=sealed.descriptors, first=sealed.open_memory)
+    events = Events(sealed.result)
     exit_process = os._exit  # like the next ones, bound before a kernel can replace it
     flush = [stream.flush for stream in (sys.stdout, sys.stderr)]
     try:
@@ -199,7 +182,7 @@ def main() -> None:
         job = Job.model_validate_json(Path(file).read_bytes())
         Path(file).unlink()  # it reveals which calls are judged, and their inputs
         del sys.argv[1:]
-        _Worker(job, Path(folder), events, backend=backend).run()
+        _Worker(job, Path(folder), events, backend=backend, sealed=sealed).run()
     except _StopError:
         pass
     except BaseException as error:
@@ -208,6 +191,7 @@ def main() -> None:
         )
         events.send("status", status="error")
     events.end()
+    sealed.wait()
     for flush_stream in flush:
         with contextlib.suppress(Exception):
             flush_stream()

@@ -13,32 +13,50 @@ from __future__ import annotations
 import os
 import re
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
+
+from pytest_nvfp4.device.worker.requester import Requester, in_standard_library, is_foreign_name, reads_source
 
 _OBJECT_EVENTS = {
     "sys._getframe": "the frames of its callers",
+    "sys._getframemodulename": "the modules of its callers",
     "sys._current_frames": "the frames of all threads",
+    "sys._current_exceptions": "the exceptions of all threads",
     "gc.get_objects": "every object of the process",
     "gc.get_referrers": "the referrers of an object",
     "gc.get_referents": "the referents of an object",
     "sys.settrace": "a trace of every line",
     "sys.setprofile": "a trace of every call",
+    "threading.settrace": "a trace of every line",
+    "threading.setprofile": "a trace of every call",
+    "sys.monitoring.register_callback": "a trace of what runs",
+    "sys.addaudithook": "a report of every access",
 }
+_WORDS = frozenset(
+    {event.rpartition(".")[2] for event in _OBJECT_EVENTS}
+    | {"currentframe", "getouterframes", "getinnerframes", "stack", "walk_stack", "walk_tb"}
+)
+"""Names of the functions that raise these events, and of those that hand frames out."""
 _FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
+_CODE_ATTRIBUTES = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
+_NATIVE = re.compile(r"_?Py(Frame|ThreadState|InterpreterState|GC|Eval_|Unstable|Function_Set|Code|Runtime|Sys_|_)")
+"""Functions of Python's own library that reach frames, threads, the heap or code."""
 _FILE_EVENTS = {
     **dict.fromkeys(("open", "os.chmod", "os.listdir", "os.mkdir", "os.remove", "os.rmdir"), 1),
     **dict.fromkeys(("os.scandir", "os.truncate", "os.utime"), 1),
     **dict.fromkeys(("os.link", "os.rename", "os.symlink"), 2),
 }
 """Events about files, with the number of leading arguments that are paths."""
+_CODE_EVENTS = frozenset({"compile", "exec", "code.__new__", "function.__new__"})
+_ATTRIBUTES = _FRAME_ATTRIBUTES | _CODE_ATTRIBUTES
+_EVENTS = frozenset({*_OBJECT_EVENTS, *_FILE_EVENTS, *_CODE_EVENTS, "ctypes.dlsym"})
+_ATTRIBUTE_EVENTS = frozenset({"object.__getattr__", "object.__setattr__", "object.__delattr__"})
 _READ_EVENTS = frozenset({"os.listdir", "os.scandir"})
 _PROCESS = re.compile(r"/proc/(self|thread-self|\d+)/(task/\d+/)?(fd|fdinfo|mem|environ|cmdline|maps|map_files)(/|$)")
-_STANDARD = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -60,6 +78,7 @@ class KernelAudit:
         self._allowed = tuple(map(_prefix, allowed))
         self._read_only = tuple(map(_prefix, read_only))
         self._messages: dict[str, None] = {}
+        self._requester = Requester(own)
         self._thread = threading.local()
 
     def start(self) -> None:
@@ -76,40 +95,68 @@ class KernelAudit:
         self._messages.setdefault(message)
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event in _OBJECT_EVENTS:
-            what = _OBJECT_EVENTS[event]
-        elif event in _FILE_EVENTS:
-            what = ""
-        elif event == "object.__getattr__" and arguments[1] in _FRAME_ATTRIBUTES:
-            what = f"a frame ({arguments[1]})"
-        else:
+        if event not in _EVENTS and not (event in _ATTRIBUTE_EVENTS and arguments[1] in _ATTRIBUTES):
             return
         if getattr(self._thread, "busy", False):
             return  # `sys._getframe` below raises an event of its own
         self._thread.busy = True
         try:
             frame = sys._getframe(1)
-            if what:
-                self._check_object_access(what, _requesting_frame(frame))
-            else:
+            if event in _FILE_EVENTS:
                 self._check_file_access(event, arguments, frame)
+            elif event in _CODE_EVENTS:
+                self._check_made_code(event, arguments, frame)
+            elif event == "ctypes.dlsym":
+                self._check_native(arguments, frame)
+            elif event in _OBJECT_EVENTS:
+                self._check_object_access(_OBJECT_EVENTS[event], frame, _WORDS)
+            elif arguments[1] in _FRAME_ATTRIBUTES:
+                self._check_object_access(f"a frame ({arguments[1]})", frame, _FRAME_ATTRIBUTES)
+            elif event != "object.__getattr__":
+                self._check_changed_code(arguments, frame)
         finally:
             self._thread.busy = False
 
-    def _check_object_access(self, what: str, frame: FrameType | None) -> None:
-        if frame is not None and self._own(frame.f_code.co_filename):
-            self.add(f"{_place(frame)} requests {what}")
+    def _check_object_access(self, what: str, frame: FrameType | None, words: frozenset[str]) -> None:
+        if (by := self._requester.of_object(frame, words)) is not None:
+            self.add(f"{_place(by)} requests {what}")
+
+    def _check_changed_code(self, arguments: tuple[Any, ...], frame: FrameType | None) -> None:
+        """Record a change of the code or defaults of a function that is not the kernel's own."""
+        code = getattr(arguments[0], "__code__", None)
+        file = code.co_filename if type(code) is CodeType else ""
+        if is_foreign_name(file, self._own) and (by := self._requester.of_code(frame)) is not None:
+            self.add(f"{_place(by)} changes {arguments[1]} of {getattr(arguments[0], '__qualname__', '?')}")
+
+    def _check_made_code(self, event: str, arguments: tuple[Any, ...], frame: FrameType | None) -> None:
+        """Record code that a kernel makes or runs under the name of another file, to pass for it."""
+        made = arguments[0]
+        name = made.co_filename if type(made) is CodeType else arguments[1] if event != "exec" else None
+        if isinstance(name, bytes):
+            name = os.fsdecode(name)
+        if not isinstance(name, str) or not is_foreign_name(name, self._own):
+            return
+        if (by := self._requester.of_code(frame)) is not None:
+            self.add(f"{_place(by)} makes code under the name of {name}, which is none of its files")
+
+    def _check_native(self, arguments: tuple[Any, ...], frame: FrameType | None) -> None:
+        name = arguments[1]
+        if (
+            isinstance(name, str)
+            and _NATIVE.match(name)
+            and (by := self._requester.of_code(_caller(frame))) is not None
+        ):
+            self.add(f"{_place(by)} requests {name} of Python's own library")
 
     def _check_file_access(self, event: str, arguments: tuple[Any, ...], frame: FrameType | None) -> None:
         paths = [_path(argument) for argument in arguments[: _FILE_EVENTS[event]]]
         reads = event in _READ_EVENTS or (event == "open" and not _writes(arguments))
         foreign = next((path for path in paths if path is not None and self._is_foreign(path, reads=reads)), None)
-        if foreign is None:
+        if foreign is None or (by := self._requester.of_file(frame)) is None:
             return
-        while frame is not None and _in_standard_library(frame.f_code.co_filename):
-            frame = frame.f_back
-        if frame is not None and self._own(frame.f_code.co_filename):
-            self.add(f"{_place(frame)} {'reads' if reads else 'changes'} {foreign}, which is none of its files")
+        if reads and foreign.startswith(self._read_only) and reads_source(frame):
+            return
+        self.add(f"{_place(by)} {'reads' if reads else 'changes'} {foreign}, which is none of its files")
 
     def _is_foreign(self, path: str, *, reads: bool) -> bool:
         if _PROCESS.match(path):
@@ -117,7 +164,7 @@ class KernelAudit:
         path += os.sep  # a folder lies below itself
         if path.startswith(self._folder):
             return not path.startswith(self._allowed)
-        return not reads and path.startswith(self._read_only)
+        return path.startswith(self._read_only) and (not reads or path.endswith(".py" + os.sep))
 
 
 def trap_oracle(audit: KernelAudit) -> None:
@@ -155,23 +202,11 @@ def _writes(arguments: tuple[Any, ...]) -> bool:
     return isinstance(flags, int) and bool(flags & _WRITING)
 
 
-def _in_standard_library(file: str) -> bool:
-    return file.startswith("<frozen ") or (file.startswith(_STANDARD) and "-packages" not in file)
-
-
-def _requesting_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the code that requests a frame: the caller of ``inspect``, or of a ``traceback`` walk.
-
-    Other code of the standard library that inspects frames (``logging``, ``namedtuple``, printing a traceback) does not
-    pass them on.
-    """
-    while frame is not None:
-        name = Path(frame.f_code.co_filename).name
-        walks = name == "traceback.py" and frame.f_code.co_name in ("walk_stack", "walk_tb")
-        if not (_in_standard_library(frame.f_code.co_filename) and (name == "inspect.py" or walks)):
-            return frame
+def _caller(frame: FrameType | None) -> FrameType | None:
+    """Return the nearest frame outside the standard library: ``ctypes`` looks its functions up for its caller."""
+    while frame is not None and in_standard_library(frame.f_code.co_filename):
         frame = frame.f_back
-    return None
+    return frame
 
 
 def _place(frame: FrameType) -> str:

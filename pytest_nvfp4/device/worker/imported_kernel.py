@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_nvfp4.device.worker.audit import KernelAudit, trap_oracle
-from pytest_nvfp4.device.worker.tamper import TamperCheck
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.toolchain.cache import default_root
 from pytest_nvfp4.toolchain.worker import contract, options
@@ -80,12 +79,11 @@ def import_kernel(
     return ImportedKernel(function, lambda sizes: contract.prepare(prepare, sizes))
 
 
-def guard(torch: Any, *, folder: Path, sources: Path, own: Callable[[str], bool]) -> Callable[[], list[str]]:
-    """Watch from now on what a kernel does to the functions and objects around it; the result returns what it did.
+def watch(*, folder: Path, sources: Path, own: Callable[[str], bool]) -> Callable[[], list[str]]:
+    """Watch from now on what a kernel requests of the objects around it; the result returns the first accesses.
 
     ``folder`` is the job's, ``sources`` that of the kernel's files.
     """
-    tamper = TamperCheck(torch, own=own)
     audit = KernelAudit(
         own=own,
         folder=folder,
@@ -94,13 +92,4 @@ def guard(torch: Any, *, folder: Path, sources: Path, own: Callable[[str], bool]
     )
     trap_oracle(audit)
     audit.start()
-
-    def noticed() -> list[str]:
-        messages = audit.messages[:_MOST_REPORTED]
-        if replaced := tamper.replaced():
-            more = len(replaced) - _MOST_REPORTED
-            names = ", ".join(replaced[:_MOST_REPORTED]) + (f" and {more} more" if more > 0 else "")
-            messages.insert(0, f"the kernel replaced {names}")
-        return messages
-
-    return noticed
+    return lambda: audit.messages[:_MOST_REPORTED]

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_nvfp4.device.worker.imported_kernel import ImportedKernel, RefusedKernelError, guard, import_kernel
+from pytest_nvfp4.device.worker.imported_kernel import ImportedKernel, RefusedKernelError, import_kernel, watch
 from pytest_nvfp4.device.worker.kernel_stack import write_stack_to
 from pytest_nvfp4.device.worker.returned_tensors import Returned, inspect_returned
 from pytest_nvfp4.driver.device_model import for_arch
@@ -115,9 +115,8 @@ class _KernelSide:
         redirect.install(side, device=model, compiled=CompileCache(known) if known else None)
         torch_cuda.install(device=model, side=side)
         end_imports()
-        import torch
 
-        self._notices = guard(torch, folder=folder, sources=sources, own=self._own)
+        self._notices = watch(folder=folder, sources=sources, own=self._own)
         self._kernel = import_kernel(
             sources,
             main=fields["main"],

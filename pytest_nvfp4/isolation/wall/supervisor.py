@@ -16,7 +16,7 @@ import select
 import signal
 import sys
 import traceback
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final, NoReturn
 
 from pytest_nvfp4.isolation import limits
@@ -48,25 +48,26 @@ def fork_behind(wall: Wall, *, keep: Collection[int] = ()) -> int:
     return 0
 
 
-def move_behind(wall: Wall, *, keep: Collection[int] = ()) -> dict[Part, str]:
+def move_behind(wall: Wall, *, keep: Collection[int] = (), first: Callable[[], None] | None = None) -> dict[Part, str]:
     """Continue behind a wall in a new process, while this one waits and ends as that one does (``fork_behind``).
 
-    This process ends with the one that the variable ``limits.PARENT_VARIABLE`` names, or with its parent.
+    The new process calls ``first`` before the wall binds it. This process ends with the one that the variable
+    ``limits.PARENT_VARIABLE`` names, or with its parent.
 
     Returns:
         The reason for each part that is missing, in the new process.
     """
     _flush()
-    return _go(wall, int(os.environ.get(limits.PARENT_VARIABLE) or os.getppid()), keep)
+    return _go(wall, int(os.environ.get(limits.PARENT_VARIABLE) or os.getppid()), keep, first)
 
 
-def enter_from_environment(keep: Collection[int] = ()) -> dict[Part, str]:
+def enter_from_environment(keep: Collection[int] = (), first: Callable[[], None] | None = None) -> dict[Part, str]:
     """Continue behind the wall that the environment describes; see ``move_behind``.
 
     Raises:
         KeyError: It describes none; whoever starts a worker gives it one.
     """
-    return move_behind(Wall.from_json(os.environ.pop(WALL_VARIABLE)), keep=keep)
+    return move_behind(Wall.from_json(os.environ.pop(WALL_VARIABLE)), keep=keep, first=first)
 
 
 def _flush() -> None:
@@ -75,9 +76,12 @@ def _flush() -> None:
             stream.flush()
 
 
-def _go(wall: Wall, parent: int, keep: Collection[int]) -> dict[Part, str]:
+def _go(wall: Wall, parent: int, keep: Collection[int], first: Callable[[], None] | None = None) -> dict[Part, str]:
     try:
-        return enter(wall, _separate(wall, parent, {0, 1, 2, *keep}))
+        around = _separate(wall, parent, {0, 1, 2, *keep})
+        if first is not None:
+            first()
+        return enter(wall, around)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

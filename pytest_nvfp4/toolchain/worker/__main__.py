@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.isolation.event_sender import EventSender
+from pytest_nvfp4.isolation.seal.keeper import Sealed, keep
 from pytest_nvfp4.isolation.wall import enter_from_environment
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.calls import call_contract, call_entry
 from pytest_nvfp4.toolchain.worker.findings import in_compile
 from pytest_nvfp4.toolchain.worker.loading import begin_imports, end_imports, load
-from pytest_nvfp4.toolchain.worker.session import Reporter, TraceSession
+from pytest_nvfp4.toolchain.worker.session import TraceSession
 
 if TYPE_CHECKING:
     from pytest_nvfp4.host import redirect
@@ -90,36 +92,36 @@ class _Launches:
             self._session.reporter.send("launch", **_launch_record(launch, job["problem"]["name"]))
 
 
-def _work(session: TraceSession) -> None:
+def _work(session: TraceSession, sealed: Sealed, stack: contextlib.ExitStack) -> None:
     job = session.job
     begin_imports()
     if not _import_dsl(session):
         return
     launches = _Launches(session)
-    with contextlib.ExitStack() as stack:
-        side = _stand_in(session, launches, stack)
-        try:
-            options.check_arch(job["arch"])
-            options.install(job["options"], dump_dir=Path(job["artifacts"]))
-        except options.OptionError as error:
-            session.report(Finding("options", str(error)))
-            return
-        end_imports()
-        _suppress_bytecode(session.watched)
-        contract.provide_task(beside=session.kernel.parent)
-        if job["capture"]:
-            session.capture.start()
-        try:
-            imported = _import_and_compile(session, launches)
-        finally:
-            _report_capture(session, launches)
-        if not imported:
-            return
-        if job["capture"] and not session.failed and not session.capture.entered(session.kernel):
-            session.report(_untouched(session))
-        if side.without_tvm_ffi:
-            session.report(Finding("environment", _WITHOUT_TVM_FFI, severity="warning", file=str(session.kernel)))
-        session.stage("done")
+    side = _stand_in(session, launches, stack)
+    try:
+        options.check_arch(job["arch"])
+        options.install(job["options"], dump_dir=Path(job["artifacts"]))
+    except options.OptionError as error:
+        session.report(Finding("options", str(error)))
+        return
+    end_imports()
+    _suppress_bytecode(session.watched)
+    contract.provide_task(beside=session.kernel.parent)
+    sealed.seal("pytest_nvfp4", {"the tracer": session, "its launches": launches, "__main__": globals()})
+    if job["capture"]:
+        session.capture.start()
+    try:
+        imported = _import_and_compile(session, launches)
+    finally:
+        _report_capture(session, launches)
+    if not imported:
+        return
+    if job["capture"] and not session.failed and not session.capture.entered(session.kernel):
+        session.report(_untouched(session))
+    if side.without_tvm_ffi:
+        session.report(Finding("environment", _WITHOUT_TVM_FFI, severity="warning", file=str(session.kernel)))
+    session.stage("done")
 
 
 def _import_dsl(session: TraceSession) -> bool:
@@ -202,19 +204,21 @@ def _dependencies(session: TraceSession) -> list[str]:
 
 def main() -> None:
     """Run the job named on the command line and exit without running the kernel's exit handlers."""
-    result = int(os.environ.pop(_RESULT_VARIABLE))
-    enter_from_environment(keep=[result])
-    reporter = Reporter(result)
+    sealed = keep(int(os.environ.pop(_RESULT_VARIABLE)))
+    enter_from_environment(keep=sealed.descriptors, first=sealed.open_memory)
+    reporter = EventSender(sealed.result)
     job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     session = TraceSession(job, reporter)
     exit_now: Callable[[int], Any] = os._exit
     flush = [stream.flush for stream in (sys.stdout, sys.stderr)]
     try:
-        _work(session)
+        # Never unwound: the stand-ins must be in place when the keeper compares them with what was installed.
+        _work(session, sealed, contextlib.ExitStack())
     except BaseException as error:
         session.fail("internal", "the trace itself failed", error)
     reporter.send("dependencies", files=_dependencies(session))
     reporter.end(ok=not session.failed)
+    sealed.wait()
     for flush_stream in flush:
         with contextlib.suppress(Exception):
             flush_stream()

@@ -2,50 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sysconfig
-import threading
-import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.isolation.event_sender import EventSender
 from pytest_nvfp4.toolchain.worker.capture import Capture
 from pytest_nvfp4.toolchain.worker.findings import described, from_exception
-
-START = time.monotonic()
-"""Start of the worker, in seconds of the monotonic clock."""
-
-
-class Reporter:
-    """Sender of events to the parent process; each is written whole, so a crash loses none of the earlier ones."""
-
-    def __init__(self, descriptor: int) -> None:
-        os.set_inheritable(descriptor, False)  # child processes of the kernel must not write to it
-        self._descriptor = descriptor
-        self._lock = threading.Lock()
-        self._sent: Counter[str] = Counter()
-
-    def send(self, event: str, **data: Any) -> None:
-        """Send one event as a JSON line."""
-        line = (json.dumps({"event": event, **data}, ensure_ascii=False) + "\n").encode("utf-8", "replace")
-        with self._lock:
-            self._sent[event] += 1
-            view = memoryview(line)
-            while view:
-                view = view[os.write(self._descriptor, view) :]
-
-    def end(self, *, ok: bool) -> None:
-        """Send the last event, with the number of events of each kind before it."""
-        self.send("end", ok=ok, sent=dict(self._sent))
 
 
 class TraceSession:
     """State of one job, from the kernel's import to its launches."""
 
-    def __init__(self, job: dict[str, Any], reporter: Reporter) -> None:
+    def __init__(self, job: dict[str, Any], reporter: EventSender) -> None:
         self.job = job
         self.reporter = reporter
         self.kernel = Path(job["kernel"])
@@ -101,4 +71,4 @@ class TraceSession:
 
     def stage(self, name: str) -> None:
         """Report the beginning of a stage."""
-        self.reporter.send("stage", name=name, seconds=round(time.monotonic() - START, 3))
+        self.reporter.stage(name)
