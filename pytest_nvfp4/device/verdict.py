@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -147,6 +148,28 @@ class _Calls:
             return None
 
 
+def _missing(
+    job: Job, index: int, reports: Sequence[CaseReport], planned: _Calls, *, returned: set[int]
+) -> list[Finding]:
+    """Return a finding for the calls of a case that were not made, or whose outputs are missing without an error."""
+    if job.action == "benchmark":
+        asked = set() if returned else {0}
+    elif planned.plan:
+        asked = {at for at, call in enumerate(planned.plan) if call.case == index and call.other_sizes is None}
+    else:
+        asked = {index}
+    failed = {report.call for report in reports if any(finding.severity == "error" for finding in report.findings)}
+    missing = asked - returned - failed
+    if job.action == "verify":  # every call has a report, which says what it launched and whether inputs changed
+        missing |= asked - {report.call for report in reports}
+    if not missing:
+        return []
+    if missing == asked:
+        return [Finding("internal", "the device returned no output for this case")]
+    calls = ", ".join(map(str, sorted(missing)))
+    return [Finding("internal", f"the device did not return what was asked of call {calls} of this case")]
+
+
 def _c_buffer(output: GroupOutput, inputs: GroupInput, folder: Path, *, source: str) -> HalfBits:
     """Return the buffer of C with its guard rows; its size follows from the problem. Raises DoorError."""
     rows, columns = inputs.c_shape
@@ -237,8 +260,7 @@ class Judge:
         reports = [report for report in result.cases if report.case == index]
         reported = [planned.placed(finding, case) for report in reports for finding in report.findings]
         verdict.findings.extend(dict.fromkeys(reported))
-        if not calls and not reported:
-            verdict.findings.append(Finding("internal", "the device returned no output for this case"))
+        verdict.findings.extend(_missing(job, index, reports, planned, returned=set(calls)))
         if not any(finding.severity == "error" for finding in verdict.findings):  # a wrong C needs no author
             origins = [finding for report in reports for finding in judge_origins(job, report, folder=planned.folder)]
             verdict.findings.extend(dict.fromkeys(origins))

@@ -7,18 +7,23 @@ import hashlib
 import json
 import resource
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.answer import ANSWER, check_result
 from pytest_nvfp4.device.call_plan import plan_calls
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import Batch, BatchResult, RemoteError
 from pytest_nvfp4.device.remote.serialization import most_bytes, pack_result, unpack_result
-from pytest_nvfp4.device.result import Blob, Result
+from pytest_nvfp4.device.result import Blob, CaseReport, GroupOutput, Result
+from pytest_nvfp4.device.verdict import Judge
+from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.numerics.judge import Reference
 from pytest_nvfp4.toolchain.trace import MOST_FINDINGS
 
 from .worker_events import BENCHMARK, DEVICE, answer, line, result
@@ -322,3 +327,41 @@ def test_the_size_of_an_answer_follows_from_its_batch() -> None:
     assert check_result(VERIFY, made) is made
     text = pack_result(BatchResult(batch=batch.id, results=(made,)))
     assert len(text) < most_bytes(batch) < (1 << 30)
+
+
+def test_a_verdict_needs_every_call_that_was_asked(tmp_path: Path) -> None:
+    """An answer with the right outputs of one call, and nothing of the others, is no pass."""
+    job = VERIFY.model_copy(update={"cases": VERIFY.cases[:1]})
+    plan = plan_calls(job.cases, job.order_seed)
+    asked = [at for at, call in enumerate(plan) if call.other_sizes is None]
+    outputs, reports = [], []
+    for at in asked:
+        (group,) = rotation.verified_inputs(job.cases[0], key=job.row_key, changed=plan[at].changed).groups
+        buffer = group.c_buffer()
+        group.split_c(buffer)[1][...] = Reference.of(group.exact()).want
+        event = {**HONEST["output"][1], "call": at, "data": Blob.inlined(buffer.tobytes()).model_dump()}
+        outputs.append(GroupOutput.model_validate(event))
+        reports.append(CaseReport(call=at, case=0, inputs_before="a", inputs_after="a"))
+
+    def status(*, left_out: int | None = None, reported: bool = True, warned: bool = False) -> str:
+        said = [
+            one if not warned else one.model_copy(update={"findings": (Finding("w", "m", severity="warning"),)})
+            for one in reports
+            if reported or one.call != left_out
+        ]
+        made = Result(
+            job=job.id,
+            status="passed",
+            outputs=tuple(one for one in outputs if one.call != left_out),
+            cases=tuple(said),
+        )
+        assert check_result(job, made) is made
+        (verdict,) = Judge().judge(job, made, folder=tmp_path)
+        return verdict.status
+
+    assert status() == "passed"
+    assert status(warned=True) == "passed"
+    for call in asked:
+        assert status(left_out=call) == "crashed"
+        assert status(left_out=call, reported=False) == "crashed"
+        assert status(left_out=call, warned=True) == "crashed", "a warning explains nothing"
