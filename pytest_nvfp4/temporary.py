@@ -1,14 +1,16 @@
-"""Temporary folders that the next run removes if the process that made them is killed.
+"""Temporary folders and files that the next run removes if the process that made them is killed.
 
 Beside each folder lies a file that its owner holds locked (flock(2)). The system releases the lock when the owner ends,
 however it ends, so a folder with a free lock belongs to nobody. This also holds where process numbers do not tell: in
-containers that share a folder, and after a restart.
+containers that share a folder, and after a restart. A file that is written beside its place and then renamed has the
+number of its process in its name; it exists for moments only.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -20,6 +22,8 @@ from typing import Final
 
 _PREFIX: Final = "nvfp4-tmp-"
 _LOCK: Final = ".lock"
+_BESIDE: Final = ".tmp"
+_UNFINISHED: Final = re.compile(r"\..*\.([0-9]+)-[0-9a-f]{8}\.tmp", re.DOTALL)
 
 
 class TemporaryFolder:
@@ -80,6 +84,30 @@ def remove_abandoned(parent: Path | None = None) -> None:
                 if (held := _lock(file, create=False)) is not None:
                     _remove(file.with_name(entry.name.removesuffix(_LOCK)))
                     os.close(held)
+
+
+def name_beside(path: Path) -> Path:
+    """Return a new name beside a file, for a process that writes there and renames the result to ``path``."""
+    return path.with_name(f".{path.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}{_BESIDE}")
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the files of `name_beside` in a folder whose processes have ended before they renamed them."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if (named := _UNFINISHED.fullmatch(entry.name)) and not _lives(int(named[1])):
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)  # noqa: PTH108 - not a file of this user's, if it cannot be removed
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _lock_of(folder: Path) -> Path:

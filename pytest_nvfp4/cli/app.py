@@ -12,6 +12,7 @@ import click
 
 from pytest_nvfp4 import __version__
 from pytest_nvfp4.cli.errors import Exit, as_input_error
+from pytest_nvfp4.end_signals import as_interrupts
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "layouts": ("cli.layouts", "List every named layout of a kernel."),
@@ -111,6 +112,7 @@ def app() -> None:
 
 def run() -> None:
     """Run the command line, and exit with its code."""
+    as_interrupts()
     try:
         code = app.main(prog_name="nvfp4", standalone_mode=False)
         sys.stdout.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.options import arch_of, document_options, timeout_option
 from pytest_nvfp4.cli.simulation import Runnable, runnable
 from pytest_nvfp4.report.document import Block, Document, Facts, Section, Styled
+from pytest_nvfp4.temporary import temporary_folder
 
 if TYPE_CHECKING:
     from pytest_nvfp4.bench.roofline import NoRoofline, Roofline
@@ -56,7 +56,7 @@ def cost_command(
     device = SimDevice(arch=subject.spec.arch)
     if (unsupported := device.unsupported(subject.spec.arch)) is not None:
         raise InputError(f"{subject.label}: {unsupported}")
-    with tempfile.TemporaryDirectory(prefix="nvfp4-cost-") as folder, output.working(f"simulating {subject.label}"):
+    with temporary_folder("cost") as folder, output.working(f"simulating {subject.label}"):
         cases = subject.cases([_FAMILY])
         done = simulate(
             device, subject.spec, cases, folder=Path(folder), base=subject.base, deadline_s=timeout, outputs=False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pytest_nvfp4.cli.options import timeout_option
 from pytest_nvfp4.cli.popcorn import Popcorn, PopcornExit, Statistics, spec_line, writer
 from pytest_nvfp4.problem import GPUMODE, GPUMODE_BENCH, Problem, ProblemError
 from pytest_nvfp4.settings import SettingsError, find_root, load
+from pytest_nvfp4.temporary import temporary_folder
 from pytest_nvfp4.text import printed
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def eval_command(
         )
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         _stop(f"{kernel}: cannot be read: {error}", PopcornExit.VALIDATION)
-    with tempfile.TemporaryDirectory(prefix="nvfp4-eval-") as name:
+    with temporary_folder("eval") as name:
         folder = Path(name)
         try:
             where = select(device, folder=folder)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from pytest_nvfp4.cli.errors import Exit, InputError
 from pytest_nvfp4.cli.options import arch_of, json_option, remote_options, timeout_option
 from pytest_nvfp4.device.remote.options import RemoteOptions
 from pytest_nvfp4.schedules import WORDS, is_schedule
+from pytest_nvfp4.temporary import temporary_folder
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import Simulating
@@ -204,7 +204,7 @@ def _locally(program: PythonProgram, device: str, pass_on: OnOutput, simulating:
     from pytest_nvfp4.device.select import select
 
     try:
-        with tempfile.TemporaryDirectory(prefix="nvfp4-exec-") as folder:
+        with temporary_folder("exec") as folder:
             chosen = select("sim" if simulating is not None else device, folder=Path(folder))
     except DeviceUnavailableError as error:
         raise InputError(str(error)) from error

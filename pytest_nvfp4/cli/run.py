@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pytest_nvfp4.cli.options import arch_of, document_options, timeout_option
 from pytest_nvfp4.cli.simulation import Runnable, runnable
 from pytest_nvfp4.report.document import Block, Document, Section, Styled
 from pytest_nvfp4.schedules import WORDS, is_schedule
+from pytest_nvfp4.temporary import temporary_folder
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.base import Device
@@ -104,7 +104,7 @@ def run_command(
         raise InputError("--trace shows one run: name one --problem and one --family")
     if trace is not None and device == "local":
         raise InputError("--trace needs the simulator, which records every step: give --device sim")
-    with tempfile.TemporaryDirectory(prefix="nvfp4-run-") as name:
+    with temporary_folder("run") as name:
         where = _device(subject, how, Path(name))
         with output.working(f"running {subject.label} on {where.name}"):
             done = _run(subject, how, where, Path(name) / "jobs")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Generator
 from pathlib import Path, PurePosixPath
 
@@ -14,6 +13,7 @@ from pytest_nvfp4.device.worker.program import SIMULATING_VARIABLE
 from pytest_nvfp4.isolation import OnOutput, OutputChunk, ProcessEnd, blas, forward_output, streamed
 from pytest_nvfp4.isolation.environment import NO_GPU
 from pytest_nvfp4.isolation.wall import Wall
+from pytest_nvfp4.temporary import temporary_folder
 from pytest_nvfp4.toolchain.launcher import worker
 
 _PROGRAM = "program.py"
@@ -71,7 +71,7 @@ def execution(
     program: PythonProgram, *, backend: str, environ: dict[str, str] | None = None, visible: str = ""
 ) -> Generator[OutputChunk, None, ProcessEnd]:
     """Run a program as ``execute`` does, as a generator of its output that returns its end; closing it ends the run."""
-    with tempfile.TemporaryDirectory(prefix="nvfp4-exec-") as name:
+    with temporary_folder("exec") as name:
         folder = Path(name)
         work = folder / "work"
         work.mkdir()

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from pytest_nvfp4.device.job import JobCase, KernelSpec
 from pytest_nvfp4.device.result import SimulatedCall
 from pytest_nvfp4.device.simulate import SimulationResult
+from pytest_nvfp4.temporary import remove_unfinished
 from pytest_nvfp4.toolchain.cache import RESULTS, content_key
 from pytest_nvfp4.toolchain.code_hash import ASKING, code_hash, parts_without
 from pytest_nvfp4.toolchain.sealed_files import SealedFiles
@@ -89,7 +90,9 @@ class _ResultCache:
             self._sealed.write(path, text.encode(), cache=self._name, key=key)
 
     def prune(self) -> None:
-        """Remove the least recently used entries beyond a limit."""
+        """Remove the least recently used entries beyond a limit, and what killed processes left."""
+        for folder in self._root.glob("??"):
+            remove_unfinished(folder)
         entries = [*self._root.glob("??/*.json"), *self._root.glob("??/*.lock")]
         if len(entries) > _MOST_ENTRIES:
             with contextlib.suppress(OSError):

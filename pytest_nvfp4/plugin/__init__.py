@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_nvfp4.end_signals import as_interrupts
 from pytest_nvfp4.plugin import device_options as _device_options
 from pytest_nvfp4.plugin import options as _options
 from pytest_nvfp4.plugin.causes import CAUSES, Causes
@@ -82,6 +83,8 @@ def pytest_configure(config: pytest.Config) -> None:
     listed = "".join(f"\n    {check.name}: {check.help}" for check in registry)
     config.addinivalue_line("markers", f"nvfp4: a check of a kernel file (set on its items), one of{listed}")
     config.pluginmanager.register(SessionHooks(config, registry), "nvfp4-session")
+    if _may_collect_kernels(config):
+        config.add_cleanup(as_interrupts())
     config.pluginmanager.register(Background(config), "nvfp4-background")
 
 
@@ -111,11 +114,17 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[
     return collectors
 
 
+def _may_collect_kernels(config: pytest.Config) -> bool:
+    """Return whether the run may collect kernels: others need nothing of this plugin, and see nothing of it."""
+    run = config.stash[RUN]
+    named = any(str(argument).split("::")[0].endswith(".py") for argument in config.args)
+    return bool(named or run.options.kernels or run.settings.tables)
+
+
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Return the version of the DSL and the device, in a run that may collect kernels."""
     run, options = config.stash[RUN], config.stash[DEVICES].options
-    named = any(str(argument).split("::")[0].endswith(".py") for argument in config.args)
-    if not (named or run.options.kernels or run.settings.tables):
+    if not _may_collect_kernels(config):
         return None
     from pytest_nvfp4.device.gpus import describe_gpus
     from pytest_nvfp4.toolchain.request import installed_dsl_version

@@ -13,6 +13,7 @@ from pytest_nvfp4.plugin.failure import CheckFailure, not_compiled
 from pytest_nvfp4.plugin.record import RECORDS, USED, CheckRecord
 from pytest_nvfp4.plugin.snapshots import read_text, settle, snapshot_file, syrupy_session
 from pytest_nvfp4.plugin.state import CASE, Run
+from pytest_nvfp4.temporary import remove_unfinished
 from pytest_nvfp4.text import visible
 from pytest_nvfp4.toolchain.trace import Trace
 
@@ -79,6 +80,7 @@ class Comparison:
                 'its own name: layout_snapshot(trace, name="...")'
             )
         used.add(str(self.file))
+        remove_unfinished(self.file.parent)
         try:
             self.stored = read_text(self.file)
         except OSError as error:

@@ -21,6 +21,7 @@ from pytest_nvfp4.plugin.recognise import named_without_kernel, overlooked
 from pytest_nvfp4.plugin.record import RECORDS, USED, CheckRecord
 from pytest_nvfp4.plugin.state import CASE, RUN, is_xdist_worker
 from pytest_nvfp4.plugin.summary import Entry, Summary
+from pytest_nvfp4.text import plural
 from pytest_nvfp4.toolchain.sealed_files import RefusedEntry
 
 _OUTPUT = "nvfp4"
@@ -38,6 +39,7 @@ class SessionHooks:
         self._ledger = Ledger()
         self._entries: list[Entry] = []
         self._workers_lost = False
+        self._unrun = 0
         self._causes = config.stash[CAUSES]
         self._summary = Summary(self._run, registry)
 
@@ -146,6 +148,8 @@ class SessionHooks:
             option.disable_unused_snapshots = self._stopped(session)
         if not is_xdist_worker(self._config) and not self._stopped(session):
             self._fail_unsettled(session)
+        checks = check_items(getattr(session, "items", ()))
+        self._unrun = sum(self._causes.outcome(item.nodeid) is None for item in checks)
         result = yield
         if not is_xdist_worker(self._config) and not self._config.option.collectonly:
             self._finish(session)
@@ -228,6 +232,12 @@ class SessionHooks:
     def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
         """Write the sections of the checks, and of changes, unused snapshots and reports."""
         self._summarise_checks(terminalreporter)
+        if exitstatus == pytest.ExitCode.INTERRUPTED and (self._entries or self._unrun):
+            left = plural(self._unrun, "check") if self._unrun else "the checks without a result"
+            terminalreporter.write_line(
+                f"nvfp4: stopped: {left} did not run; their snapshots and baselines are unchanged, and nothing of them "
+                "still runs"
+            )
         if not is_xdist_worker(self._config):
             nothing_ran = exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED
             self._summary.refused += self._run.refused_entries

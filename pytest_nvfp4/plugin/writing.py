@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from pathlib import Path
 
-_STALE_S = 3600.0
+from pytest_nvfp4.temporary import name_beside, remove_unfinished
 
 
 def write_whole(path: Path, text: str) -> None:
     """Write a temporary file and rename it, so that no reader ever sees a part of the text.
 
-    Temporary files that killed processes left are removed.
+    Temporary files that killed processes left in the folder are removed.
 
     Raises:
         OSError: The file could not be written; an old one is unchanged.
     """
     target = path.resolve()  # the rename would replace a link
-    _remove_stale(target)
-    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    remove_unfinished(target.parent)
+    beside = name_beside(target)
     try:
         with beside.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             file.write(text)
@@ -31,12 +30,3 @@ def write_whole(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             beside.unlink()
         raise
-
-
-def _remove_stale(target: Path) -> None:
-    with contextlib.suppress(OSError):
-        for left in target.parent.iterdir():
-            if left.name.startswith(f".{target.name}.") and left.suffix == ".tmp":
-                with contextlib.suppress(OSError):
-                    if time.time() - left.stat().st_mtime > _STALE_S:
-                        left.unlink()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 from pytest_nvfp4 import isolation
 from pytest_nvfp4.isolation.wall import Part, Wall
 from pytest_nvfp4.isolation.wall.remedies import PURPOSES, remedy
+from pytest_nvfp4.temporary import temporary_folder
 from pytest_nvfp4.toolchain.launcher import worker
 
 _PROBE = "pytest_nvfp4.isolation.wall.probe"
@@ -35,9 +34,9 @@ class Sandbox:
     @classmethod
     def probe(cls) -> Sandbox:
         """Enter a wall in a process of its own, and return what stood."""
-        with tempfile.TemporaryDirectory(prefix="nvfp4-probe-") as folder:
+        with temporary_folder("probe") as folder:
             outcome = isolation.run(
-                worker(_PROBE), cwd=Path(folder), deadline_s=_PROBE_S, wall=Wall(folder=folder), environ={}
+                worker(_PROBE), cwd=folder, deadline_s=_PROBE_S, wall=Wall(folder=str(folder)), environ={}
             )
         try:
             told = json.loads(outcome.result or b"")

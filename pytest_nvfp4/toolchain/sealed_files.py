@@ -23,6 +23,7 @@ from pathlib import Path
 
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import read_below
+from pytest_nvfp4.temporary import name_beside, remove_unfinished
 from pytest_nvfp4.text import plural
 
 _FOLDER = "sealed"
@@ -162,7 +163,8 @@ def write_file(path: Path, *parts: bytes | memoryview, mode: int = 0o600) -> Non
     Raises:
         OSError: It cannot be written; an old file is unchanged.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    remove_unfinished(path.parent)
+    beside = name_beside(path)
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "wb") as file:

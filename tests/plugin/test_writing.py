@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,14 +49,20 @@ def test_an_interrupt_leaves_what_was_there_and_nothing_else(tmp_path: Path, mon
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_what_a_killed_process_left_long_ago_is_removed_and_what_another_writes_now_is_not(tmp_path: Path) -> None:
-    file, stale, busy, other = (tmp_path / name for name in ("x.txt", ".x.txt.1.tmp", ".x.txt.2.tmp", ".y.txt.1.tmp"))
-    for path in (stale, busy, other):
+def test_what_a_killed_process_left_is_removed_and_what_another_writes_now_is_not(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    names = (
+        f".x.txt.{ended.pid}-0123abcd.tmp",
+        f".y.txt.{ended.pid}-0123abcd.tmp",
+        f".x.txt.{os.getppid()}-0123abcd.tmp",
+    )
+    stale, other, busy = (tmp_path / name for name in names)
+    foreign = tmp_path / ".x.txt.1.tmp"
+    for path in (stale, other, busy, foreign):
         path.touch()
-    for path in (stale, other):
-        os.utime(path, (time.time() - 7200,) * 2)
-    write_whole(file, "new")
-    assert sorted(tmp_path.iterdir()) == sorted([file, busy, other])
+    write_whole(tmp_path / "x.txt", "new")
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "x.txt", busy, foreign])
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:

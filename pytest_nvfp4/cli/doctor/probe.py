@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from pytest_nvfp4.cli.doctor.model import Item, State
 from pytest_nvfp4.problem import GPUMODE
+from pytest_nvfp4.temporary import temporary_folder
 from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION, Entry, TraceRequest
 from pytest_nvfp4.toolchain.tracer import Limits, Tracer
@@ -43,7 +43,7 @@ _TIMEOUT_S = 120.0
 
 def compile_here(arch: str) -> Item:
     """Compile for ``arch``, and return whether it worked, its time and its artifacts."""
-    with tempfile.TemporaryDirectory(prefix="nvfp4-doctor-") as folder:
+    with temporary_folder("doctor") as folder:
         root = Path(folder).resolve()
         file = root / "probe.py"
         file.write_text(KERNEL, encoding="utf-8")

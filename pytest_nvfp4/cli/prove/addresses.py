@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.subject import relative
 from pytest_nvfp4.cli.tracing import Traced
 from pytest_nvfp4.proof.statement import Claim
+from pytest_nvfp4.temporary import temporary_folder
 
 _SHAPE = "256x256x1024,256x256x1024"
 """Two groups, several tiles of either direction, more k-tiles than most kernels have stages."""
@@ -65,7 +65,7 @@ def _simulated(traced: Traced) -> tuple[tuple[Claim, ...], str] | str:
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         return f"the kernel's files cannot be read: {error}"
     with (
-        tempfile.TemporaryDirectory(prefix="nvfp4-prove-") as folder,
+        temporary_folder("prove") as folder,
         output.working(f"following the addresses of {traced.subject.label} on {_SHAPE}"),
     ):
         (done,) = simulate(

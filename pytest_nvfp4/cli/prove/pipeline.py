@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +16,7 @@ from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.prove.options import finish, proof_options
 from pytest_nvfp4.cli.simulation import Runnable, runnable
 from pytest_nvfp4.proof.statement import Limits, Statement
+from pytest_nvfp4.temporary import temporary_folder
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.simulate import SimulationResult
@@ -61,7 +61,7 @@ def pipeline_command(
     subject = runnable(kernel, shapes or _TILES, arch=arch, configuration=configuration, simulated=True)
     small = subject if shapes else runnable(kernel, _SEVERAL, arch=arch, configuration=configuration, simulated=True)
     with (
-        tempfile.TemporaryDirectory(prefix="nvfp4-prove-") as folder,
+        temporary_folder("prove") as folder,
         output.working(f"recording {subject.label}"),
         ThreadPoolExecutor(2) as pool,
     ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from pytest_nvfp4.cli.subject import resolve
 from pytest_nvfp4.cli.tmem.options import tile_of, tile_options
 from pytest_nvfp4.cli.tracing import trace
 from pytest_nvfp4.report.document import Block, Cell, Column, Document, Styled, Table
+from pytest_nvfp4.temporary import temporary_folder
 from pytest_nvfp4.tmem.columns import HALVED_SFA, Columns, MmaTile, columns, most_stages
 from pytest_nvfp4.tmem.judge import Judgement
 
@@ -39,7 +39,7 @@ def _traced_columns(tiles: Sequence[MmaTile]) -> list[Columns]:
     """Return the columns of tiles as the installed DSL lays them out."""
     from pytest_nvfp4.tmem.probe import ENTRY, ProbeError, read_probe, write_probe
 
-    with tempfile.TemporaryDirectory(prefix="nvfp4-tmem-") as name:
+    with temporary_folder("tmem") as name:
         path = write_probe(Path(name), tiles)
         subject = resolve(path, KernelOptions(entry=ENTRY), label="layouts of the tile")
         try:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
-import shutil
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +36,7 @@ from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.isolation.door.fields import STRICT, Name
 from pytest_nvfp4.isolation.door.json_values import Bounds
 from pytest_nvfp4.isolation.door.models import parsed
+from pytest_nvfp4.temporary import TemporaryFolder
 
 _MOST_CHARACTERS = 2 << 30
 _BOUNDS = Bounds(size=_MOST_CHARACTERS)
@@ -67,7 +66,8 @@ class Broker:
 
     def __init__(self, session: RemoteSession) -> None:
         self._session = session
-        self._folder = Path(tempfile.mkdtemp(prefix="nvfp4-broker-"))
+        self._temporary = TemporaryFolder("broker")
+        self._folder = self._temporary.path
         self.address = str(self._folder / "socket")
         self._lock = threading.Lock()
         self._requests: dict[str, _SharedRequest] = {}
@@ -80,7 +80,7 @@ class Broker:
         """Accept no more connections."""
         with contextlib.suppress(OSError):
             self._socket.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._temporary.remove()
 
     def _accept(self) -> None:
         while True:

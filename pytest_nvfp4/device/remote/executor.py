@@ -13,7 +13,6 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ from pytest_nvfp4.device.remote.schedule import group_steps, merge_results, step
 from pytest_nvfp4.device.remote.serialization import inline_blobs, pack_result, unpack_batch
 from pytest_nvfp4.device.result import DeviceInfo, Result
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.temporary import temporary_folder
 
 SOURCE = Path("/nvfp4-source")
 """Folder of the user's files in findings; the local side replaces it with the user's own folder."""
@@ -83,7 +83,7 @@ def execute_batch(batch: Batch, *, run: RunJob, place: Place) -> BatchResult:
     parts: list[list[Result]] = [[] for _ in batch.jobs]
 
     def run_one(job: Job) -> CompletedJob:
-        with tempfile.TemporaryDirectory(prefix="nvfp4-job-") as name:
+        with temporary_folder("job") as name:
             return CompletedJob(inline_blobs(run(job, Path(name)), Path(name)), Path(name))
 
     for group in group_steps(steps(batch)):

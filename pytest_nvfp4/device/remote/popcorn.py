@@ -7,7 +7,6 @@ single times, so this package can neither verify nor measure anything: it report
 from __future__ import annotations
 
 import re
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from pytest_nvfp4.device.result import Result, Status
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import read_file
+from pytest_nvfp4.temporary import temporary_folder
 
 LEADERBOARD = "nvfp4_group_gemm"
 MODES = ("test", "benchmark", "leaderboard")
@@ -126,7 +126,7 @@ class PopcornRemote(PooledRemote):
         options = self._tool.require(["submit"], _REQUIRED)
         directive = _DIRECTIVE.search(data.decode("utf-8", "replace"))
         gpu = self._target.gpu or (directive[1] if directive else self._options.gpu)
-        with tempfile.TemporaryDirectory(prefix="nvfp4-popcorn-") as folder:
+        with temporary_folder("popcorn") as folder:
             file, written = Path(folder) / name, Path(folder) / "result"
             file.write_bytes(data)
             arguments = ["submit", "--gpu", gpu, "--leaderboard", self._target.leaderboard, "--mode", mode]

@@ -13,7 +13,6 @@ import binascii
 import hashlib
 import re
 import shutil
-import tempfile
 import threading
 import time
 import uuid
@@ -36,6 +35,7 @@ from pytest_nvfp4.device.remote.serialization import pack_batch, unpack_result
 from pytest_nvfp4.device.remote.target import parse_price, split_target
 from pytest_nvfp4.device.remote.tool import CommandLineTool, StartCallback, ToolOutput
 from pytest_nvfp4.isolation import OnOutput
+from pytest_nvfp4.temporary import temporary_folder
 from pytest_nvfp4.toolchain.launcher import PACKAGE
 
 _INSTALL = "install or update it: uv tool install wafer-ai"
@@ -228,7 +228,7 @@ class WaferRemote(PooledRemote):
         except RemoteError as error:
             raise WorkerStartError(error) from error
         name = f"nvfp4-{uuid.uuid4().hex[:12]}"
-        with tempfile.TemporaryDirectory(prefix="nvfp4-wafer-") as parent:
+        with temporary_folder("wafer") as parent:
             folder = Path(parent) / name
             _write_folder(folder, files)
             arguments = ["sandbox", "run", *self._target_option(), *(["--sandbox", sandbox] if sandbox else [])]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 import click
@@ -20,6 +19,7 @@ from pytest_nvfp4.problem import ProblemError, resolve
 from pytest_nvfp4.selfcheck.rates import rounds as stored
 from pytest_nvfp4.selfcheck.rates.error_rates import analyse
 from pytest_nvfp4.selfcheck.rates.experiment import Experiment, ExperimentError, ExperimentPlan
+from pytest_nvfp4.temporary import temporary_folder
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OUT = click.Path(dir_okay=False, path_type=Path)
@@ -76,7 +76,7 @@ def main(
             assert from_rounds is not None
             data, effects = stored.load(from_rounds)
         else:
-            with tempfile.TemporaryDirectory(prefix="nvfp4-validate-") as scratch:
+            with temporary_folder("validate") as scratch:
                 local = LocalDevice(probe_folder=Path(scratch))
                 info = local.describe()
                 _report(f"on {info}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -14,6 +13,7 @@ from pathlib import Path
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.selfcheck.speed.figures import Figure, timed
+from pytest_nvfp4.temporary import temporary_folder
 from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE
 
 FILES = 200
@@ -90,7 +90,7 @@ def figures(kernel: Path, rounds: int) -> Iterator[Figure]:
         InputError: The kernel does not pass its own checks, or its copies are not collected.
     """
     empty = "pytest of an empty test"
-    with tempfile.TemporaryDirectory(prefix="nvfp4-bench-") as name:
+    with temporary_folder("bench") as name:
         root = Path(name).resolve()
         pytest = Pytest(_project(root, kernel), root / "cache")
         with output.working("start-up of pytest with and without the plugin"):
