@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 
 from pytest_nvfp4.driver.launches import HostSideError
-from pytest_nvfp4.driver.memory import DeviceMemory
+from pytest_nvfp4.driver.memory import POISON, DeviceMemory
 
 _MOST_BLOCKS: Final = 1 << 18
 _MOST_DIMENSIONS: Final = 64
@@ -143,11 +143,23 @@ class Blocks:
                 self._remove(block)
                 self._memory.retire(block.address)
 
+    def contents(self, *, most: int) -> list[tuple[int, bytes]]:
+        """Return the bytes of the blocks of the kernel's process, by address; none if there are more than ``most``.
+
+        Blocks that were freed and kept are among them.
+        """
+        blocks = [block for block in (*self._blocks.values(), *self._freed) if block.owned]
+        if sum(block.size for block in blocks) > most:
+            return []
+        return [(block.address, ctypes.string_at(block.address, block.size)) for block in blocks]
+
     def _repeat(self, size: int) -> Block:
         assert self._script is not None
         block = next((block for block in self._script if block.owned), None)
         if block is None or block.size != size:
             raise HostSideError(f"a repeated request allocates {size} bytes, unlike the first time")
+        if size < _SPARSE:
+            ctypes.memset(block.address, POISON, size)
         return block
 
     def within(self, address: int, size: int, *, what: str) -> Block:

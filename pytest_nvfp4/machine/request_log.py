@@ -7,6 +7,7 @@ block at its address; addresses are part of what the host sends (parameters, tab
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,6 +18,9 @@ from pytest_nvfp4.machine.wire import Message
 _MOST_REQUESTS: Final = 50_000
 _MOST_BYTES: Final = 1 << 30
 """Bytes that logged requests bring, and bytes of freed blocks that are kept."""
+_MOST_RESTORED: Final = 64 << 20
+"""Bytes of the kernel's blocks that are restored for a repetition. With more, it begins with what the call left; a
+kernel must tolerate that between two calls, too."""
 _REPEATED: Final = frozenset({Kind.ALLOCATE, Kind.OPERATOR, Kind.COPY, Kind.FILL, Kind.LAUNCH})
 
 
@@ -43,16 +47,18 @@ class RequestLog:
         self._server = server
         self._messages: list[Message] = []
         self._bytes = 0
+        self._before: list[tuple[int, bytes]] = []
         self.incomplete = ""
 
     def begin(self) -> None:
         """Begin a new log."""
         self.end()
+        self._before = self._server.blocks.contents(most=_MOST_RESTORED)
         self._server.blocks.keep_freed(most=_MOST_BYTES)
 
     def end(self) -> None:
         """Drop the log, and the memory of blocks that were freed."""
-        self._messages, self._bytes, self.incomplete = [], 0, ""
+        self._messages, self._bytes, self._before, self.incomplete = [], 0, [], ""
         self._server.blocks.drop_freed()
 
     def executed(self, request: Executed) -> None:
@@ -73,12 +79,16 @@ class RequestLog:
             self._server.blocks.drop_freed()
 
     def repeat(self) -> None:
-        """Execute the requests again, unobserved, with the same new blocks.
+        """Execute the requests again, unobserved, with the same new blocks, on what the kernel's blocks held before.
 
-        The error of a request is dropped, as the kernel's code may have done; the device records faults.
+        They hold afterwards what they held when this was called. The error of a request is dropped, as the kernel's
+        code may have done; the device records faults.
         """
         server, observer = self._server, self._server.observer
         server.observer = NoObserver()
+        after = server.blocks.contents(most=_MOST_RESTORED)
+        for address, data in self._before:
+            ctypes.memmove(address, data, len(data))
         try:
             with server.blocks.repeated():
                 for message in self._messages:
@@ -86,3 +96,5 @@ class RequestLog:
                         server.execute(message)
         finally:
             server.observer = observer
+            for address, data in after:
+                ctypes.memmove(address, data, len(data))

@@ -139,5 +139,5 @@ def _written_by(written: Written, columns: int) -> dict[str, Any]:
 
 
 def _request(what: str, line: UserLine | None) -> dict[str, Any]:
-    place = {} if line is None else {"file": line.file[:_PATH_CHARACTERS], "line": max(0, line.line)}
+    place = {} if line is None else {"file": line.file[:_PATH_CHARACTERS], "line": min(max(0, line.line), 1 << 31)}
     return {"what": what[:_CHARACTERS], **place}

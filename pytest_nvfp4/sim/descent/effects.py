@@ -1,12 +1,16 @@
 """What an operator of torch does to the origins of its operands.
 
-An operator that is listed in neither set counts as one that computes; new operators of torch are therefore judged
-strictly. An in-place or ``out=`` form has the effect of its plain form.
+An operator that is not listed counts as one that computes; new operators of torch are therefore judged strictly. An
+in-place or ``out=`` form has the effect of its plain form.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import Enum
 from typing import Final
+
+from pytest_nvfp4.sim.descent.origins import Origins
 
 _MOVES: Final = """
     copy _to_copy to clone contiguous lift_fresh alias
@@ -15,20 +19,22 @@ _MOVES: Final = """
     rand rand_like randn randn_like randint randint_like randperm bernoulli uniform normal random exponential
     cat concat stack hstack vstack dstack repeat repeat_interleave tile expand expand_copy broadcast_to
     index_put _index_put_impl index_copy index_fill scatter
-    slice_scatter select_scatter diagonal_scatter as_strided_scatter masked_fill masked_scatter masked_select where
+    slice_scatter select_scatter diagonal_scatter as_strided_scatter masked_select
     flip fliplr flipud roll rot90 constant_pad_nd pad _pad_enum tril triu diag diag_embed unfold im2col
     reshape reshape_as view _unsafe_view _reshape_copy _reshape_alias flatten ravel unflatten resize
     permute permute_copy transpose transpose_copy t t_copy movedim moveaxis swapaxes swapdims squeeze unsqueeze
     view_copy slice_copy select_copy as_strided as_strided_copy split_copy unbind_copy pixel_shuffle pixel_unshuffle
     channel_shuffle block_diag meshgrid chunk split split_with_sizes unbind narrow narrow_copy select slice
-    bitwise_or bitwise_and bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift
-    __or__ __and__ __xor__ __lshift__ __rshift__ __ior__ __iand__ __ixor__ __ilshift__ __irshift__
-    nonzero argwhere
+    bitwise_not nonzero argwhere
 """
-"""Creation, data movement, conversion of types, and rearrangement of bits: results descend from what operands do."""
+"""Creation, data movement and conversion of types: results descend from what operands do."""
 _LOOKUPS: Final = "index index_select gather take take_along_dim embedding"
-"""Movement, unless data that descend from inputs are looked up by indices that do."""
-
+"""Movement, or with indices that descend from inputs a function of them: fp4 codes are decoded so."""
+_LOGIC: Final = """
+    bitwise_or bitwise_and bitwise_xor bitwise_left_shift bitwise_right_shift where masked_fill masked_scatter
+    __or__ __and__ __xor__ __lshift__ __rshift__ __ior__ __iand__ __ixor__ __ilshift__ __irshift__
+"""
+"""Functions of bits: elements are packed so."""
 _ELEMENTWISE: Final = """
     abs neg negative positive add sub subtract rsub mul multiply div divide true_divide floor_divide remainder fmod
     pow sqrt rsqrt square reciprocal exp exp2 expm1 log log2 log10 log1p ldexp frexp
@@ -38,13 +44,23 @@ _ELEMENTWISE: Final = """
     lerp addcmul addcdiv
 """
 """Element by element: a conversion while one operand descends from inputs, a computation if two of them do."""
-
 _OVERWRITES: Final = "copy fill zero uniform normal random bernoulli exponential"
 """In-place forms that keep nothing of what the tensor held."""
 
-_ALWAYS_MOVE: Final = frozenset(_MOVES.split())
-_MOVE_ONE: Final = frozenset(f"{_ELEMENTWISE} {_LOOKUPS}".split())
+_MOVE: Final = frozenset(_MOVES.split())
+_LOOK_UP: Final = frozenset(_LOOKUPS.split())
+_COMBINE_BITS: Final = frozenset(_LOGIC.split())
+_CONVERT: Final = frozenset(_ELEMENTWISE.split())
 _KEEP_NOTHING: Final = frozenset(_OVERWRITES.split())
+_SCATTERED: Final = frozenset({"index_put", "_index_put_impl"})
+
+
+class Effect(Enum):
+    """What a result descends from, beside what its operands do."""
+
+    MOVES = "nothing else"
+    COMBINES = "a function of few inputs, from which a further function would be a computation"
+    COMPUTES = "a computation"
 
 
 def plain(operator: str) -> str:
@@ -65,7 +81,23 @@ def updates(operator: str) -> bool:
     return in_place and plain(name) not in _KEEP_NOTHING
 
 
-def computes(operator: str, descending: int) -> bool:
-    """Return whether an operator computes from inputs; ``descending`` of its operands descend from them."""
-    name = plain(operator)
-    return descending > (name in _MOVE_ONE) and name not in _ALWAYS_MOVE
+def effect(operator: str, operands: Sequence[Origins], *, accumulates: bool = False) -> Effect:
+    """Return the effect of an operator.
+
+    Args:
+        operands: What its operands on the device descend from, in order.
+        accumulates: Whether it adds to what a tensor holds (``index_put`` with ``accumulate``).
+    """
+    name, descending = plain(operator), sum(operand.inputs for operand in operands)
+    if not descending or (name in _MOVE and not (accumulates and name in _SCATTERED)):
+        return Effect.MOVES
+    if name in _CONVERT:
+        return Effect.COMPUTES if descending > 1 else Effect.MOVES
+    indices = any(operand.inputs for operand in operands[1:])
+    if name in _LOOK_UP and not indices:
+        return Effect.MOVES
+    if name in _COMBINE_BITS and descending == 1:
+        return Effect.MOVES
+    if name in _LOOK_UP | _COMBINE_BITS and not any(operand.combined for operand in operands):
+        return Effect.COMBINES
+    return Effect.COMPUTES

@@ -18,9 +18,10 @@ import numpy as np
 
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.machine.requests import Executed, Kind
-from pytest_nvfp4.sim.descent.effects import computes, is_copy, updates
+from pytest_nvfp4.sim.descent.effects import Effect, effect, is_copy, updates
 from pytest_nvfp4.sim.descent.origins import NOTHING, Held, HostRead, HostWrite, Origins, Writer, union
 from pytest_nvfp4.sim.descent.ranges import Ranges, span
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.coverage import FIRST_REQUEST, NOBODY
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.races.host_order import short_kernel
@@ -66,6 +67,7 @@ class Ledger:
         """Number of the first launch of this call."""
         self._requested: list[Written] = []
         self._read: HostRead | None = None
+        self._fault: Fault | None = None
         self._count = 0
 
     def begin(self, *, given: Sequence[Extent], outputs: Sequence[Region]) -> None:
@@ -96,6 +98,10 @@ class Ledger:
                 self._launch(request)
             case _:
                 self._wrote(request)
+        faulted = request.kind is Kind.LAUNCH and self._session.faults and self._session.faults[-1] is not self._fault
+        if faulted:  # which the kernel's process is told
+            self._fault = self._session.faults[-1]
+            self._read = HostRead(f"the error of {short_kernel(request.what)}", request.line)
         if request.to_host and any(held.origins.inputs for held in self._held(request.reads)):
             self._read = HostRead(request.what, request.line)
 
@@ -121,9 +127,11 @@ class Ledger:
         writer = Writer("operator" if on_device else "copy", request.what, request.line)
         origins = union([*operands, self._sent(request)])
         if request.kind is Kind.OPERATOR:
-            descending = sum(operand.inputs for operand in operands)
-            if computes(request.operator, descending):
-                origins |= Origins(inputs=True, computed=frozenset({writer}))
+            done = effect(request.operator, operands, accumulates=_accumulates(request))
+            if done is Effect.COMPUTES:
+                origins |= Origins(computed=frozenset({writer}))
+            elif done is Effect.COMBINES:
+                origins |= Origins(combined=True)
         held = Held(origins, frozenset({writer}))
         number = FIRST_REQUEST - len(self._requested)
         self._requested.append(Written(writer, origins, None))
@@ -183,6 +191,15 @@ class Ledger:
     def multiply_adds(self, launches: frozenset[int]) -> int:
         """Return the multiply-adds of some launches of this session."""
         return sum(self._session.launches[number].multiply_adds for number in launches)
+
+
+def _accumulates(request: Executed) -> bool:
+    """Return whether ``index_put`` adds to what its tensor holds; True if that is unknown."""
+    if request.message is None:
+        return False
+    args, kwargs = request.message.fields.get("args"), request.message.fields.get("kwargs")
+    given = isinstance(args, list) and len(args) > 3 and args[3] is not False
+    return given or (isinstance(kwargs, dict) and kwargs.get("accumulate", False) is not False)
 
 
 def _own(region: Region, extent: Extent, number: int) -> None:

@@ -55,12 +55,14 @@ class Origins:
 
     Attributes:
         inputs: Whether they descend from inputs.
+        combined: Whether operators of torch made them as a function of few inputs (``effects.Effect.COMBINES``).
         computed: The operators of torch that computed something from inputs.
         host: What the host sent after it had read bytes that descend from inputs.
         launches: Numbers of the launches that they passed through.
     """
 
     inputs: bool = False
+    combined: bool = False
     computed: frozenset[Writer] = frozenset()
     host: frozenset[HostWrite] = frozenset()
     launches: frozenset[int] = frozenset()
@@ -73,6 +75,7 @@ class Origins:
             return other
         return Origins(
             inputs=self.inputs or other.inputs,
+            combined=self.combined or other.combined,
             computed=_bounded(self.computed | other.computed, key=repr),
             host=_bounded(self.host | other.host, key=lambda write: -write.at),
             launches=self.launches | other.launches,

@@ -96,8 +96,10 @@ class Bench:
             module=ModuleImage(b"", text, {"kernel": (8,) * len(buffers)}),
             ordinal=len(self.session.launches),
         )
-        self.session.launch(launch)
-        self.ledger.executed(Executed(Kind.LAUNCH, "kernel", line=line(at), launch=launch))
+        try:
+            self.session.launch(launch)
+        finally:
+            self.ledger.executed(Executed(Kind.LAUNCH, "kernel", line=line(at), launch=launch))
 
     def written(self) -> list[Written]:
         return self.ledger.written(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_nvfp4.driver.streams import Extent
+from pytest_nvfp4.sim.fault import Fault
 from tests.sim.descent.ledgers import BYTES, COPY, ELEMENTS, Bench, line
 
 
@@ -114,7 +115,7 @@ def test_movement_and_conversion_of_one_tensor_compute_nothing(name: str) -> Non
     assert not written.origins.computed
 
 
-@pytest.mark.parametrize("name", ["mul", "add", "sub_", "index", "minimum"])
+@pytest.mark.parametrize("name", ["mul", "add", "sub_", "minimum"])
 def test_two_operands_that_descend_from_inputs_are_a_computation(name: str) -> None:
     bench = Bench()
     b, scratch = bench.buffer(), bench.buffer()
@@ -122,6 +123,31 @@ def test_two_operands_that_descend_from_inputs_are_a_computation(name: str) -> N
     bench.operator(name, bench.a, b, to=scratch)
     bench.operator("copy_", scratch, to=bench.out)
     assert bench.one().origins.computed
+
+
+@pytest.mark.parametrize("name", ["index", "bitwise_or", "where", "__and__"])
+def test_a_function_of_a_function_of_inputs_is_a_computation(name: str) -> None:
+    """Codes may be decoded and packed; sums and products by tables of tables may not be made."""
+    bench = Bench()
+    table, once, twice = bench.buffer(), bench.buffer(), bench.buffer()
+    bench.upload(table)
+    bench.operator(name, table if name == "index" else bench.a, bench.a, to=once)
+    bench.operator("mul", once, to=once)
+    bench.launch(once, bench.out)
+    assert not bench.one().origins.computed
+    bench.operator("cat", once, table, to=twice)
+    bench.operator("index", table, twice, to=twice)
+    bench.operator("copy_", twice, to=bench.out)
+    assert bench.one().origins.computed
+
+
+def test_the_error_of_a_launch_is_a_read() -> None:
+    bench = Bench()
+    with pytest.raises(Fault):
+        bench.launch(bench.a, bench.out, body="trap;")
+    bench.begin()
+    bench.launch(bench.a, bench.out)
+    assert [write.after.what for write in bench.one().origins.host] == ["the error of kernel"]
 
 
 def test_an_operator_in_place_computes_from_what_was_there() -> None:
