@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from pytest_nvfp4.driver.memory import POISON, DeviceMemory
 _MOST_BLOCKS: Final = 1 << 18
 _MOST_DIMENSIONS: Final = 64
 _LARGEST: Final = 1 << 62
+_MOST_ELEMENTS: Final = 1 << 48
 _SPARSE: Final = 4 << 30
-"""Bytes from which a block is address space, without memory until it is used."""
+"""Bytes from which a block of the caller is address space, without memory until it is used."""
 DTYPES: Final[dict[str, torch.dtype]] = {
     str(value).removeprefix("torch."): value
     for value in vars(torch).values()
@@ -66,7 +68,7 @@ class Blocks:
             return self._repeat(size)
         if len(self._blocks) >= _MOST_BLOCKS:
             raise MemoryError(f"{_MOST_BLOCKS} live device allocations; free some")
-        taken = size if size < _SPARSE else 0
+        taken = _taken(size, owned=owned)
         if self._used + taken > self._most:
             raise MemoryError(
                 f"a device allocation of {size} bytes beside {self._used}; the limit of this job is {self._most}"
@@ -98,7 +100,7 @@ class Blocks:
         if not block.owned:
             raise HostSideError(f"free of {address:#x}, which is a tensor of the caller")
         self._remove(block)
-        self._used -= block.size if block.size < _SPARSE else 0
+        self._used -= _taken(block.size, owned=block.owned)
         if self._journal is not None and not self.dropped:
             self._memory.retire(address)
             self._freed.append(block)
@@ -188,6 +190,8 @@ class Blocks:
             raise HostSideError(f"a device tensor of type {dtype[:40]} with {len(sizes)} dimensions cannot be")
         if not all(type(number) is int and 0 <= number < _LARGEST for number in dimensions):
             raise HostSideError(f"a device tensor has sizes {list(sizes)[:8]} and strides {list(strides)[:8]}")
+        if math.prod(max(size, 1) for size in sizes) > _MOST_ELEMENTS:
+            raise HostSideError(f"a device tensor of sizes {list(sizes)[:8]} has more elements than any device")
         result = torch.empty(0, dtype=kind)
         empty = 0 in sizes
         if not base and empty:
@@ -202,3 +206,8 @@ class Blocks:
             )
         set_: Any = result.set_
         return set_(block.tensor.untyped_storage(), offset, tuple(sizes), tuple(strides))  # type: ignore[no-any-return]
+
+
+def _taken(size: int, *, owned: bool) -> int:
+    """Return the bytes that count towards the limit of a job."""
+    return size if owned or size < _SPARSE else 0

@@ -19,6 +19,11 @@ class Fields:
     def __init__(self, message: Message) -> None:
         self.message = message
 
+    @property
+    def adds(self) -> bool:
+        """Whether the request may add to a graph that is being captured."""
+        return self.message.kind != "graph"
+
     def _get(self, name: str, kind: type | tuple[type, ...]) -> Any:
         value = self.message.fields.get(name)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):

@@ -45,7 +45,8 @@ _OVERLOAD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,80}|")
 _REFUSED: Final = re.compile(
     r"from_file|storage|_pin_memory|record_stream|(^|_)resize|^set_|set_data|_test_|_foobar|quant|fbgemm|mkldnn|xnnpack|"
     r"nnpack|cudnn|miopen|sparse|nested|_c10d|thread|unsafe_(?!view$)|embedding_bag|_segment_reduce|_convert_.*indices|"
-    r"(^|_)(lstm|gru|rnn)(_|$)|_mps_|jagged|_make_|_assert_|_print"
+    r"(^|_)(lstm|gru|rnn)(_|$)|_mps_|jagged|_make_|_assert_|_print|ctc_loss|packed_seq|_padded|sobol|_transformer|"
+    r"multi_head|_weight_int|_dyn_|histogramdd_from"
 )
 """Operators that reach files, threads, storages or other devices, or whose CPU code does not check its indices."""
 
@@ -189,6 +190,8 @@ def _check(
                     f"{name}: Expected all tensors to be on the same device, but found at least two devices, cuda:0 "
                     f"and {leaf.device}!"
                 )
+    if name == "aten::_index_put_impl_" and any(args[4:]):
+        raise HostSideError(f"{name} without a check of its indices has no stand-in without a GPU")
     for device in devices:
         check_index(device)
 

@@ -105,6 +105,8 @@ class Server:
         if handler is None:
             raise WireError(f"there is no request {message.kind[:40]!r}")
         thread, current, line = fields.integer("thread", HANDLE), fields.integer("current", HANDLE), fields.line()
+        if self.streams.captured is not None and len(self.streams.captured) >= _MOST_CAPTURED and fields.adds:
+            raise HostSideError(f"a graph of more than {_MOST_CAPTURED} nodes")
         self._message = message
         try:
             for address, freed_at in fields.freed():
@@ -331,8 +333,6 @@ class Server:
             attributes=fields.attributes(),
             params=[bytes(blob) for blob in fields.message.blobs],
         )
-        if self.streams.captured is not None and len(self.streams.captured) >= _MOST_CAPTURED:
-            raise HostSideError(f"a graph of more than {_MOST_CAPTURED} nodes")
         self._queue(launch)
         return {}, []
 

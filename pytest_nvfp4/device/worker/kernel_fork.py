@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
 from dataclasses import dataclass, replace
@@ -12,8 +13,8 @@ from pytest_nvfp4.isolation.prctl import set_dumpable
 from pytest_nvfp4.isolation.wall import Wall, fork_behind
 from pytest_nvfp4.sim.memory.arena import Arena
 
-_ROOM: Final = 1 << 44
-"""Bytes of address space for device memory, in both processes."""
+_ROOM: Final = (1 << 44, 1 << 42, 1 << 40, 1 << 38, 1 << 36)
+"""Bytes of address space for device memory, in both processes: the first that this machine permits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,13 @@ class ForkedKernel:
     room: tuple[int, int]
 
 
+def _reserved() -> tuple[int, int]:
+    for size in _ROOM[:-1]:
+        with contextlib.suppress(OSError):  # a limit on address space (RLIMIT_AS), or a processor with fewer bits
+            return Arena(shared=True).reserve(size)
+    return Arena(shared=True).reserve(_ROOM[-1])
+
+
 def fork_kernel(wall: Wall, *, folder: Path) -> ForkedKernel:
     """Fork the process in which a kernel's code will run, behind a wall; only this process returns.
 
@@ -39,7 +47,7 @@ def fork_kernel(wall: Wall, *, folder: Path) -> ForkedKernel:
         wall: The wall of the job. The kernel may not write what this process writes.
         folder: The job's folder.
     """
-    room = Arena(shared=True).reserve(_ROOM)
+    room = _reserved()
     writable = [folder / "source", folder / "ptx"]
     for place in writable:
         place.mkdir(exist_ok=True)
