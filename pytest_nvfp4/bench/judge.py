@@ -20,6 +20,10 @@ _RELATIVE_SLACK = 0.25
 _LATE_SHARE = 0.1
 _SPREAD = 1.5
 _OUTLIER = 10.0
+SAME_SHARE, SAME_US = 0.15, 1.0
+"""Band in which the medians of two processes agree: a share, plus the 0.8 to 1 us by which rounds differ on an H200."""
+_OTHER_SHARE, _OTHER_US = 0.5, 2.0
+"""Difference of the medians of two processes beyond which one of them cannot be the kernel's time."""
 _LEAST_FOR_SHAPE = 10
 """Rounds below which the distribution of times is not judged."""
 
@@ -34,6 +38,29 @@ def timing_findings(measurement: Measurement, problem: Problem, device: DeviceIn
         *_spread(measurement, problem),
     ]
     return sorted(found, key=lambda finding: finding.severity != "error")
+
+
+def agreement_findings(first: Measurement, second: Measurement, problem: Problem) -> list[Finding]:
+    """Return the finding against two measurements of a kernel in processes of their own that do not agree.
+
+    State that a kernel keeps between calls, or makes when it is imported, is new in each process, and so are the order
+    of calls and the rows that change.
+    """
+    if not first.device_us or not second.device_us:
+        return []
+    one, other = statistics.median(first.device_us), statistics.median(second.device_us)
+    if not (math.isfinite(one) and math.isfinite(other)):
+        return []
+    less, more = sorted((one, other))
+    said = (
+        f"{problem.name}: suspicious time: a median of {one:.2f} us in one process and {other:.2f} us in a second one; "
+        f"they agree within {100 * SAME_SHARE:.0f} % and {SAME_US:.0f} us"
+    )
+    if more > less * (1 + _OTHER_SHARE) + _OTHER_US:
+        return [_cheat(f"{said}: the kernel does not do the same work in both, or another program uses the device")]
+    if more > less * (1 + SAME_SHARE) + SAME_US:
+        return [_warning(f"{said}: another program uses the device, its clocks change, or the work differs")]
+    return []
 
 
 def _cheat(message: str, detail: str = "") -> Finding:

@@ -14,6 +14,7 @@ import click
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.options import timeout_option
 from pytest_nvfp4.cli.popcorn import Popcorn, PopcornExit, Statistics, spec_line, writer
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.problem import GPUMODE, GPUMODE_BENCH, Problem, ProblemError
 from pytest_nvfp4.settings import SettingsError, find_root, load
 from pytest_nvfp4.temporary import temporary_folder
@@ -22,6 +23,7 @@ from pytest_nvfp4.text import printed
 if TYPE_CHECKING:
     from pytest_nvfp4.device.base import Device
     from pytest_nvfp4.device.job import JobCase, KernelSpec
+    from pytest_nvfp4.device.result import Result
     from pytest_nvfp4.device.verdict import CaseVerdict
 
 MODES = ("test", "benchmark", "leaderboard")
@@ -56,29 +58,53 @@ class _Evaluation:
         return self._check(done.verdicts)
 
     def benchmark(self, problems: Sequence[Problem]) -> PopcornExit:
-        """Time the kernel on every problem, and check its outputs."""
-        from pytest_nvfp4.device.verify import measure
+        """Time the kernel on every problem in two processes, and check its outputs and its times."""
+        from pytest_nvfp4.bench.judge import agreement_findings, timing_findings
+        from pytest_nvfp4.device.verify import fewer_rounds
 
-        result, verdicts = measure(
-            self.device,
-            self.kernel,
-            _cases(problems),
-            folder=self.folder,
-            rounds=self.rounds,
-            base=self.base,
-            deadline_s=self.timeout,
-        )
-        times = {measurement.case: measurement.device_us for measurement in result.measurements}
+        result, verdicts = self._measure(problems, self.rounds)
+        second, others = result, verdicts
+        if all(verdict.status == "passed" for verdict in verdicts):
+            second, others = self._measure(problems, fewer_rounds(self.rounds))
+        times = {measurement.case: measurement for measurement in result.measurements}
+        again = {measurement.case: measurement for measurement in second.measurements}
         self.popcorn.log("benchmark-count", len(problems))
         shown: set[str] = set()
         for index, (problem, verdict) in enumerate(zip(problems, verdicts, strict=True)):
             self.popcorn.log(f"benchmark.{index}.spec", spec_line(problem))
-            if verdict.status == "passed" and index in times:
-                self.popcorn.statistics(f"benchmark.{index}", Statistics.of(times[index]))
+            if verdict.status == "passed" and others[index].status != "passed":
+                verdict.status = others[index].status
+                verdict.findings += others[index].findings
+            if verdict.status == "passed" and (index not in times or index not in again):
+                verdict.status = "crashed"
+                verdict.findings.append(Finding("internal", f"the device returned no times for {problem.name}"))
+            if verdict.status == "passed":
+                found = timing_findings(times[index], problem, result.device)
+                found += agreement_findings(times[index], again[index], problem)
+                verdict.findings += found
+                if any(finding.severity == "error" for finding in found):
+                    verdict.status = "cheated"
+            if verdict.status == "passed":
+                self.popcorn.statistics(f"benchmark.{index}", Statistics.of(times[index].device_us))
+                for finding in verdict.findings:
+                    self.popcorn.log(f"benchmark.{index}.warning", str(finding))
             else:
                 self.popcorn.log(f"benchmark.{index}.status", "fail")
                 self.popcorn.log(f"benchmark.{index}.error", _error_text(verdict, shown))
         return self._check(verdicts)
+
+    def _measure(self, problems: Sequence[Problem], rounds: int) -> tuple[Result, list[CaseVerdict]]:
+        from pytest_nvfp4.device.verify import measure
+
+        return measure(
+            self.device,
+            self.kernel,
+            _cases(problems),
+            folder=self.folder,
+            rounds=rounds,
+            base=self.base,
+            deadline_s=self.timeout,
+        )
 
     def _check(self, verdicts: Sequence[CaseVerdict]) -> PopcornExit:
         statuses = {verdict.status for verdict in verdicts}

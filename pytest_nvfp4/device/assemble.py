@@ -232,9 +232,7 @@ def assemble(
         status = "crashed"
         events.findings.append(_abnormal_end("crash", "the process", events.stage, outcome))
     elif not events.intact:
-        status = "cheated"
-        message = "the worker's result contains events that the worker did not send: the kernel wrote to its pipe"
-        events.findings.append(Finding(kind="cheat", message=message))
+        return _forged(job, events, outcome, source_names or {})
     elif events.refused is not None:
         return refused(job, events.refused).model_copy(update=_output(outcome))
     elif kept and job.kernel is not None and status in ("passed", "cheated"):
@@ -269,6 +267,16 @@ def _output(outcome: Outcome) -> dict[str, Any]:
         "stderr": outcome.stderr.text[-_OUTPUT_CHARACTERS:],
         "wall_s": round(outcome.wall_s, 3),
     }
+
+
+def _forged(job: Job, events: _Events, outcome: Outcome, names: Mapping[str, str]) -> Result:
+    """Return the result of a job whose events are not all the worker's: nothing of them but the findings."""
+    message = "the worker's result contains events that the worker did not send: the kernel wrote to its pipe"
+    findings = [*events.findings, Finding(kind="cheat", message=message)]
+    if events.kept is not None:
+        findings[:0] = events.kept.findings()
+    result = Result(job=job.id, status="cheated", findings=_with_user_files(findings, names))
+    return result.model_copy(update=_output(outcome))
 
 
 def _with_keeper(events: _Events, status: Status) -> Status:

@@ -17,6 +17,7 @@ from pytest_nvfp4.device.result import DeviceInfo, Result
 from pytest_nvfp4.device.simulate import simulate
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
 
+_LEAST_SECOND_ROUNDS = 9
 PROVENANCE = "provenance"
 """Kind of the finding that names the wrong operand of an MMA (``sim.provenance.judge``)."""
 
@@ -215,6 +216,11 @@ def measure_each(
             (verdict,) = Judge().judge(job, result, folder=job_folder)
             measured.append((result.model_copy(update={"outputs": (), "samples": ()}), verdict))
         return measured
+
+
+def fewer_rounds(rounds: int) -> int:
+    """Return the rounds of a second measurement in a process of its own, which need only show the same median."""
+    return max(_LEAST_SECOND_ROUNDS, rounds // 4)
 
 
 def _with_draws_sent(device: Device, job: Job) -> Job:

@@ -70,11 +70,6 @@ CHEATS = {
         "import os, sys\nos.utime(sys.modules['pytest' + '_nvfp4.numerics.oracle'].__file__)\n",
         "oracle.py, which is none of its files",
     ),
-    "keeps a verdict": (
-        "import os, pathlib\nKEPT = pathlib.Path(os.environ['XDG_CACHE_HOME']) / 'pytest-nvfp4' / 'verdicts'\n"
-        "KEPT.mkdir(parents=True)\n(KEPT / 'x.json').write_text('passed')\n",
-        "verdicts",
-    ),
     "encodes what is sent": (
         "import json\nREAL = json.dumps\njson.dumps = lambda *a, **k: REAL(*a, **k)\n",
         "json.dumps",

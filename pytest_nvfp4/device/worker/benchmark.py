@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.gpus import SmClock
@@ -126,6 +126,8 @@ class _DeviceRounds:
 
 class BenchmarkRunner:
     """Runs a benchmark job. ``folder`` is for outputs, shared with the parent."""
+
+    fixed: ClassVar = True  # see `isolation.seal.inventory`
 
     def __init__(self, torch: Any, memory: CudaMemory, events: Events, folder: Path) -> None:
         self._torch = torch

@@ -8,7 +8,16 @@ Management".
 from __future__ import annotations
 
 import ctypes
-from typing import Protocol
+from typing import ClassVar, Final, Protocol
+
+_FUNCTIONS: Final = (
+    *("cuCtxResetPersistingL2Cache", "cuCtxSetCurrent", "cuCtxSynchronize", "cuDeviceGet", "cuDevicePrimaryCtxRetain"),
+    *("cuEventCreate", "cuEventElapsedTime", "cuEventQuery", "cuEventRecord", "cuGetErrorString", "cuInit"),
+    *("cuLaunchKernel", "cuMemAlloc_v2", "cuMemHostAlloc", "cuMemcpyDtoDAsync_v2", "cuMemcpyDtoHAsync_v2"),
+    *("cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2", "cuMemsetD16Async", "cuMemsetD32Async", "cuModuleGetFunction"),
+    *("cuModuleLoadData", "cuStreamCreate", "cuStreamSynchronize", "cuStreamWaitEvent"),
+)
+"""Functions of libcuda that judging and timing call."""
 
 
 class DriverError(RuntimeError):
@@ -39,8 +48,12 @@ class CudaMemory:
         DriverError: The device cannot be used.
     """
 
+    fixed: ClassVar = True  # see `isolation.seal.inventory`
+
     def __init__(self, device: int = 0) -> None:
         self._cuda = ctypes.CDLL("libcuda.so.1")
+        for name in _FUNCTIONS:  # looked up now, before a kernel can give the handle functions of its own
+            getattr(self._cuda, name)
         self.driver_call("cuInit", ctypes.c_uint(0))
         self._device = ctypes.c_int()
         self.driver_call("cuDeviceGet", ctypes.byref(self._device), ctypes.c_int(device))

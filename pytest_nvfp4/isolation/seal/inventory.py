@@ -81,6 +81,8 @@ _WRAPPERS = (property, staticmethod, classmethod, functools.partial, functools.c
 _SLOTTED = (MethodDescriptorType, WrapperDescriptorType, GetSetDescriptorType, MethodWrapperType, MemberDescriptorType)
 _STRING_HEAD: Final = {True: cpython.STRING_HEAD, False: str.__sizeof__("\xe9") - 2}
 """Offset of the characters of ASCII and other strings; hash, state and cached encodings lie before them."""
+_ForeignFunction: Final[type[Any]] = ctypes.CFUNCTYPE(None).__mro__[1]
+"""``ctypes._CFuncPtr``, the class of all functions of shared libraries."""
 _DATA = (str, bytes, int, float, complex)
 
 
@@ -220,8 +222,8 @@ class Inventory:
             self._later(value.__wrapped__, label, depth)
         elif isinstance(value, ctypes.CDLL):
             self._instance(value, label, depth)
-        elif isinstance(value, ctypes._CFuncPtr):  # type: ignore[attr-defined]
-            self._foreign_function(value, label)
+        elif isinstance(value, (ctypes._SimpleCData, _ForeignFunction)):
+            self._foreign_data(value, label)
         elif self._is_own(kind.__module__) and not issubclass(kind, dict | list | set):
             self._instance(value, label, depth)
 
@@ -356,13 +358,16 @@ class Inventory:
                 self._later(type(kind), type(kind).__qualname__, depth)
 
     def _instance(self, value: object, label: str, depth: int) -> None:
-        """List the attributes of an object that are functions, modules or objects of this package."""
+        """List the attributes of an object that are functions, modules or objects of this package.
+
+        A class whose instances never change says so with ``fixed``; all of their attributes are listed.
+        """
         if type(value).__module__.startswith(f"{self._package}sim."):
             return  # the simulator's objects replace their own attributes while they run
         label = type(value).__qualname__
         self._range(value, (cpython.HEAD, 16), label)
         self._later(type(value), type(value).__qualname__, depth)
-        held = getattr(value, "__dict__", None)
+        held, fixed = getattr(value, "__dict__", None), type(value).__dict__.get("fixed") is True
         if type(held) is dict:
             functions = {
                 name for base in type(value).__mro__ for name, member in vars(base).items() if callable(member)
@@ -373,7 +378,7 @@ class Inventory:
             elif (offset := type(value).__dictoffset__) > 0:
                 self._range(value, (offset, offset + 8), label)
             for name, member in list(held.items()):
-                if self._matters(member):
+                if fixed or self._matters(member):
                     self._bind(held, name, f"{label}.{name}")
                     self._later(member, f"{label}.{name}", depth)
         for name in _slots(type(value)):
@@ -410,11 +415,18 @@ class Inventory:
             definition = int.from_bytes(ctypes.string_at(id(value) + 40, 8), "little")
             self.ranges.extend((definition, cpython.METHOD_DEF, self._label(label)))
 
-    def _foreign_function(self, value: object, label: str) -> None:
-        """List the address that a function of a shared library is called at: ``b_ptr`` points to it."""
+    def _foreign_data(self, value: object, label: str) -> None:
+        """List a handle, or a function of a shared library: ``b_ptr`` points to the handle or the address to call.
+
+        The last two fields of such a function are what is called with its result (``errcheck``) and its parameters.
+        """
         self._range(value, (cpython.HEAD, 24), label)
         pointer = int.from_bytes(ctypes.string_at(id(value) + 16, 8), "little")
-        self.ranges.extend((pointer, 8, self._label(label)))
+        size = ctypes.sizeof(value) if isinstance(value, ctypes._SimpleCData) else 8
+        self.ranges.extend((pointer, size, self._label(label)))
+        if isinstance(value, _ForeignFunction):
+            end = _ForeignFunction.__basicsize__
+            self._range(value, (end - 16, end), label)
 
     def _constant(self, value: object, label: str, depth: int) -> None:
         if type(value) is tuple:

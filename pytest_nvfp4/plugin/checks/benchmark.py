@@ -10,29 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, Needs, RemoteBatch
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, job_case
+from pytest_nvfp4.plugin.checks.stopwatch import Stopwatch, Timed, checked
 from pytest_nvfp4.plugin.devices import DEVICES
-from pytest_nvfp4.plugin.failure import CheckFailure, TimingWarning, failure_at
-from pytest_nvfp4.plugin.remote import remote_error
+from pytest_nvfp4.plugin.failure import CheckFailure, TimingWarning
 from pytest_nvfp4.plugin.state import KernelCase
-from pytest_nvfp4.problem import GPUMODE_BENCH, Problem
-from pytest_nvfp4.text import printed
+from pytest_nvfp4.problem import GPUMODE_BENCH
 
 if TYPE_CHECKING:
     from pytest_nvfp4.bench.provenance import Provenance
     from pytest_nvfp4.bench.regression import Policy, ShapeRounds, ShapeVerdict
     from pytest_nvfp4.bench.storage import BenchmarkHooks
     from pytest_nvfp4.bench.table import TimesRow
-    from pytest_nvfp4.device.base import Device
-    from pytest_nvfp4.device.job import Job, KernelSpec
-    from pytest_nvfp4.device.result import DeviceInfo, Measurement, Result
-    from pytest_nvfp4.device.verdict import CaseVerdict
+    from pytest_nvfp4.device.job import Job
 
 _MARKER = "nvfp4_threshold"
 _FINDINGS_SHOWN = 4
@@ -51,15 +46,6 @@ class BenchmarkOptions:
 
     rounds: int
     threshold: float
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """A valid measurement, and the device it was made on."""
-
-    measurement: Measurement
-    device: DeviceInfo
-    warnings: tuple[str, ...]
 
 
 class BenchmarkCheck(Check):
@@ -188,8 +174,8 @@ class BenchmarkCheck(Check):
         if self._stopwatch is None:
             timeout_s = devices.options.timeout_s
             self._stopwatch = Stopwatch(folder=devices.jobs, rounds=self.options.rounds, timeout_s=timeout_s)
-        result, verdict = self._stopwatch.time(device, spec, case.problem, others=others, base=base)
-        timed = checked(result, verdict, case.problem, device=device, file=case.path)
+        timing = self._stopwatch.time(device, spec, case.problem, others=others, base=base)
+        timed = checked(timing, case.problem, device=device, file=case.path)
         if self._hooks is not None:
             self._hooks.note(timed.device)
         for warning in timed.warnings:
@@ -250,81 +236,6 @@ def _threshold(config: pytest.Config) -> float:
     if not 0 < percent < 100:
         raise pytest.UsageError(f"{where} {percent:g} must be more than 0 and less than 100 percent")
     return percent / 100
-
-
-class Stopwatch:
-    """Times kernels. On a device of this machine, the problems of a kernel that the run requests share a process.
-
-    Args:
-        folder: Folder for the files of jobs.
-        rounds: Timed rounds of each problem.
-        timeout_s: Timeout of a process in seconds.
-    """
-
-    def __init__(self, *, folder: Path, rounds: int, timeout_s: float) -> None:
-        self._folder = folder
-        self._rounds = rounds
-        self._timeout_s = timeout_s
-        self._requested: set[tuple[KernelSpec, Problem]] = set()
-        self._measured: dict[tuple[KernelSpec, Problem], tuple[Result, CaseVerdict]] = {}
-
-    def time(
-        self, device: Device, kernel: KernelSpec, problem: Problem, *, others: Sequence[Problem], base: Path
-    ) -> tuple[Result, CaseVerdict]:
-        """Return the times of a kernel on one problem, and whether its answers were right.
-
-        A second request for the same problem measures again.
-
-        Args:
-            device: The device.
-            kernel: The kernel.
-            problem: The problem.
-            others: Problems that will be requested later; they may contain this one. All of them have been sent to a
-                remote before, so only this one is requested from it.
-            base: The user's folder that the kernel's files are relative to.
-        """
-        from pytest_nvfp4.device.base import SendsAhead
-        from pytest_nvfp4.device.verify import measure, measure_each
-
-        settings: dict[str, Any] = {"rounds": self._rounds, "base": base, "deadline_s": self._timeout_s}
-        if isinstance(device, SendsAhead):
-            result, (verdict,) = measure(device, kernel, [job_case(problem)], folder=self._folder, **settings)
-            return result, verdict
-        if (kernel, problem) not in self._measured:
-            new = (other for other in others if (kernel, other) not in self._requested)
-            batch = list(dict.fromkeys((problem, *new)))
-            self._requested |= {(kernel, member) for member in batch}
-            cases = [job_case(member) for member in batch]
-            results = measure_each(device, kernel, cases, folder=self._folder, **settings)
-            self._measured |= {(kernel, member): result for member, result in zip(batch, results, strict=True)}
-        return self._measured.pop((kernel, problem))
-
-
-def checked(result: Result, verdict: CaseVerdict, problem: Problem, *, device: Device, file: Path) -> Timed:
-    """Return the times if they are valid.
-
-    Raises:
-        CheckFailure: An answer was wrong, the kernel did not run to its end, or the times are implausible.
-    """
-    from pytest_nvfp4.bench.judge import timing_findings
-
-    if (reason := remote_error(result.findings)) is not None:
-        raise CheckFailure(f"not run on {device.name}: {reason}", file=str(file))
-    if verdict.status == "unavailable":
-        pytest.skip(printed(f"not run: {result.reason}"))
-    if verdict.status != "passed":
-        lines = [
-            *map(str, verdict.findings[:_FINDINGS_SHOWN]),
-            f"{verdict.status} while it was timed on {problem.name}",
-        ]
-        raise failure_at(lines, verdict.findings, kernel=file)
-    if result.device is None or not result.measurements:
-        raise CheckFailure(f"the device returned no times for {problem.name}", file=str(file))
-    measurement = result.measurements[0]
-    findings = timing_findings(measurement, problem, result.device)
-    if wrong := [str(finding) for finding in findings if finding.severity == "error"]:
-        raise CheckFailure("the times cannot be true:\n" + "\n".join(f"  {line}" for line in wrong), file=str(file))
-    return Timed(measurement, result.device, tuple(finding.message for finding in findings))
 
 
 class _Comparison:
