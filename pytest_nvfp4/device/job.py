@@ -86,6 +86,7 @@ class KernelSpec(Model):
         torch_operators: Whether operators of torch may compute its outputs.
         readable: Files and folders of the machine that runs it that it may read besides ``files``.
         network: Whether it may use the network.
+        others_sha256: Hash of what else its trace depends on: files that it read, modules that are not there.
     """
 
     files: tuple[SourceFile, ...]
@@ -97,6 +98,7 @@ class KernelSpec(Model):
     torch_operators: bool = False
     readable: tuple[str, ...] = ()
     network: bool = False
+    others_sha256: str = ""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -128,6 +130,7 @@ class KernelSpec(Model):
         torch_operators: bool = False,
         readable: tuple[str, ...] = (),
         network: bool = False,
+        others_sha256: str = "",
     ) -> tuple[KernelSpec, Path]:
         """Pack a kernel's file and its dependencies, and return them with the folder that their paths are relative to.
 
@@ -142,6 +145,7 @@ class KernelSpec(Model):
             torch_operators: Whether operators of torch may compute its outputs.
             readable: Further files that it may read.
             network: Whether it may use the network.
+            others_sha256: Hash of what else its trace depends on.
         """
         paths = {main.resolve(), *(path.resolve() for path in others)}
         if entry_file is not None:
@@ -169,6 +173,7 @@ class KernelSpec(Model):
             torch_operators=torch_operators,
             readable=readable,
             network=network,
+            others_sha256=others_sha256,
         )
         return spec, base
 

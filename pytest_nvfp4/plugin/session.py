@@ -21,6 +21,7 @@ from pytest_nvfp4.plugin.recognise import named_without_kernel, overlooked
 from pytest_nvfp4.plugin.record import RECORDS, USED, CheckRecord
 from pytest_nvfp4.plugin.state import CASE, RUN, is_xdist_worker
 from pytest_nvfp4.plugin.summary import Entry, Summary
+from pytest_nvfp4.temporary import remove_abandoned
 from pytest_nvfp4.text import plural
 from pytest_nvfp4.toolchain.sealed_files import RefusedEntry
 
@@ -54,8 +55,10 @@ class SessionHooks:
             self._ledger.collected(self._config.rootpath / path, whole=report.passed)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Record the selected items."""
+        """Record the selected items, and remove what killed runs left."""
         self._ledger.selected(session.items)
+        if check_items(session.items):
+            remove_abandoned()
         if self._config.getoption("lf", default=False):
             # --lf drops the passed tests of a module during collection, without calling pytest_deselected
             self._ledger.partial.update(self._ledger.modules)

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -35,6 +36,8 @@ _TRACE_FILE = "trace.json"
 _CAPACITY = 512
 """Number of cached traces; the least recently used ones beyond it are removed."""
 _MOST_FILES = 4096
+_HASHED_BYTES = 16 << 20
+"""Size of the largest file that a kernel reads as data whose content is hashed in every run."""
 _ARTIFACT = re.compile(r"[0-9]+\.(?:ptx|cubin|sass|mlir)")
 """Names of stored artifacts."""
 _COMPILED, _MODULE = re.compile(r"compiled-[0-9a-f]{16}"), re.compile(r"[0-9a-f]{40}")
@@ -56,6 +59,17 @@ def file_hash(path: Path) -> str:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
+        return ""
+
+
+def file_stamp(path: Path) -> str:
+    """Return what tells whether a file changed: its hash, of a large one size and time; empty if there is none."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            return ""
+        return file_hash(path) if found.st_size <= _HASHED_BYTES else f"{found.st_size}:{found.st_mtime_ns}"
+    except (OSError, ValueError):
         return ""
 
 
@@ -130,6 +144,8 @@ class TraceCache:
         if trace.schema_version != SCHEMA or (not of_session and (fresh or not trace.ok)):
             return None
         if any(file_hash(Path(path)) != digest for path, digest in trace.dependencies.items()):
+            return None
+        if any(file_stamp(Path(path)) != stamp for path, stamp in trace.others.items()):
             return None
         for artifact in trace.artifacts:
             if self._checked(entry, artifact.name, files) is None:

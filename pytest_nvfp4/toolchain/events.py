@@ -50,6 +50,7 @@ class _Values(BaseModel):
 class _Dependencies(BaseModel):
     model_config = STRICT
     files: Annotated[tuple[Name, ...], Field(max_length=100_000)]
+    read: Annotated[tuple[Name, ...], Field(max_length=1000)] = ()
 
 
 class _End(BaseModel):
@@ -81,6 +82,7 @@ class Events:
     launches: list[LaunchFact] = field(default_factory=list)
     launch_count: int = 0
     dependencies: list[str] = field(default_factory=list)
+    read: list[str] = field(default_factory=list)
     stages: dict[str, float] = field(default_factory=dict)
     dsl_version: str | None = None
     dsl_folder: str | None = None
@@ -140,7 +142,7 @@ class Events:
                 ]
                 self.launch_count, self.captured = made.launches, made.captured
             case "dependencies":
-                self.dependencies = list(made.files)
+                self.dependencies, self.read = list(made.files), list(made.read)
             case "end":
                 if made.sha256 != before:
                     raise DoorError(

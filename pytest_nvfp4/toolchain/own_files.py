@@ -29,7 +29,7 @@ def own_files(kernel: Path, entry: Path | None, *, roots: Sequence[Path]) -> Own
     """
     first = [path for path in (kernel, entry) if path is not None]
     folders = [*dict.fromkeys(path.parent for path in first)]
-    search = [*folders, *(_package_root(path) for path in first), *roots, *_user_entries()]
+    search = [*folders, *(_package_root(path) for path in first), *roots, *user_entries()]
     files, used = _imported(first, [*dict.fromkeys(folder.resolve() for folder in search)])
     for folder in folders:
         files.update(_beside(folder))
@@ -49,7 +49,7 @@ def _package_root(path: Path) -> Path:
     return folder
 
 
-def _user_entries() -> Iterator[Path]:
+def user_entries() -> Iterator[Path]:
     """Yield the entries of the import path outside of installed packages, such as those of editable installs."""
     libraries = [Path(path).resolve() for path in sysconfig.get_paths().values()]
     for entry in sys.path:

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+from pytest_nvfp4.sandbox_mode import MODE_VARIABLE
+
 _VARIABLES = (
     *("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "TZ"),
     *("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_COLLATE", "LC_MESSAGES", "LC_MONETARY", "LC_NUMERIC", "LC_TIME"),
@@ -32,6 +34,7 @@ def surroundings(distributions: Sequence[str], *, environ: Mapping[str, str] = o
         "python": [platform.python_implementation(), platform.python_version(), sys.prefix],
         "versions": {name: installed_version(name) for name in distributions},
         "variables": {name: environ[name] for name in _VARIABLES if name in environ},
+        "sandbox": environ.get(MODE_VARIABLE) or "auto",
     }
 
 

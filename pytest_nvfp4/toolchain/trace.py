@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -152,11 +153,18 @@ class Trace(_Model):
     artifacts: tuple[Artifact, ...]
     findings: ReportedFindings
     dependencies: dict[str, str]
+    others: dict[str, str] = Field(default_factory=dict)
     stages: dict[str, float]
     seconds: float
     session: str | None = None
     bundle: str | None = None
     folder: str | None = None
+
+    @property
+    def others_sha256(self) -> str:
+        """Hash of what it depends on besides modules; empty for nothing."""
+        present = sorted((Path(place).name, stamp) for place, stamp in self.others.items() if stamp)
+        return hashlib.sha256(repr(present).encode()).hexdigest() if present else ""
 
     @property
     def errors(self) -> tuple[Finding, ...]:

@@ -26,7 +26,8 @@ from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE, TraceCache, content_key
 from pytest_nvfp4.toolchain.code_hash import ASKING, code_hash, parts_without
 from pytest_nvfp4.toolchain.events import Events
 from pytest_nvfp4.toolchain.launcher import PACKAGE, PRELOAD, worker
-from pytest_nvfp4.toolchain.own_files import own_files
+from pytest_nvfp4.toolchain.other_inputs import other_inputs
+from pytest_nvfp4.toolchain.own_files import own_files, user_entries
 from pytest_nvfp4.toolchain.request import TraceRequest
 from pytest_nvfp4.toolchain.surroundings import surroundings
 from pytest_nvfp4.toolchain.trace import SCHEMA, Artifact, Code, Trace
@@ -293,6 +294,8 @@ class Tracer:
         place: Path | None = None,
     ) -> Trace:
         known = {*events.dependencies, str(request.kernel), *([str(request.entry.file)] if request.entry else [])}
+        folders = [request.kernel.parent, *([request.entry.file.parent] if request.entry else [])]
+        search = [*dict.fromkeys((*folders, self._root, *request.all_roots, *user_entries()))]
         return Trace(
             kernel=str(request.kernel),
             entry=str(request.entry) if request.entry else None,
@@ -310,6 +313,7 @@ class Tracer:
             artifacts=files,
             findings=tuple(events.findings),
             dependencies={path: file_hash(Path(path)) for path in sorted(known)},
+            others=other_inputs(events.read, known, search=search),
             stages=events.stages,
             seconds=round(seconds, 3),
             session=self._session,

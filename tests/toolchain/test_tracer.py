@@ -678,6 +678,52 @@ class TestCache:
         assert f"the debug bundle cannot be written below {tmp_path}: No space left" in trace.errors[1].message
         assert trace.bundle is None
 
+    def test_what_else_decides_a_trace_makes_it_anew(
+        self, tmp_path: Path, trace_cache: TraceCache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A file that it reads, a module of PYTHONPATH, and modules that would take the place of those it imported."""
+        path, table, elsewhere = tmp_path / "k.py", tmp_path / "table.txt", tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        (elsewhere / "aside.py").write_text("ROWS = 1\n")
+        table.write_text("16")
+        path.write_text(
+            "import pathlib\nimport aside\nimport cutlass\n"
+            "ROWS = int((pathlib.Path(__file__).parent / 'table.txt').read_text())\n"
+        )
+        monkeypatch.syspath_prepend(str(elsewhere))
+        monkeypatch.setenv("PYTHONPATH", str(elsewhere))
+        request = TraceRequest(path, GPUMODE[0], Entry(path, "build"))
+        made = Tracer(root=tmp_path, cache=trace_cache, session="s").trace(request)
+        assert [finding.kind for finding in made.errors] == ["entry"], made.errors
+
+        def known() -> bool:
+            return Tracer(root=tmp_path, cache=trace_cache, session="s").cached(request) is not None
+
+        assert known()
+        changes = {
+            table: "32",
+            elsewhere / "aside.py": "ROWS = 2\n",
+            tmp_path / "aside.py": "",
+            tmp_path / "cutlass.py": "",
+        }
+        for file, text in changes.items():
+            before = file.read_text() if file.exists() else None
+            file.write_text(text)
+            assert not known(), file
+            if before is None:
+                file.unlink()
+            else:
+                file.write_text(before)
+            assert known(), file
+        for name, value in (("PYTHONPATH", str(tmp_path)), ("LC_ALL", "C.UTF-8"), ("NVFP4_SANDBOX", "off")):
+            with monkeypatch.context() as patch:
+                patch.setenv(name, value)
+                assert not known(), name
+        for name in ("HOME", "TMPDIR", "NVFP4_OTHER"):
+            with monkeypatch.context() as patch:
+                patch.setenv(name, str(tmp_path))
+                assert known(), name
+
     def test_failures_are_not_kept_beyond_a_run(self, tmp_path: Path, trace_cache: TraceCache) -> None:
         path = tmp_path / "k.py"
         path.write_text("import cutlass\n1 / 0\n")

@@ -147,7 +147,7 @@ def cache_fields(job: Job, batch: Batch | None = None) -> dict[str, Any]:
     """
     own = job.model_dump(mode="json", exclude={"id", "order_seed", "row_key", "deadline_s", "memory_bytes"})
     if job.kernel is not None:
-        own["kernel"] = [job.kernel.sha256, job.kernel.main, job.kernel.arch, list(job.kernel.compile_options)]
+        own["kernel"] = [job.kernel.sha256, job.kernel.model_dump(mode="json", exclude={"files"})]
     fields: dict[str, Any] = {"job": own}
     if batch is not None:
         fields["capability"] = batch.capability

@@ -148,6 +148,7 @@ class KernelUnderTest:
                 torch_operators=self.case.settings.torch_operators,
                 readable=self.case.settings.readable,
                 network=self.case.settings.network,
+                others_sha256=trace.others_sha256,
             )
         except (OSError, SyntaxError, UnicodeDecodeError) as error:
             raise CheckFailure(f"the kernel's files cannot be read: {error}", file=str(self.case.path)) from error

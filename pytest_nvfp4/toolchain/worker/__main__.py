@@ -108,6 +108,7 @@ def _work(session: TraceSession, sealed: Sealed, stack: contextlib.ExitStack) ->
     end_imports()
     _suppress_bytecode(session.watched)
     contract.provide_task(beside=session.kernel.parent)
+    session.opened.start()
     sealed.seal("pytest_nvfp4", {"the tracer": session, "its launches": launches, "__main__": globals()})
     if job["capture"]:
         session.capture.start()
@@ -216,7 +217,7 @@ def main() -> None:
         _work(session, sealed, contextlib.ExitStack())
     except BaseException as error:
         session.fail("internal", "the trace itself failed", error)
-    reporter.send("dependencies", files=_dependencies(session))
+    reporter.send("dependencies", files=_dependencies(session), read=session.opened.names())
     reporter.end(ok=not session.failed)
     sealed.wait()
     for flush_stream in flush:

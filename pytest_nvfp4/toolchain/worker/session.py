@@ -10,6 +10,7 @@ from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.event_sender import EventSender
 from pytest_nvfp4.toolchain.worker.capture import Capture
 from pytest_nvfp4.toolchain.worker.findings import described, from_exception
+from pytest_nvfp4.toolchain.worker.opened_files import OpenedFiles
 
 
 class TraceSession:
@@ -27,6 +28,7 @@ class TraceSession:
         self._libraries = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
         self._known: dict[str, bool] = {}
         self.capture = Capture(self.watched)
+        self.opened = OpenedFiles(self.watched)
 
     def watched(self, file: str) -> bool:
         """Return whether a file belongs to the user: below the roots of the job, not in an installed library."""
