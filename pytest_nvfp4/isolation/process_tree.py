@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+_BETWEEN_LOOKS_S = 0.002
 _PASSES_S = 10.0
 """Seconds for which new processes are looked for; each pass stops those that it finds, so few passes are needed."""
 
@@ -83,15 +84,26 @@ def kill_tree(pid: int) -> None:
 
 
 def kill_descendants(pid: int) -> None:
-    """Kill everything below a process, however fast it forks: a stopped process does not fork, and is then killed."""
+    """Kill everything below a process, however fast it forks, and wait until it has ended.
+
+    What is found is stopped first, because a stopped process does not fork, and killed when nothing new is found.
+    """
     stopped: set[int] = set()
     until = time.monotonic() + _PASSES_S
     while (found := set(descendants(pid)) - stopped) and time.monotonic() < until:
         for descendant in found:
             _send(descendant, signal.SIGSTOP)
         stopped |= found
-    for descendant in stopped:
-        kill(descendant)
+    killed = [descendant for descendant in stopped if kill(descendant)]
+    while any(map(_runs, killed)) and time.monotonic() < until:
+        time.sleep(_BETWEEN_LOOKS_S)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False
 
 
 def _send(pid: int, number: signal.Signals) -> bool:

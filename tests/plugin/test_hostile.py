@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Project, Ran, is_alive
+from tests.waiting import locked
+
+from .conftest import Project, Ran
 from .hostile import CONTRACT, KERNELS, cases
 from .sources import ENTRY
 
@@ -140,11 +142,10 @@ def test_a_kernel_that_only_misbehaves_is_checked(project: Project, misdeed: Cal
 
 
 def test_nothing_that_a_kernel_starts_outlives_its_check(project: Project) -> None:
-    note = project.path / "pid.txt"
     start = (
-        "import subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
-        f"open({str(note)!r}, 'w').write(str(child.pid))\n"
+        "import fcntl, subprocess, sys\n"
+        "file = open(__file__)\nfcntl.flock(file, fcntl.LOCK_SH)\n"
+        "subprocess.Popen(['sleep', '600'], start_new_session=True, pass_fds=[file.fileno()])\n"
     )
     behave(project, start).outcomes(passed=4)
-    assert not is_alive(int(note.read_text()))
+    assert not any(locked(path) for path in project.path.glob("*.py"))

@@ -9,10 +9,22 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Iterable
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    SourceFileLoader,
+)
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.abc import PathEntryFinder
 
 
 def begin_imports() -> None:
@@ -26,6 +38,36 @@ def end_imports() -> None:
     gc.enable()
 
 
+class _Everything:
+    """A listing of a folder that contains any name."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+class _UnlistedFinder(FileFinder):
+    """Finder in a folder that must not be listed (a home directory behind a wall): it looks for each file by name."""
+
+    def _fill_cache(self) -> None:
+        self._path_cache = self._relaxed_path_cache = _Everything()
+
+
+_new_unlisted_finder = _UnlistedFinder.path_hook(
+    (ExtensionFileLoader, EXTENSION_SUFFIXES), (SourceFileLoader, SOURCE_SUFFIXES)
+)
+
+
+def _finder_of_unlisted(folder: str) -> PathEntryFinder:
+    """Return a finder for a folder that may be entered but not listed. Raises ImportError for any other."""
+    try:
+        os.scandir(folder).close()
+    except PermissionError:
+        return _new_unlisted_finder(folder)
+    except OSError:
+        pass
+    raise ImportError(f"{folder} can be listed, or is no folder")
+
+
 def load(path: Path, *, beside: Iterable[Path] = ()) -> ModuleType:
     """Import a file under its own name, within its package if it is part of one, its folder first on the path.
 
@@ -33,6 +75,8 @@ def load(path: Path, *, beside: Iterable[Path] = ()) -> ModuleType:
         path: The file.
         beside: Further folders that are appended to the path.
     """
+    sys.path_hooks.insert(0, _finder_of_unlisted)
+    sys.path_importer_cache.clear()
     folder, parts = path.parent, [path.stem]
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
         parts.insert(0, folder.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -14,15 +15,15 @@ KERNELS = Path(__file__).parents[1] / "kernels"
 HONEST = KERNELS / "honest.py"
 
 SLEEPS = """
-import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-with open({file!r} + ".new", "w") as file:
-    file.write(f"{{os.getpid()}} {{child.pid}}")
-os.rename({file!r} + ".new", {file!r})
-print("up", flush=True)
-time.sleep(600)
+import os, subprocess, sys
+sleeps = "import time; time.sleep(600)"
+subprocess.Popen([sys.executable, "-c", sleeps, {file!r}], start_new_session=True)
+os.execv(sys.executable, [sys.executable, "-c", "print('up', flush=True); " + sleeps, {file!r}])
 """
-"""A program that starts a child in a session of its own, tells both process ids, and sleeps."""
+"""A program that starts a child in a session of its own, becomes another program, and sleeps.
+
+Both have the name of a file as an argument, because in a sandbox a process neither writes one nor knows its number.
+"""
 
 
 def batch_of(kernel: Path, *, deadline_s: float = 120.0, action: str = "verify", identity: str = "job") -> Batch:
@@ -34,8 +35,22 @@ def batch_of(kernel: Path, *, deadline_s: float = 120.0, action: str = "verify",
 
 
 def read_pids(file: Path) -> list[int]:
-    """The process ids that ``SLEEPS`` wrote."""
-    assert until(file.exists), "the program was not started"
+    """The process ids of ``SLEEPS``, which are noted in the file when they are first seen."""
+    mark = str(file).encode()
+
+    def both() -> list[int]:
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if (entry / "cmdline").read_bytes().split(b"\0")[-2:-1] == [mark]:
+                        found.append(int(entry.name))
+        return found if len(found) == 2 else []
+
+    if not file.exists():
+        pids: list[int] = []
+        assert until(lambda: pids.extend(both()) or pids), "the program was not started"
+        file.write_text(" ".join(map(str, pids)))
     return [int(word) for word in file.read_text().split()]
 
 
