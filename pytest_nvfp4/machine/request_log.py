@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pytest_nvfp4.machine.requests import Executed, Kind, NoObserver, Observer
@@ -78,11 +78,12 @@ class RequestLog:
             self._messages = []
             self._server.blocks.drop_freed()
 
-    def repeat(self) -> None:
+    @contextlib.contextmanager
+    def repeated(self) -> Iterator[None]:
         """Execute the requests again, unobserved, with the same new blocks, on what the kernel's blocks held before.
 
-        They hold afterwards what they held when this was called. The error of a request is dropped, as the kernel's
-        code may have done; the device records faults.
+        At the end of the context the blocks hold what they held at its beginning. The error of a request is dropped, as
+        the kernel's code may have done; the device records faults.
         """
         server, observer = self._server, self._server.observer
         server.observer = NoObserver()
@@ -94,6 +95,7 @@ class RequestLog:
                 for message in self._messages:
                     with contextlib.suppress(Exception):
                         server.execute(message)
+                yield
         finally:
             server.observer = observer
             for address, data in after:

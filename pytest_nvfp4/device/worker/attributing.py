@@ -14,7 +14,6 @@ from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.call_recorder import WatchedOutput
 from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.device.worker.returned_tensors import Returned, read_tensor
-from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.driver.user_line import UserLine
 from pytest_nvfp4.machine.request_log import Observers, RequestLog
 from pytest_nvfp4.machine.server import Server
@@ -75,19 +74,18 @@ class Attributor:
         if self._log.incomplete:
             return self._log.incomplete, []
         launches, faults = len(self._session.launches), len(self._session.faults)
-        own = [one.tensor.untyped_storage() for one in returned if one.tensor is not None]
-        blocks = [*slot.extents(), *(Extent(storage.data_ptr(), storage.nbytes()) for storage in own)]
-        before = [(block, memory.read(block.address, block.size)) for block in blocks]
+        before = [(block, memory.read(block.address, block.size)) for block in slot.extents()]
         try:
             for buffers, group in zip(slot.groups, inputs.groups, strict=True):
                 buffers.overwrite(memory, group)
-            self._log.repeat()
-            if len(self._session.faults) > faults:
-                return f"they stop with a fault on other inputs: {self._session.faults[faults].message}"[:1000], []
-            return "", [
-                buffers.c_bits(memory) if one.tensor is None else read_tensor(memory, one.tensor)
-                for buffers, one in zip(slot.groups, returned, strict=True)
-            ]
+            with self._log.repeated():
+                if len(self._session.faults) > faults:
+                    fault = self._session.faults[faults]
+                    return f"they stop with a fault on other inputs: {fault.message}"[:1000], []
+                return "", [
+                    buffers.c_bits(memory) if one.tensor is None else read_tensor(memory, one.tensor)
+                    for buffers, one in zip(slot.groups, returned, strict=True)
+                ]
         finally:
             del self._session.launches[launches:], self._session.faults[faults:]
             for block, data in before:
