@@ -74,7 +74,7 @@ _KERNEL = KernelSpec(
     files=(SourceFile(path="k.py", text="", sha256=hashlib.sha256(b"").hexdigest()),), main="k.py", arch="sm_100a"
 )
 _CASE = JobCase(problem=ProblemSpec.of(parse_shape("3x128x64")), family="gpumode")
-_JOB = Job(id="j", action="verify", kernel=_KERNEL, cases=(_CASE,))
+VERIFY = Job(id="j", action="verify", kernel=_KERNEL, cases=(_CASE,))
 _TIMED = Job(id="j", action="benchmark", kernel=_KERNEL, cases=(_CASE,))
 _SIMULATED = Job(id="j", action="simulate", kernel=_KERNEL, cases=(_CASE,))
 _SUBMITTED = {"mode": "test", "passed": True, "runner": "B200", "secret": False, "score": 1e-5}
@@ -151,12 +151,12 @@ def worker_doors(folder: Path) -> dict[str, Door]:
     """Answers of processes and machines."""
     output = _result().outputs[0].model_dump(mode="json")
     report = _result().cases[0].model_dump(mode="json")
-    batch = Batch(jobs=(_JOB,))
+    batch = Batch(jobs=(VERIFY,))
     answer = pack_result(BatchResult(batch=batch.id, results=(_result(),)))
 
     def remote(data: bytes) -> object:
         unpacked = unpack_result(data)
-        return [check_result(_JOB, result) for result in unpacked.results]
+        return [check_result(VERIFY, result) for result in unpacked.results]
 
     compiled = [
         _line("stage", name="import", seconds=0.1),
@@ -169,7 +169,7 @@ def worker_doors(folder: Path) -> dict[str, Door]:
     device = _line("device", name="NVIDIA B200", capability=[10, 0], simulated=True)
     return {
         "events of verify": Door(
-            (_answer(device, _line("output", **output), _line("case", **report)),), _worker(_JOB, folder), cases=1000
+            (_answer(device, _line("output", **output), _line("case", **report)),), _worker(VERIFY, folder), cases=1000
         ),
         "events of a benchmark": Door(
             (_answer(device, _line("measurement", **_measurement())),), _worker(_TIMED, folder)
@@ -188,7 +188,7 @@ def worker_doors(folder: Path) -> dict[str, Door]:
             lambda data: unpack_batch(data.decode("utf-8", "surrogateescape")),
             (RemoteError,),
         ),
-        "jobs": Door((_JOB.model_dump_json().encode(),), Job.model_validate_json, (ValidationError,)),
+        "jobs": Door((VERIFY.model_dump_json().encode(),), Job.model_validate_json, (ValidationError,)),
         "reports of the fork server": Door((b'{"started": 12}', b'{"refused": "x"}', b'{"ended": -9}'), _report),
         "headers of requests": Door(
             (b'{"kind": "launch", "grid": [1, 1, 1], "name": "k"}',), parse_header, (WireError,)

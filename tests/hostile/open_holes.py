@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-_JUDGE = "the inputs are in the kernel's process"
 _FORGING = "only the identity of functions is compared"
 
 OPEN: dict[str, str] = {
-    "judge/calls_the_oracle_by_its_code": _JUDGE,
-    "judge/frames_by_eval": _JUDGE,
-    "judge/frames_by_exec_with_forged_name": _JUDGE,
-    "judge/frames_by_generator": _JUDGE,
-    "judge/frames_by_signal": _JUDGE,
-    "judge/frames_by_traceback": _JUDGE,
-    "judge/frames_of_other_thread": _JUDGE,
-    "judge/heap_by_map": _JUDGE,
-    "judge/heap_by_subclasses": _JUDGE,
     "forging/builtins_by_partial": _FORGING,
     "forging/bytes_of_a_constant": _FORGING,
     "forging/class_of_a_module": _FORGING,
     "forging/closure_cells": _FORGING,
+    "forging/defaults_of_the_harness": _FORGING,
     "forging/code_for_a_moment": _FORGING,
     "forging/code_of_the_guard": _FORGING,
     "forging/code_of_the_sender": _FORGING,

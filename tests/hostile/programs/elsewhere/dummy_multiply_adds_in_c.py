@@ -1,7 +1,7 @@
 """Launches the GEMM into C itself, so that its multiply-adds count, and overwrites C by a copy kernel.
 
 expected: failed or cheated
-says: read|host
+says: read|host|multiply
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Replaces the functions that resolve paths by ones that hide the job's folder, then reads that folder.
 
-expected: failed or cheated
-says: written|realpath|posixpath|folder
+expected: failed or cheated or error
+says: written|realpath|posixpath|folder|PermissionError
 """
 
 import os
