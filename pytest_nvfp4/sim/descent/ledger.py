@@ -168,13 +168,19 @@ class Ledger:
         """Return who wrote the elements of an output of this call, by its position in ``begin``."""
         owner = self._outputs[output].owner
         assert owner is not None
+        if not owner.size:
+            return []
+        bases = np.array([launched.bases[output] for launched in self._launched], np.int64)
+        lowest, highest = (int(np.searchsorted(bases, end, side="right")) - 1 for end in (owner.min(), owner.max()))
+        if lowest == highest >= 0:  # one launch wrote all of it, as nearly always
+            launched = self._launched[lowest]
+            return [Written(launched.writer, launched.origins, np.arange(owner.size))]
         result = []
-        bases = np.array([launched.bases[output] for launched in self._launched])
-        launch = np.searchsorted(bases, owner, side="right") - 1 if bases.size else np.zeros(owner.size, np.intp)
         if (nobody := np.flatnonzero(owner == NOBODY)).size:
             result.append(Written(None, NOTHING, nobody))
         for number in np.unique(owner[owner <= FIRST_REQUEST]).tolist():
             result.append(replace(self._requested[FIRST_REQUEST - number], elements=np.flatnonzero(owner == number)))
+        launch = np.searchsorted(bases, owner, side="right") - 1
         for index in np.unique(launch[owner >= 0]).tolist():
             launched = self._launched[index]
             elements = np.flatnonzero((owner >= 0) & (launch == index))
