@@ -91,6 +91,7 @@ def test_without_a_file_everything_is_default(tmp_path: Path) -> None:
         ("[[tool.pytest_nvfp4.kernel]]\npath = 'x'\ncompile_options = []", "unknown key 'compile_options'"),
         ("[tool.pytest_nvfp4]\nnetwork = 'on'", "network = 'on'.* true or false is expected"),
         ("[tool.pytest_nvfp4]\nreadable = ['nowhere']", "readable = '.*nowhere'.* there is no such file or folder"),
+        ("[tool.pytest_nvfp4]\ntorch-operators = 1", "torch-operators = 1 .*true or false is expected"),
         ("[tool.pytest_nvfp4]\nside-stream = 'on'", "side-stream = 'on'.* true or false is expected"),
     ],
 )

@@ -261,7 +261,8 @@ class Job(Model):
         kernel: The kernel; None for ``probe``.
         cases: The cases, in the order in which results are returned. The worker calls them in another order.
         order_seed: Seed of the order of calls, which makes a run repeatable.
-        row_key: Key that determines which row of A changes between calls (see ``rotation``); the kernel cannot see it.
+        row_key: Key from which the inputs of verified calls, and the changed rows of timed ones, follow (see
+            ``rotation``); the kernel cannot see it.
         timing: Settings for ``benchmark``.
         simulating: Settings for ``simulate``.
         deadline_s: Seconds after which the job is stopped.

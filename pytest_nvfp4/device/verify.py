@@ -29,7 +29,7 @@ class Verification:
     Attributes:
         verdicts: One verdict for each case, in order.
         device: The device that ran them; None if unknown.
-        order_seed: Seed of the order of calls, which makes a run repeatable.
+        order_seed: Seed of the inputs and of the order of calls, which makes a run repeatable.
         stdout: End of the kernel's standard output.
         stderr: End of its standard error.
     """

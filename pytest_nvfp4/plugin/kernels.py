@@ -31,7 +31,7 @@ class RunnableKernel:
         Args:
             problem: A problem's name or shape; ``gpumode-0``, or the first of the kernel's settings, otherwise.
             families: Input families; otherwise the default ones without sizes of their own.
-            seed: Seed of the order of calls, to repeat a run.
+            seed: Seed of the inputs and the order of calls, to repeat a run.
             check: Fail the test if an output is wrong; False to get the verdicts only.
 
         Raises:

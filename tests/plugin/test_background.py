@@ -118,9 +118,13 @@ def test_verdicts(project: Project, how: tuple[str, ...]) -> None:
     assert "1 case is known to pass in the simulator" in again.text or "-n2" in how
 
 
-@pytest.mark.parametrize("jobs", ["0", "-1", "65"])
-def test_a_number_that_cannot_be_used(project: Project, jobs: str) -> None:
-    assert f"--nvfp4-jobs {jobs} must be 1 to 64" in project.run(f"--nvfp4-jobs={jobs}").errors
+@pytest.mark.parametrize(
+    ("option", "number", "range_"),
+    [("jobs", 0, "1 to 64"), ("jobs", 65, "1 to 64"), ("seed", -1, "0 to 4294967295")],
+)
+def test_a_number_that_cannot_be_used(project: Project, option: str, number: int, range_: str) -> None:
+    errors = project.run(f"--nvfp4-{option}={number}").errors
+    assert f"--nvfp4-{option} {number} must be {range_}" in errors
 
 
 @pytest.mark.parametrize("device", [pytest.param("sim", marks=pytest.mark.slow), "elsewhere"])
