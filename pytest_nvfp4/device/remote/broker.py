@@ -103,7 +103,7 @@ class Broker:
                     batch = unpack_batch(_message(line).content)
                     threading.Thread(
                         target=_send_result,
-                        args=(connection, sending, batch.id, self._request(batch)),
+                        args=(connection, sending, batch, self._request(batch)),
                         name="nvfp4-broker",
                         daemon=True,
                     ).start()
@@ -142,12 +142,16 @@ class _SharedRequest:
             return result
 
 
-def _send_result(connection: socket.socket, sending: threading.Lock, batch: str, shared: _SharedRequest) -> None:
+def _send_result(connection: socket.socket, sending: threading.Lock, batch: Batch, shared: _SharedRequest) -> None:
     message: dict[str, Any]
     try:
         result = shared.wait()
+        # It may be another process's, whose jobs have other names.
+        named = tuple(
+            one.model_copy(update={"job": job.id}) for job, one in zip(batch.jobs, result.results, strict=True)
+        )
         message = {
-            "result": pack_result(result.model_copy(update={"batch": batch})),
+            "result": pack_result(result.model_copy(update={"batch": batch.id, "results": named})),
             "draws": [draws_of(job) for job in shared.request.batch.jobs],
         }
     except RemoteError as error:
@@ -155,7 +159,7 @@ def _send_result(connection: socket.socket, sending: threading.Lock, batch: str,
     except Exception as error:  # the other process waits for a message, whatever happened
         message = {"kind": "remote", "problem": f"the result failed: {type(error).__name__}: {error}", "remedy": ""}
     with contextlib.suppress(OSError), sending:
-        connection.sendall((json.dumps({"for": batch, **message}) + "\n").encode())
+        connection.sendall((json.dumps({"for": batch.id, **message}) + "\n").encode())
 
 
 class BrokerRemote:

@@ -39,8 +39,10 @@ def test_two_that_ask_the_same_get_one_answer(broker: Broker, remote: FakeRemote
     one, two = asking(broker), asking(broker)
     (first,) = one.add([Batch(jobs=(job(1, seed=1),))])
     first.wait()
-    (second,) = two.add([Batch(jobs=(job(1, seed=2),))])
-    assert second.wait().batch == second.batch.id
+    (second,) = two.add([Batch(jobs=(job(1, seed=2).model_copy(update={"id": "its own"}),))])
+    result = second.wait()
+    assert result.batch == second.batch.id
+    assert [(one.job, one.status) for one in result.results] == [("its own", "passed")]
     assert len(remote.sent) == 1
     assert draws_of(second.batch.jobs[0]) == draws_of(remote.sent[0].jobs[0]) == (1, 1001), "what it was made with"
     one.close()

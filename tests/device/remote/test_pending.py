@@ -19,6 +19,7 @@ from pytest_nvfp4.device.remote.pool import PoolTask, WorkerPool
 from pytest_nvfp4.device.remote.progress import Progress
 from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.device.result import Result
+from pytest_nvfp4.toolchain.sealed_files import SealedFiles
 from tests.waiting import until
 
 from .fakes import FakeRemote, batch, passed
@@ -54,7 +55,7 @@ def test_a_remote_that_fails_at_a_step_ends_all_waits(step: str, monkeypatch: py
 def test_an_answer_that_fails_at_a_step_ends_all_waits(
     step: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    cache = RemoteResultCache(tmp_path, remote="fake")
+    cache = RemoteResultCache(SealedFiles(tmp_path), remote="fake")
     session = RemoteSession(FakeRemote(), cache=cache)
     match step:
         case "cache":
@@ -140,10 +141,10 @@ def test_a_message_of_any_shape_ends_the_wait_for_it(line: str, monkeypatch: pyt
     session = RemoteSession(FakeRemote())
     broker = Broker(session)
 
-    def send(connection: Any, sending: threading.Lock, identity: str, shared: object) -> None:
+    def send(connection: Any, sending: threading.Lock, asked: Batch, shared: object) -> None:
         del shared
         with sending, contextlib.suppress(OSError):
-            connection.sendall(line.replace("ID", identity).encode() + b"\n")
+            connection.sendall(line.replace("ID", asked.id).encode() + b"\n")
             connection.shutdown(2)
 
     monkeypatch.setattr("pytest_nvfp4.device.remote.broker._send_result", send)
