@@ -15,6 +15,7 @@ from pytest_nvfp4.cli.options import Function, KernelOptions, kernel_options
 from pytest_nvfp4.cli.subject import Subject, findings_text, resolve
 from pytest_nvfp4.layout.listing import Listing
 from pytest_nvfp4.toolchain.cache import TraceCache
+from pytest_nvfp4.toolchain.sealed_files import refused_lines
 from pytest_nvfp4.toolchain.trace import Trace, Value
 from pytest_nvfp4.toolchain.tracer import Limits, Tracer
 
@@ -101,12 +102,11 @@ def traced_kernel(function: Function) -> Function:
 
 def trace(subject: Subject, *, cache: Path | None = None) -> Traced:
     """Return the trace of a kernel, from the cache or by a compile, whose progress goes to standard error."""
-    tracer = Tracer(
-        root=subject.root,
-        cache=TraceCache(cache) if cache else None,
-        limits=Limits(deadline_s=subject.timeout_s),
-    )
+    traces = TraceCache(cache)
+    tracer = Tracer(root=subject.root, cache=traces, limits=Limits(deadline_s=subject.timeout_s))
     known = tracer.cached(subject.request)
+    for line in refused_lines(traces.sealed.refused):
+        output.note(line)
     if known is not None:
         return Traced(subject, known)
     with output.working(f"compiling {subject.description} with CuTe DSL {subject.request.toolchain.dsl_version}"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -36,6 +37,7 @@ _TRACE_FILE = "trace.json"
 _CAPACITY = 512
 """Number of cached traces; the least recently used ones beyond it are removed."""
 _MOST_FILES = 4096
+_ATTEMPTS = 5
 _HASHED_BYTES = 16 << 20
 """Size of the largest file that a kernel reads as data whose content is hashed in every run."""
 _ARTIFACT = re.compile(r"[0-9]+\.(?:ptx|cubin|sass|mlir)")
@@ -118,7 +120,9 @@ class TraceCache:
 
     def locked(self, key: str) -> AbstractContextManager[None]:
         """Lock an entry, so that parallel test processes compile a kernel once."""
-        return entry_lock(self.sealed.folder / LOCKS / f"{key}.lock")
+        folder = self.sealed.folder / LOCKS
+        self.sealed.make_folder(folder)
+        return entry_lock(folder / f"{key}.lock")
 
     def load(self, key: str, *, session: str | None, fresh: bool = False) -> Trace | None:
         """Return the trace of a key if it is whole, of this schema, and its dependencies are unchanged.
@@ -219,7 +223,7 @@ class TraceCache:
 
         entry = self._entry(key)
         stages = self.sealed.folder / "builds"
-        stages.mkdir(parents=True, exist_ok=True)
+        self.sealed.make_folder(stages)
         with temporary_folder("trace", parent=stages) as stage:
             new = stage / "new"
             new.mkdir()
@@ -227,10 +231,16 @@ class TraceCache:
             text = trace.model_dump_json(exclude={"folder"}).encode()
             content = json.dumps(files).encode() + b"\n" + text
             self.sealed.write(new / _TRACE_FILE, content, cache=TRACES, key=key)
-            entry.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                entry.rename(stage / "old")
-            new.rename(entry)
+            self.sealed.make_folder(entry.parent)
+            for attempt in range(_ATTEMPTS):
+                with contextlib.suppress(FileNotFoundError):
+                    entry.rename(stage / f"old-{attempt}")
+                try:
+                    new.rename(entry)
+                    break
+                except OSError as error:  # another process has stored one meanwhile
+                    if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or attempt == _ATTEMPTS - 1:
+                        raise
         self._prune()
         return Trace.model_validate_json(text).model_copy(update={"folder": str(entry)})
 

@@ -17,13 +17,17 @@ def entry_lock(file: Path) -> Iterator[None]:
     """Hold a lock file, so that of several processes one makes an entry, and the others find it.
 
     The system releases the lock of a process that was killed. If the one that holds it is stopped (SIGSTOP), this one
-    goes on without the lock: the entry is then made twice, and each replaces it whole.
+    goes on without the lock: the entry is then made twice, and each replaces it whole. So it does where the file cannot
+    be locked.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(file)
     while not lock.is_locked:
-        with contextlib.suppress(Timeout):
+        try:
             lock.acquire(timeout=_POLL_S)
+        except Timeout:
+            pass
+        except OSError:
             break
         if _holder_is_stopped(file):
             break

@@ -99,8 +99,17 @@ class SealedFiles:
 
     def write(self, path: Path, content: bytes, *, cache: str, key: str) -> None:
         """Write an entry whole. Raises OSError if it cannot be written; an old one is unchanged then."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self.make_folder(path.parent)
         write_file(path, self._seal(cache, key, content), content)
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder below the sealed one, in place of anything else that lies there. Raises OSError."""
+        parts = path.relative_to(self.folder).parts
+        for place in (self.folder, *(self.folder.joinpath(*parts[: count + 1]) for count in range(len(parts)))):
+            if not place.is_dir():
+                with contextlib.suppress(FileNotFoundError):
+                    place.unlink()
+                place.mkdir(parents=True, exist_ok=True)
 
     def refuse(self, path: Path, *, cache: str, reason: str) -> None:
         """Record that an entry is not used, and remove it, whatever lies in its place."""
@@ -197,8 +206,12 @@ def _new_key(folder: Path) -> bytes:
     """Make the key of a folder, or return the one that another process has made meanwhile. Raises OSError."""
     from filelock import FileLock  # here, because most runs of pytest have no kernels
 
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with FileLock(folder / f"{_KEY_FILE}.lock"):
+    if not folder.is_dir():
+        folder.unlink(missing_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # without a lock, the process that writes last decides which entries last
+            stack.enter_context(FileLock(folder / f"{_KEY_FILE}.lock"))
         if (known := _stored_key(folder)) is not None:
             return known
         key = secrets.token_bytes(_KEY_BYTES)

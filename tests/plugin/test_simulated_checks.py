@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from pytest_nvfp4 import isolation
 from pytest_nvfp4.plugin.checks.coverage import coverage_line
 from tests.bench.cost_samples import call
 
@@ -271,3 +272,42 @@ class TestShippedKernel:
         assert "launch.0.tma.load.requests 32 -> 40 (+8, +25.0 %), tolerance 0 %" in said
         assert "launch.0.tma.load.bytes " in said
         assert "unique_bytes" not in said
+
+
+@pytest.mark.slow
+def test_a_fresh_run_uses_nothing_of_an_earlier_one(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts as many workers as the first run; an unchanged run starts none, and a damaged entry costs its own."""
+    started: list[str] = []
+    run = isolation.run
+
+    def counted(command: isolation.Worker, **options: object) -> isolation.Outcome:
+        started.append(command.module)
+        return run(command, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(isolation, "run", counted)
+    project.file("k.py", FILL)
+    project.settings(f'[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\nproblems = ["{PROBLEM}"]\nfitted-problem = false')
+    args = ("k.py", "--nvfp4-device=sim", "-k", "compile or coverage", f"--nvfp4-cache-dir={project.path}/cache")
+
+    def workers(*more: str) -> list[str]:
+        started.clear()
+        ran = project.run(*args, "--nvfp4-sandbox=auto", *more)
+        outcomes(ran, passed=2)
+        texts.append(ran.text)
+        return [module for module in started if module.endswith("__main__")]
+
+    texts: list[str] = []
+    first = workers()
+    assert len(first) == 2
+    assert workers() == []
+    assert workers("--nvfp4-fresh") == first
+    assert workers() == []
+    (trace,) = (project.path / "cache" / "sealed" / "traces").glob("*/*/trace.json")
+    trace.write_bytes(trace.read_bytes()[:-1])
+    assert workers() == first[:1]
+    assert "nvfp4: cache 'traces': " in texts[-1]
+    assert "has a seal that does not fit its content, key and cache; removed, and computed again" in texts[-1]
+    (result,) = (project.path / "cache" / "sealed" / "results" / "simulations").glob("*/*.json")
+    result.write_bytes(result.read_bytes().replace(b'"launches"', b'"LAUNCHES"'))
+    assert workers() == first[1:]
+    assert "nvfp4: cache 'simulations': " in texts[-1]

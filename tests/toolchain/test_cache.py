@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -146,6 +147,30 @@ def test_an_entry_of_another_trace_is_refused(tmp_path: Path, how: str) -> None:
     assert refused.file == str(other)
     assert not other.exists()
     assert cache.load(KEY, session=None) is not None
+
+
+@pytest.mark.parametrize("how", ["file", "pipe", "link", "folder"])
+@pytest.mark.parametrize("what", ["", "key", "key.lock", "traces", "traces/aa", f"traces/aa/{KEY}", "locks", "builds"])
+def test_whatever_lies_in_the_way_is_replaced(tmp_path: Path, what: str, how: str) -> None:
+    cache, _ = stored(tmp_path)
+    place = cache.sealed.folder / what
+    with contextlib.suppress(FileNotFoundError):
+        place.rename(tmp_path / "aside")
+    match how:
+        case "file":
+            place.write_text("x")
+        case "pipe":
+            os.mkfifo(place)
+        case "link":
+            place.symlink_to(tmp_path / "nowhere")
+        case "folder":
+            (place / "inside").mkdir(parents=True)
+    cache = TraceCache(tmp_path / "cache")
+    cache.load(KEY, session=None)
+    with cache.locked(KEY):
+        cache.store(KEY, a_trace(), put(tmp_path / "built", FILES))
+    assert cache.load(KEY, session=None) is not None
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_fresh_run_takes_traces_of_its_own_only(tmp_path: Path) -> None:
