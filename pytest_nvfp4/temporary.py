@@ -87,17 +87,20 @@ def remove_abandoned(parent: Path | None = None) -> None:
 
 
 def name_beside(path: Path) -> Path:
-    """Return a new name beside a file, for a process that writes there and renames the result to ``path``."""
+    """Return a new name beside a file or folder, for a process that makes it there and renames it to ``path``."""
     return path.with_name(f".{path.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}{_BESIDE}")
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove the files of `name_beside` in a folder whose processes have ended before they renamed them."""
+    """Remove what has a name of `name_beside` in a folder, and whose process has ended before it renamed it."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if (named := _UNFINISHED.fullmatch(entry.name)) and not _lives(int(named[1])):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                    continue
                 with contextlib.suppress(OSError):
-                    os.unlink(entry.path)  # noqa: PTH108 - not a file of this user's, if it cannot be removed
+                    Path(entry.path).unlink()
 
 
 def _lives(pid: int) -> bool:

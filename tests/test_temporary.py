@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.temporary import TemporaryFolder, remove_abandoned, temporary_folder
+from pytest_nvfp4.temporary import (
+    TemporaryFolder,
+    name_beside,
+    remove_abandoned,
+    remove_unfinished,
+    temporary_folder,
+)
 
 OWNER = """
 import sys, time
@@ -75,3 +81,19 @@ def test_a_folder_that_cannot_be_searched_is_no_error(tmp_path: Path) -> None:
     remove_abandoned(tmp_path / "gone")
     with pytest.raises(OSError, match="gone"):
         TemporaryFolder("test", parent=tmp_path / "gone")
+
+
+def test_what_was_not_renamed_in_time_is_removed_files_and_folders(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom pytest_nvfp4.temporary import name_beside\n"
+        "for _ in range(2):\n    print(name_beside(Path(sys.argv[1])))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "x")]
+    ended = subprocess.run(command, check=True, capture_output=True, text=True)
+    names = [Path(line) for line in ended.stdout.splitlines()]
+    names[0].write_text("x")
+    (names[1] / "deep").mkdir(parents=True)
+    own = name_beside(tmp_path / "x")
+    own.touch()
+    remove_unfinished(tmp_path)
+    assert list(tmp_path.iterdir()) == [own]

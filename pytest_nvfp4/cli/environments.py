@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +20,7 @@ from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.isolation.door.files import read_file
 from pytest_nvfp4.isolation.door.json_values import read_json
+from pytest_nvfp4.temporary import name_beside, remove_unfinished
 from pytest_nvfp4.toolchain.cache_contents import ENVIRONMENTS
 from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION, Toolchain
 
@@ -118,7 +118,9 @@ def _make(place: Path, version: str, extra: Sequence[str]) -> Toolchain:
             f"uv is not installed, but needed for an environment with {DSL_DISTRIBUTION} {version}; get it with: "
             "pip install uv"
         )
-    build = Path(tempfile.mkdtemp(dir=place.parent, prefix=".build-"))
+    remove_unfinished(place.parent)
+    build = name_beside(place)
+    build.mkdir()
     try:
         _run(
             uv,

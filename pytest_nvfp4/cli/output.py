@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.report.console import Terminal
 from pytest_nvfp4.report.document import Document
 from pytest_nvfp4.report.render import OutputFormat, render
+from pytest_nvfp4.temporary import name_beside, remove_unfinished
 from pytest_nvfp4.text import json_text, printed, without_commands
 
 
@@ -99,28 +99,23 @@ def write_file(path: Path, content: str | bytes) -> None:
     """
     # A file beside it that is renamed: a reader or an interrupt sees the old content or the new, never a part.
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
+    remove_unfinished(path.parent)
+    beside = name_beside(path)
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent or Path(), prefix=f".{path.name[:60]}.")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+        with beside.open("xb") as file:
             file.write(data)
-        _as_new_file(Path(temporary))
-        Path(temporary).replace(path)
+        beside.replace(path)
     except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
+        _unlink(beside)
         raise InputError(f"{path} cannot be written: {error.strerror}") from error
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        _unlink(beside)
         raise
 
 
-def _as_new_file(path: Path) -> None:
-    """Give a temporary file, which only its owner can read, the permissions of a new file."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
+def _unlink(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def size_text(count: int) -> str:

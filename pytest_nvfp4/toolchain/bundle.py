@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
 import tempfile
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation import Outcome
+from pytest_nvfp4.temporary import name_beside, remove_unfinished
 from pytest_nvfp4.toolchain.request import TraceRequest
 
 BUNDLE_FOLDER = ".nvfp4/bundles"
@@ -47,8 +47,8 @@ def write(
     name is replaced.
     """
     folder = _writable(root / BUNDLE_FOLDER) / name
-    build = folder.with_name(f"{name}.{os.getpid()}.tmp")
-    shutil.rmtree(build, ignore_errors=True)
+    remove_unfinished(folder.parent)
+    build = name_beside(folder)
     build.mkdir(parents=True)
     summary = {
         "kernel": str(request.kernel),
