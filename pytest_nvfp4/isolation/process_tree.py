@@ -117,4 +117,7 @@ def _send(pid: int, number: signal.Signals) -> bool:
 def _pids() -> list[int]:
     if sys.platform != "linux":
         return []
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    try:
+        return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    except OSError:  # it is not mounted
+        return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,7 +35,7 @@ def own_files(kernel: Path, entry: Path | None, *, roots: Sequence[Path]) -> Own
     for folder in folders:
         files.update(_beside(folder))
     listed = {*folders, *used}
-    home = Path.home().resolve()
+    home = Path(os.path.expanduser("~")).resolve()  # noqa: PTH111 - Path.home() raises where there is none
     return OwnFiles(
         tuple(sorted(map(str, files))),
         tuple(sorted(str(folder) for folder in listed if not home.is_relative_to(folder.resolve()))),
