@@ -25,10 +25,10 @@ _MOVES: Final = """
     permute permute_copy transpose transpose_copy t t_copy movedim moveaxis swapaxes swapdims squeeze unsqueeze
     view_copy slice_copy select_copy as_strided as_strided_copy split_copy unbind_copy pixel_shuffle pixel_unshuffle
     channel_shuffle block_diag meshgrid chunk split split_with_sizes unbind narrow narrow_copy select slice
-    bitwise_not nonzero argwhere
+    bitwise_not nonzero argwhere _unsafe_index_put _foreach_copy _foreach_zero
 """
 """Creation, data movement and conversion of types: results descend from what operands do."""
-_LOOKUPS: Final = "index index_select gather take take_along_dim embedding"
+_LOOKUPS: Final = "index _unsafe_index index_select gather take take_along_dim embedding"
 """Movement, or with indices that descend from inputs a function of them: fp4 codes are decoded so."""
 _LOGIC: Final = """
     bitwise_or bitwise_and bitwise_xor bitwise_left_shift bitwise_right_shift where masked_fill masked_scatter
@@ -44,7 +44,7 @@ _ELEMENTWISE: Final = """
     lerp addcmul addcdiv
 """
 """Element by element: a conversion while one operand descends from inputs, a computation if two of them do."""
-_OVERWRITES: Final = "copy fill zero uniform normal random bernoulli exponential"
+_OVERWRITES: Final = "copy _foreach_copy fill zero _foreach_zero uniform normal random bernoulli exponential"
 """In-place forms that keep nothing of what the tensor held."""
 
 _MOVE: Final = frozenset(_MOVES.split())
@@ -52,7 +52,7 @@ _LOOK_UP: Final = frozenset(_LOOKUPS.split())
 _COMBINE_BITS: Final = frozenset(_LOGIC.split())
 _CONVERT: Final = frozenset(_ELEMENTWISE.split())
 _KEEP_NOTHING: Final = frozenset(_OVERWRITES.split())
-_SCATTERED: Final = frozenset({"index_put", "_index_put_impl"})
+_SCATTERED: Final = frozenset({"index_put", "_index_put_impl", "_unsafe_index_put"})
 
 
 class Effect(Enum):

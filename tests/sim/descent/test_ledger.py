@@ -103,7 +103,9 @@ def test_operators_that_compute_from_inputs_are_named_through_launches(name: str
     assert [(writer.name, writer.line) for writer in bench.one().origins.computed] == [(f"torch's {name}", line(5))]
 
 
-@pytest.mark.parametrize("name", ["copy_", "clone", "cat", "bitwise_or", "mul", "index", "_to_copy", "permute_copy"])
+@pytest.mark.parametrize(
+    "name", ["copy_", "_foreach_copy_", "clone", "cat", "bitwise_or", "mul", "index", "_to_copy", "permute_copy"]
+)
 def test_movement_and_conversion_of_one_tensor_compute_nothing(name: str) -> None:
     bench = Bench()
     scratch, constant = bench.buffer(), bench.buffer()
