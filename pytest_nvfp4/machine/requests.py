@@ -51,7 +51,8 @@ class Executed:
             a scalar and a shape that depends on data count too.
         line: The user's line that requested it, as the kernel's process claims; None if unknown.
         launch: The launch, for ``Kind.LAUNCH``.
-        operator: ``aten::mm``, for ``Kind.OPERATOR``.
+        operator: ``aten::mm``, for ``Kind.OPERATOR``. The overload of one with a reduction follows a
+            point: ``aten::scatter.reduce``.
         message: The request itself, as received; ``server.Server.execute`` executes it again.
     """
 

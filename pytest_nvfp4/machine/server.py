@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from pytest_nvfp4.driver.device_model import DeviceModel
 from pytest_nvfp4.driver.launch_queue import LaunchQueue
@@ -126,6 +126,8 @@ class Server:
         args, kwargs = decoder.decode(fields.array("args")), fields.table("kwargs")
         kwargs = {name: decoder.decode(value) for name, value in kwargs.items()}
         args = _as_tuples(func, args)
+        if not decoder.on_device and not any(map(operators.is_cuda, tree_leaves((args, kwargs)))):
+            raise WireError(f"{func} concerns no device memory")
         state = fields.message.fields.get("generator")
         generator = None if state is None else decoder.decode({"generator": state})
         places: list[Block] = []
@@ -198,6 +200,8 @@ class Server:
         if generator is not None or decoder.generators:
             after = len(blobs)
             blobs.append(host_bytes(decoder.generators[-1].get_state())[1])
+            # How many numbers are drawn may depend on data, as in ``poisson``.
+            to_host += _NUMBER_BYTES if decoder.on_device else 0
         if ran.effects is not None or places or to_host:
             done = ran.effects
             reads = done.reads if done is not None else self._operands(decoder) if to_host else ()
@@ -208,7 +212,7 @@ class Server:
                 writes=done.writes if done is not None else (),
                 from_host=[blob for blob in fields.message.blobs if len(blob)],
                 to_host=to_host,
-                operator=func._schema.name,
+                operator=_effect(func),
             )
         return {"result": result, "changed": changed, "generator": after}, blobs
 
@@ -225,7 +229,7 @@ class Server:
                 writes=done.writes if done is not None else (),
                 from_host=[blob for blob in blobs if len(blob)],
                 to_host=_NUMBER_BYTES,
-                operator=func._schema.name,
+                operator=_effect(func),
             )
 
     @staticmethod
@@ -461,6 +465,12 @@ def _written_hosts(
 
         tree_map_only(torch.Tensor, add, value)
     return found
+
+
+def _effect(func: Any) -> str:
+    """Return the name of an operator for ``Executed.operator``."""
+    overload = func._overloadname.removesuffix("_out")
+    return f"{func._schema.name}.{overload}" if "reduce" in overload else str(func._schema.name)
 
 
 def _as_tuples(func: Any, args: Any) -> tuple[Any, ...]:

@@ -51,7 +51,7 @@ def host_bytes(tensor: torch.Tensor) -> tuple[list[Any], bytes]:
 
 
 def host_tensor(fields: Any, data: Blob | None) -> torch.Tensor:
-    """Return a new CPU tensor; without ``data``, its elements are undefined. Raises WireError."""
+    """Return a new CPU tensor; without ``data``, its elements are zero. Raises WireError."""
     if not isinstance(fields, list) or len(fields) != 3:
         raise WireError("a host tensor needs a type, sizes and strides")
     name, sizes, strides = fields
@@ -63,7 +63,9 @@ def host_tensor(fields: Any, data: Blob | None) -> torch.Tensor:
     if count > _LARGEST or reach > max(count, 0) or (data is not None and len(data) != count * kind.itemsize):
         raise WireError("the bytes of a host tensor do not fit its sizes and strides")
     tensor = torch.empty_strided(sizes, strides, dtype=kind)
-    if data is not None and count:
+    if data is None:
+        tensor.untyped_storage().fill_(0)
+    elif count:
         write_bytes(tensor, data)
     return tensor
 

@@ -53,6 +53,8 @@ _COMBINE_BITS: Final = frozenset(_LOGIC.split())
 _CONVERT: Final = frozenset(_ELEMENTWISE.split())
 _KEEP_NOTHING: Final = frozenset(_OVERWRITES.split())
 _SCATTERED: Final = frozenset({"index_put", "_index_put_impl", "_unsafe_index_put"})
+_REDUCING: Final = (".reduce", ".value_reduce")
+"""Overloads of ``scatter`` that multiply or add."""
 
 
 class Effect(Enum):
@@ -89,7 +91,8 @@ def effect(operator: str, operands: Sequence[Origins], *, accumulates: bool = Fa
         accumulates: Whether it adds to what a tensor holds (``index_put`` with ``accumulate``).
     """
     name, descending = plain(operator), sum(operand.inputs for operand in operands)
-    if not descending or (name in _MOVE and not (accumulates and name in _SCATTERED)):
+    adds = (accumulates and name in _SCATTERED) or operator.endswith(_REDUCING)
+    if not descending or (name in _MOVE and not adds):
         return Effect.MOVES
     if name in _CONVERT:
         return Effect.COMPUTES if descending > 1 else Effect.MOVES
