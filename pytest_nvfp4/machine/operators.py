@@ -15,11 +15,12 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from pytest_nvfp4.driver.launches import HostSideError
-from pytest_nvfp4.machine.heap import without_old_bytes
 from pytest_nvfp4.machine.half_product import half_product, is_half_product
+from pytest_nvfp4.machine.heap import without_old_bytes
 from pytest_nvfp4.machine.known_operators import is_known
 from pytest_nvfp4.machine.scaled_mm import is_block_scaled, scaled_mm, scaled_mm_v2
 from pytest_nvfp4.machine.torch_effects import Effects, effects
+from pytest_nvfp4.machine.values import zero
 
 _CPU: Final = torch.device("cpu")
 _META: Final = torch.device("meta")
@@ -143,7 +144,7 @@ def run(
         with without_old_bytes():
             result = (stand_in or func)(*host_args, **host_kwargs)
         if name in _UNINITIALISED and not to_device and isinstance(result, torch.Tensor):
-            result.untyped_storage().fill_(0)
+            zero(result)
 
     # In-place and out= operators return one of their arguments.
     arguments = {id(leaf) for leaf in leaves}

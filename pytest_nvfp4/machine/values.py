@@ -64,10 +64,17 @@ def host_tensor(fields: Any, data: Blob | None) -> torch.Tensor:
         raise WireError("the bytes of a host tensor do not fit its sizes and strides")
     tensor = torch.empty_strided(sizes, strides, dtype=kind)
     if data is None:
-        tensor.untyped_storage().fill_(0)
+        zero(tensor)
     elif count:
         write_bytes(tensor, data)
     return tensor
+
+
+def zero(tensor: torch.Tensor) -> None:
+    """Write zeros to the whole storage of a CPU tensor."""
+    storage = tensor.untyped_storage()
+    if storage.nbytes():
+        ctypes.memset(storage.data_ptr(), 0, storage.nbytes())
 
 
 def write_bytes(tensor: torch.Tensor, data: Blob) -> None:

@@ -97,6 +97,15 @@ REFUSED: dict[str, Any] = {
     "storages": lambda d: d.operator("set_", d.tensor(), d.tensor(), overload="source_Tensor"),
     "sizes": lambda d: d.operator("resize_", d.tensor(), [1 << 30]),
     "unchecked indices": lambda d: d.operator("_index_put_impl_", d.tensor(), [d.tensor()], d.tensor(), False, True),
+    "statistics written unseen": lambda d: d.operator(
+        "native_batch_norm", *[d.tensor(sizes=(4, 4), strides=(4, 1))] * 5, True, 1.0, 0.1
+    ),
+    "stores to unchecked indices": lambda d: d.operator(
+        "max_unpool2d", d.tensor(sizes=(1, 2, 2), strides=(4, 2, 1)), d.tensor(), [2, 2]
+    ),
+    "old bytes of the heap": lambda d: d.operator(
+        "empty", [64], overload="memory_format", device={"device": "cpu"}
+    ),
     "too much memory": lambda d: d.operator("empty", [1 << 30], overload="memory_format", device={"device": "cuda"}),
     "too many arguments": lambda d: d.operator("neg", *[d.tensor()] * 9),
     "a kind of argument": lambda d: d.operator("neg", {"pickle": "x"}),
@@ -156,3 +165,22 @@ def test_a_kept_block_outlives_its_tensors() -> None:
     device.send("synchronize", freed=[[device.own.address, None]])
     device.send("free", address=device.own.address)
     assert device.operator("neg", device.tensor())["result"]["new"]
+
+
+def test_no_answer_has_old_bytes_of_the_heap() -> None:
+    device = Device()
+    for _ in range(20):
+        torch.full((4096,), 7, dtype=torch.uint8)  # left behind
+        _, (old,) = device.send(
+            "operator", name="aten::empty_like", overload="", args=[device.tensor(sizes=(4096,), strides=(0,))],
+            kwargs={"device": {"device": "cpu"}},
+        )  # fmt: skip
+        assert not any(old)
+
+
+def test_random_numbers_tell_the_host_of_their_operands() -> None:
+    device = Device()
+    state = bytes(torch.Generator().get_state().tolist())
+    x = device.operator("_to_copy", device.tensor(), dtype={"dtype": "float32"})["result"]["new"]
+    device.send("operator", state, name="aten::poisson", overload="", args=[{"tensor": x[:5]}], kwargs={}, generator=0)
+    assert device.seen[-1].to_host
