@@ -1,8 +1,7 @@
 """Returns a list of its own class whose length and items never end.
 
-expected: cheated or failed or error or timeout
-says: returned|output|deadline|list
-deadline: 10
+expected: cheated or failed or error
+says: returned|output|list|failed
 """
 
 
