@@ -7,9 +7,12 @@ error. ``torch_cuda`` redirects ``device="cuda"`` to this class.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import importlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final, Self
 
 import torch
@@ -35,10 +38,13 @@ class HostCudaTensor(torch.Tensor):
         host: A CPU tensor over the addresses of its elements. They may be those of another process: only views of it
             are made here, and nothing reads or writes it.
         side: The device.
+        modes: Returns a context in which ``device="cuda"`` is redirected, for code that an operator calls: torch's
+            modes are off inside their own dispatch.
     """
 
     host: torch.Tensor
     side: ClassVar[DeviceSide] = local(no_launches)
+    modes: ClassVar[Callable[[], AbstractContextManager[object]]] = contextlib.nullcontext
 
     @staticmethod
     def __new__(cls: type[Self], host: torch.Tensor) -> Self:
@@ -174,6 +180,9 @@ def dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, generato
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}  # page-locking affects only speed
         return func(*args, **kwargs)
+    if _is_composite(func):  # below autograd (inference mode, another operator's implementation) it comes as it is
+        with HostCudaTensor.modes(), torch._C.DisableTorchFunction():
+            return func.decompose(*args, **kwargs)
     host_args = tree_map_only(HostCudaTensor, lambda tensor: tensor.host, tuple(args))
     host_kwargs = tree_map_only(HostCudaTensor, lambda tensor: tensor.host, dict(kwargs))
     if wrappers and is_view(func):
@@ -194,6 +203,12 @@ def dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, generato
     return tree_map_only(torch.Tensor, wrap, result)
 
 
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    """Return whether an operator is made of others, on every device."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
+
+
 def _custom(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Call the implementation of an operator that the user's code defines (``torch.library.custom_op``)."""
     name = func._schema.name
@@ -202,7 +217,8 @@ def _custom(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     implementation = backends.get("cuda") or backends.get(None)
     if implementation is None:
         raise HostSideError(f"the operator {name} has no stand-in without a GPU: it is none of torch's own")
-    return implementation(*args, **kwargs)
+    with torch._C._EnableTorchFunction(), HostCudaTensor.modes():
+        return implementation(*args, **kwargs)
 
 
 def _cuda_capsule(host: torch.Tensor, kwargs: dict[str, Any]) -> Any:

@@ -160,6 +160,7 @@ class TorchCuda(contextlib.AbstractContextManager["TorchCuda"]):
             self._patch(owner, name, value)
         self._stack.enter_context(_variables(torch_driver.ENVIRONMENT))
         self._patch(HostCudaTensor, "side", self._side)
+        self._patch(HostCudaTensor, "modes", staticmethod(self._modes))
         self._patch(torch, "Generator", _Generator)
         self._patch(torch, "from_dlpack", _from_dlpack(vars(torch)["from_dlpack"]))
         _register_with_dsl()
@@ -167,8 +168,12 @@ class TorchCuda(contextlib.AbstractContextManager["TorchCuda"]):
         overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
         torch.__future__.set_overwrite_module_params_on_conversion(True)
         self._stack.callback(torch.__future__.set_overwrite_module_params_on_conversion, overwrites)
-        self._stack.enter_context(_FunctionMode())
-        self._stack.enter_context(_DispatchMode(self._generator))
+        self._stack.enter_context(self._modes())
+
+    @contextlib.contextmanager
+    def _modes(self) -> Iterator[None]:
+        with _FunctionMode(), _DispatchMode(self._generator):
+            yield
 
     def close(self) -> None:
         """Restore torch; existing device tensors stay usable."""

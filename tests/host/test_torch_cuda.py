@@ -145,6 +145,19 @@ hooked = torch.ones(3, requires_grad=True)
 hooked.register_hook(lambda grad: (_ for _ in ()).throw(RuntimeError("of a hook")))
 said["backward_of_others"] = refused((hooked * 2).sum().backward)
 
+# operators of the user's own, and operators that come undecomposed
+@torch.library.custom_op("nvfp4_test::add_two", mutates_args={"out"})
+def add_two(a: torch.Tensor, out: torch.Tensor) -> None:
+    two = torch.tensor([2], device="cuda") if a.data_ptr() else None
+    out.copy_(a + two.to(a.dtype) + torch.zeros(1, dtype=a.dtype, device="cuda"))
+said["custom"] = []
+for _ in range(2):
+    torch.ops.nvfp4_test.add_two(x, out=(filled := torch.empty_like(x)))
+    said["custom"].append(filled.tolist())
+with torch.inference_mode():
+    moved = torch.arange(6.0).to("cuda")
+    said["inference"] = [str(moved.device), moved.reshape(2, 3).t().contiguous().tolist(), (moved @ moved).item()]
+
 # random numbers: reproducible, and the CPU stream is not disturbed
 torch.manual_seed(7); a = torch.randn(4, device="cuda"); b = torch.randn(4)
 torch.manual_seed(7); c = torch.randn(4, device="cuda"); e = torch.randn(4)
@@ -255,6 +268,11 @@ def test_every_way_to_make_a_device_tensor(said):
     assert said["device_context"] == ["cuda:0"] * 3
     assert said["default_device"] == ["cuda:0"] * 2
     assert said["cpu_stays"] == ["cpu"] * 4
+
+
+def test_operators_of_the_users_own_get_device_tensors(said):
+    assert said["custom"] == [[[2, 3, 4], [5, 6, 7]]] * 2
+    assert said["inference"] == ["cuda:0", [[0, 3], [1, 4], [2, 5]], 55]
 
 
 def test_device_memory_is_aligned_and_poisoned_like_a_device(said):
