@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import linecache
 import os
 import re
 import stat
@@ -16,6 +15,8 @@ from pytest_nvfp4.finding import Finding
 
 _MOST: Final = 32_768
 """Bytes of a stack that are read."""
+_MOST_SOURCE: Final = 4 << 20
+"""Bytes of a file of the kernel that are read."""
 _FRAME: Final = re.compile(r'^  File "([^"\n]+)", line (\d{1,9}) in ', re.MULTILINE)
 
 
@@ -33,13 +34,13 @@ def segmentation_fault(stack: str, *, sources: str) -> Finding:
         stack: The file of the stack, which the kernel may have written, or removed.
         sources: Folder of the kernel's files.
     """
-    text = _read(stack)
+    text = _read(stack, most=_MOST)
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()
     frames = [(file, int(line)) for file, line in _FRAME.findall(text) if file.startswith(f"{sources}{os.sep}")]
     file, line = frames[0] if frames else (None, None)
-    source = linecache.getline(file, line).strip()[:4096] if file is not None and line is not None else ""
+    source = _line(file, line) if file is not None and line is not None else ""
     return Finding(
         "crash",
         "the kernel's host code ended with a segmentation fault. An address of data_ptr() or cudaMalloc is device "
@@ -51,7 +52,15 @@ def segmentation_fault(stack: str, *, sources: str) -> Finding:
     )
 
 
-def _read(path: str) -> str:
+def _line(file: str, line: int) -> str:
+    """Return a line of a file of the kernel, in whose place the kernel may have put anything."""
+    if ".." in Path(file).parts:
+        return ""
+    lines = _read(file, most=_MOST_SOURCE).splitlines()
+    return lines[line - 1].strip()[:4096] if 0 < line <= len(lines) else ""
+
+
+def _read(path: str, *, most: int) -> str:
     """Return the start of a file that may be anything, or nothing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -60,6 +69,6 @@ def _read(path: str) -> str:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return ""
-        return os.read(descriptor, _MOST).decode("utf-8", errors="replace")
+        return os.read(descriptor, most).decode("utf-8", errors="replace")
     finally:
         os.close(descriptor)
