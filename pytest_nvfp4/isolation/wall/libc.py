@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import sys
 from functools import cache
 from typing import Final, Literal
@@ -13,6 +14,7 @@ Machine = Literal["x86_64", "aarch64"]
 NR_LANDLOCK_CREATE_RULESET: Final = 444
 NR_LANDLOCK_ADD_RULE: Final = 445
 NR_LANDLOCK_RESTRICT_SELF: Final = 446
+_NR_MOUNT_SETATTR: Final = 442
 """The same numbers on all architectures."""
 NR_SECCOMP: Final[dict[Machine, int]] = {"x86_64": 317, "aarch64": 277}
 NR_CAPSET: Final[dict[Machine, int]] = {"x86_64": 126, "aarch64": 91}
@@ -61,6 +63,15 @@ def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> No
     """Call mount(2). Raises OSError."""
     result = _libc().mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode())
     _checked(result, f"mount {target}")
+
+
+def mount_setattr(target: str, *, recursive: bool, read_only: bool) -> None:
+    """Make a mount read-only or not (mount_setattr(2)). Raises OSError."""
+    at_fdcwd, at_recursive, rdonly = -100, 0x8000, 1
+    attributes = struct.pack("=4Q", rdonly * read_only, rdonly * (not read_only), 0, 0)
+    held = ctypes.create_string_buffer(attributes, len(attributes))
+    path = ctypes.c_char_p(target.encode())
+    call(_NR_MOUNT_SETATTR, at_fdcwd, path, at_recursive * recursive, held, len(attributes), name="mount_setattr")
 
 
 def forbid_new_privileges() -> None:

@@ -70,8 +70,11 @@ def _map_ids(user: int, group: int) -> None:
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="utf-8")
 
 
-def mount_own(*, processes: int) -> bool:
-    """Mount a ``/proc`` of this PID namespace, read-only, and an empty ``/dev/shm``, and limit its processes.
+def mount_own(*, processes: int, writable: Collection[str]) -> bool:
+    """Mount a ``/proc`` of this PID namespace and an empty ``/dev/shm``, and make all else but ``writable`` read-only.
+
+    Landlock does not cover modes, owners, times and other attributes of files; a mount that is read-only does. As many
+    ``processes`` get numbers, where the running kernel counts them for each namespace.
 
     Requires namespaces for mounts and processes. A container may forbid either mount (it hides parts of ``/proc``).
 
@@ -94,7 +97,26 @@ def mount_own(*, processes: int) -> bool:
     limits.prefer_as_victim()
     with contextlib.suppress(OSError):  # root could write settings of the whole system
         libc.mount("none", "/proc", "", flags | _MS_REMOUNT | _MS_BIND | _MS_RDONLY)
+    with contextlib.suppress(OSError):  # mount_setattr is of Linux 5.12
+        _make_read_only([*_topmost(writable), "/dev/shm"])
     return True
+
+
+def _topmost(paths: Collection[str]) -> list[str]:
+    """Return the paths that lie below no other one: a file cannot be renamed from one mount to another."""
+    real = sorted({os.path.realpath(path) for path in paths if Path(path).exists()})
+    return [path for path in real if not any(path != other and Path(path).is_relative_to(other) for other in real)]
+
+
+def _make_read_only(writable: Collection[str]) -> None:
+    """Make all mounts of this namespace read-only except those of some folders, which become mounts of their own."""
+    for path in writable:
+        libc.mount(path, path, "", _MS_BIND | _MS_REC)
+    libc.mount_setattr("/", recursive=True, read_only=True)
+    for path in writable:
+        libc.mount_setattr(path, recursive=True, read_only=False)
+    with contextlib.suppress(OSError):
+        os.chdir(Path.cwd())  # the same folder, as it is mounted now
 
 
 def _limit_numbers(processes: int) -> None:

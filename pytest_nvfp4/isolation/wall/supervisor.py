@@ -107,7 +107,7 @@ def _separate(wall: Wall, parent: int, keep: set[int]) -> Surroundings:
         if _hung_up(write):
             os._exit(1)
         if Part.MOUNTS in wall.parts and Part.MOUNTS not in missing:
-            own_proc = namespaces.mount_own(processes=wall.processes)
+            own_proc = namespaces.mount_own(processes=wall.processes, writable=(wall.folder, *wall.writable))
             if not own_proc:
                 missing[Part.MOUNTS] = "/proc cannot be mounted anew; a container hides parts of it"
         if pid := os.fork():
