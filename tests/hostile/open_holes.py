@@ -16,5 +16,4 @@ OPEN: dict[str, str] = {
     "forging/slot_of_a_type": _FORGING,
     "forging/torch_dispatcher": _FORGING,
     "forging/numpy_functions": _FORGING,
-    "wall/changes_modes": "Landlock does not cover the attributes of files",
 }
