@@ -60,7 +60,7 @@ class Program:
     @property
     def deadline_s(self) -> float:
         """Seconds after which it is ended."""
-        return float(self.fields.get("deadline", "60"))
+        return float(self.fields.get("deadline", "900"))
 
     @property
     def backend(self) -> str:
