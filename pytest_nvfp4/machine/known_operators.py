@@ -3,7 +3,7 @@
 An operator runs in the process that holds device memory and the simulator. It is listed only if its CPU code checks
 every size and index that it gets, and writes no operand that its schema does not declare as written: ``max_unpool2d``
 and the backward passes of pooling store to unchecked indices, ``native_batch_norm`` changes its running statistics
-unseen, factorisations with pivots and transforms of a claimed length read beyond their operands.
+unseen and checks no sizes of them, factorisations with pivots and transforms of a claimed length read too far.
 
 A name covers its overloads and, with ``_`` behind it, its in-place form.
 """
@@ -62,7 +62,7 @@ _COMBINED: Final = """
     _linalg_solve_ex _linalg_svd _local_scalar_dense _log_softmax _logcumsumexp _masked_softmax _safe_softmax
     _scaled_dot_product_attention_math _scaled_grouped_mm _scaled_grouped_mm_v2 _scaled_mm _scaled_mm_v2 _softmax
     _unique _unique2 addbmm addmm addmv addr all allclose amax amin aminmax any argmax argmin argsort avg_pool1d
-    avg_pool2d avg_pool3d adaptive_avg_pool1d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool2d baddbmm
+    avg_pool2d avg_pool3d baddbmm
     bilinear binary_cross_entropy binary_cross_entropy_with_logits bmm cdist chain_matmul cholesky_inverse
     cholesky_solve conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution corrcoef
     cosine_similarity count_nonzero cov cross cross_entropy_loss cummax cummin cumprod cumsum det diff dist dot einsum
@@ -78,7 +78,6 @@ _COMBINED: Final = """
     nuclear_norm outer pairwise_distance pdist _pdist_forward prod renorm rms_norm scaled_dot_product_attention
     slogdet smooth_l1_loss softmax sort std std_mean sum sum_to_size svd tensordot topk trace
     trapezoid trapz triangular_solve unique_consecutive unique_dim unique_dim_consecutive var var_mean vdot
-    _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
     cumulative_trapezoid quantile nanquantile histogram
 """
 _ASKED: Final = """

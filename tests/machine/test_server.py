@@ -100,6 +100,9 @@ REFUSED: dict[str, Any] = {
     "statistics written unseen": lambda d: d.operator(
         "native_batch_norm", *[d.tensor(sizes=(4, 4), strides=(4, 1))] * 5, True, 1.0, 0.1
     ),
+    "statistics of another size": lambda d: d.operator(
+        "_native_batch_norm_legit", *[d.tensor(sizes=(4, 4), strides=(4, 1))] * 5, True, 1.0, 0.1
+    ),
     "stores to unchecked indices": lambda d: d.operator(
         "max_unpool2d", d.tensor(sizes=(1, 2, 2), strides=(4, 2, 1)), d.tensor(), [2, 2]
     ),
