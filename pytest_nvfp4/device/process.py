@@ -21,7 +21,7 @@ _WORKER = "pytest_nvfp4.device.worker.__main__"
 _PRELOAD = (
     *PRELOAD,
     "pytest_nvfp4.device.job",
-    "pytest_nvfp4.device.worker.audit",
+    "pytest_nvfp4.isolation.seal.audit",
     "pytest_nvfp4.device.worker.device_info",
     "pytest_nvfp4.device.worker.far_end",
     "pytest_nvfp4.device.worker.kernel_process",

@@ -87,6 +87,7 @@ class Events:
     dsl_version: str | None = None
     dsl_folder: str | None = None
     ended: bool = False
+    refused: bool = False
     captured: int = 0
     kept: Kept | None = None
 
@@ -106,6 +107,7 @@ class Events:
                 events.add(event, source=f"{_EVENT} number {number}", before=digest.hexdigest())
                 digest.update(line)
         except DoorError as error:
+            events.refused = True
             events.findings.append(Finding("answer", f"{error}: the answer is refused"))
         if (left_out := len(events.findings) - MOST_FINDINGS) > 0:
             rest = events.findings[MOST_FINDINGS:]

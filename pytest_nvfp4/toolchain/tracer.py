@@ -231,12 +231,12 @@ class Tracer:
         self, request: TraceRequest, outcome: Outcome, written: Path, folder: Path, environ: dict[str, str]
     ) -> Trace:
         events = Events.parse(outcome.result or b"")
-        if not events.ended or outcome.returncode != 0:
+        if outcome.returncode != 0 or not (events.ended or events.refused):
             events.findings.append(diagnosis.ending(request, outcome, events.last_stage))
-        elif events.kept is None:
+        elif events.kept is None and not events.refused:
             message = "the memory of the kernel's process was not compared with what it was before the kernel ran"
             events.findings.append(Finding("internal", message))
-        else:
+        elif events.kept is not None:
             events.findings[:0] = events.kept.findings()
         events.findings += self._refused(events, written, folder)
         functions = _functions((request.kernel, *map(Path, events.dependencies)))

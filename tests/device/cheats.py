@@ -45,6 +45,33 @@ CHEATS = {
         "import traceback\ndef custom_kernel(data):\n    frame = next(traceback.walk_stack(None))[0]" + CLIMBS,
         "frames",
     ),
+    "evaluates": (
+        "import sys\ndef custom_kernel(data):\n    frame = eval('s._getframe()', {'s': sys})" + CLIMBS,
+        "frames",
+    ),
+    "runs under another name": (
+        "import json, sys\nSPACE = {'sys': sys}\n"
+        "exec(compile('def look(): return sys._getframe()', json.__file__, 'exec'), SPACE)\n"
+        "def custom_kernel(data):\n    frame = SPACE['look']()" + CLIMBS,
+        "under the name of",
+    ),
+    "asks from a thread": (
+        "import concurrent.futures, sys, threading\nMAIN = threading.get_ident()\n"
+        "def custom_kernel(data):\n"
+        "    with concurrent.futures.ThreadPoolExecutor(1) as pool:\n"
+        "        frame = pool.submit(sys._current_frames).result()[MAIN]" + CLIMBS,
+        "the frames of all threads",
+    ),
+    "asks through a library": (
+        "import contextlib, sys\nFOUND = []\n"
+        "with contextlib.ExitStack() as stack:\n    stack.callback(lambda f: FOUND.append(f()), sys._getframe)\n",
+        "frames",
+    ),
+    "asks Python's own library": (
+        "import ctypes\nctypes.pythonapi.PyThreadState_Get.restype = ctypes.c_void_p\n"
+        "STATE = ctypes.pythonapi.PyThreadState_Get()\n",
+        "PyThreadState_Get",
+    ),
     "searches the heap": ("import gc\nFOUND = gc.get_objects()\n", "every object"),
     "traces": ("import sys\nsys.settrace(lambda *_: None)\nsys.settrace(None)\n", "every line"),
     "borrows the oracle": (
@@ -89,6 +116,19 @@ assert not os.path.exists("../job.json"), "it names the order of calls and the r
 assert len(sys.argv) < 2, sys.argv
 assert os.path.realpath(tempfile.gettempdir()).startswith(os.path.realpath("..")), "it goes with the job"
 Pair = collections.namedtuple("Pair", "a b")
+FRAMES = []
+import contextlib, signal, threading
+def handle(number, frame):
+    FRAMES.append(frame)
+old = signal.signal(signal.SIGUSR1, handle)
+signal.raise_signal(signal.SIGUSR1)
+assert signal.getsignal(signal.SIGUSR1) is handle and FRAMES == [None]
+assert signal.signal(signal.SIGUSR1, old) is handle
+thread = threading.Thread(target=logging.getLogger("thread").info, args=("x",))
+thread.start(), thread.join()
+exec(compile("TABLE = [1, 2]", __file__, "exec")), exec("OTHER = eval('1 + 1')")
+with contextlib.ExitStack() as stack:
+    stack.callback(logging.getLogger("stack").info, "x")
 class Mode(enum.Enum):
     A = 1
 @dataclasses.dataclass

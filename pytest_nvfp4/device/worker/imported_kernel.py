@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_nvfp4.device.worker.audit import KernelAudit, trap_oracle
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.isolation.seal.audit import KernelAudit
+from pytest_nvfp4.isolation.seal.handlers import hide_frames
 from pytest_nvfp4.toolchain.cache import default_root
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.findings import from_exception
@@ -90,6 +91,21 @@ def watch(*, folder: Path, sources: Path, own: Callable[[str], bool]) -> Callabl
         allowed=(sources, folder / "scratch", folder / "ptx"),
         read_only=(Path(__file__).resolve().parents[2], default_root()),
     )
-    trap_oracle(audit)
+    _trap_oracle(audit)
+    hide_frames()
     audit.start()
     return lambda: audit.messages[:_MOST_REPORTED]
+
+
+def _trap_oracle(audit: KernelAudit) -> None:
+    """Record calls of the oracle: only the parent judges, so that a call in the worker comes from the kernel."""
+    from pytest_nvfp4.numerics import inputs, oracle
+
+    exact_product = oracle.exact_product
+
+    def trap(**operands: Any) -> oracle.Exact:
+        audit.add("the kernel computes its result with the oracle of its test harness")
+        return exact_product(**operands)
+
+    for module in (inputs, oracle):
+        vars(module)["exact_product"] = trap

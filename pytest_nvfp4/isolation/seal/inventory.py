@@ -75,6 +75,7 @@ _BUILT_IN: Final = (
 _HOOKED: Final = (
     *("cuda.bindings.", "cutlass.base_dsl.", "cutlass.cutlass_dsl.", "cutlass._mlir.execution_engine"),
     *("cutlass._mlir_helpers.op", "cutlass.cute.runtime", "cutlass.cute.testing", "cutlass.testing", "torch.cuda"),
+    "_signal",
 )
 """Modules in which this package replaces functions, so that the DSL and torch run without a GPU."""
 _WRAPPERS = (property, staticmethod, classmethod, functools.partial, functools.cached_property)

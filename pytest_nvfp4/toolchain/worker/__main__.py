@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.event_sender import EventSender
+from pytest_nvfp4.isolation.seal.audit import KernelAudit
 from pytest_nvfp4.isolation.seal.keeper import Sealed, keep
 from pytest_nvfp4.isolation.wall import enter_from_environment
+from pytest_nvfp4.toolchain.cache import default_root
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.calls import call_contract, call_entry
 from pytest_nvfp4.toolchain.worker.findings import in_compile
@@ -25,8 +27,14 @@ if TYPE_CHECKING:
     from pytest_nvfp4.host import redirect
 
 _RESULT_VARIABLE = "NVFP4_RESULT_FD"
+_ACCESSES = 5
+"""Number of accesses that are reported."""
 _CAPTURE_ERRORS = 5
 """Number of capture errors that are reported."""
+_UNTRACED = (
+    "the trace that records layouts was removed while the kernel compiled (sys.settrace), so that layouts are missing; "
+    "remove the call that replaces the trace function"
+)
 _WITHOUT_TVM_FFI = (
     "it requests TVM-FFI and was compiled without it, because its calls cannot be recorded without a GPU; layouts, "
     "code and launches are the same"
@@ -109,6 +117,7 @@ def _work(session: TraceSession, sealed: Sealed, stack: contextlib.ExitStack) ->
     _suppress_bytecode(session.watched)
     contract.provide_task(beside=session.kernel.parent)
     session.opened.start()
+    audit = _audit(session)
     sealed.seal("pytest_nvfp4", {"the tracer": session, "its launches": launches, "__main__": globals()})
     if job["capture"]:
         session.capture.start()
@@ -116,6 +125,8 @@ def _work(session: TraceSession, sealed: Sealed, stack: contextlib.ExitStack) ->
         imported = _import_and_compile(session, launches)
     finally:
         _report_capture(session, launches)
+        for message in audit.messages[:_ACCESSES]:
+            session.report(Finding("cheat", message))
     if not imported:
         return
     if job["capture"] and not session.failed and not session.capture.entered(session.kernel):
@@ -123,6 +134,20 @@ def _work(session: TraceSession, sealed: Sealed, stack: contextlib.ExitStack) ->
     if side.without_tvm_ffi:
         session.report(Finding("environment", _WITHOUT_TVM_FFI, severity="warning", file=str(session.kernel)))
     session.stage("done")
+
+
+def _audit(session: TraceSession) -> KernelAudit:
+    """Record changes of code, of traces and of compiled files by the user's code; frames and the heap are its own."""
+    artifacts = Path(session.job["artifacts"])
+    audit = KernelAudit(
+        own=session.watched,
+        folder=artifacts.parent,
+        allowed=(Path.cwd(),),
+        read_only=(Path(session.job["package"]), default_root()),
+        objects=False,
+    )
+    audit.start()
+    return audit
 
 
 def _import_dsl(session: TraceSession) -> bool:
@@ -141,7 +166,7 @@ def _import_dsl(session: TraceSession) -> bool:
 
 def _stand_in(session: TraceSession, launches: _Launches, stack: contextlib.ExitStack) -> redirect.HostSide:
     """Install the stand-ins of the driver and, if the kernel uses it, of torch's CUDA."""
-    from pytest_nvfp4.driver import device_model
+    from pytest_nvfp4.driver import device_model, tensormap  # noqa: F401 - before the kernel, for `_launch_record`
     from pytest_nvfp4.host import redirect
     from pytest_nvfp4.host.compile_cache import CompileCache
 
@@ -183,6 +208,8 @@ def _import_and_compile(session: TraceSession, launches: _Launches) -> bool:
 
 
 def _report_capture(session: TraceSession, launches: _Launches) -> None:
+    if session.job["capture"] and not session.capture.running:
+        session.report(Finding("cheat", _UNTRACED, file=str(session.kernel)))
     session.capture.stop()
     session.reporter.send(
         "values",

@@ -74,6 +74,11 @@ class Capture:
         threading.settrace(self._enter)
         sys.settrace(self._enter)
 
+    @property
+    def running(self) -> bool:
+        """Whether the hook is still in this thread."""
+        return sys.gettrace() == self._enter
+
     def stop(self) -> None:
         """Remove the hook."""
         sys.settrace(None)

@@ -1,7 +1,7 @@
 """Overwrites a text of the harness in memory: the status that means wrong becomes the one that means right.
 
 expected: cheated or crashed or error
-says: memory|memmove|ended|ctypes
+says: replaced|memory|ended
 backend: host
 """
 

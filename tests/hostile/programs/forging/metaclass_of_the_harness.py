@@ -1,7 +1,7 @@
 """Changes bases and attributes of the harness's classes through ``type.__setattr__`` and ``__bases__``.
 
 expected: cheated
-says: events
+says: event_sender
 backend: host
 """
 
@@ -19,7 +19,7 @@ class Base:
 
 
 def custom_kernel(data):
-    events = module("device.worker.events")
+    events = module("isolation.event_sender")
     for value in list(vars(events).values()):
         if isinstance(value, type) and value.__module__ == events.__name__:
             type.__setattr__(value, "__eq__", Base.__eq__)

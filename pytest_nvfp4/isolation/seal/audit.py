@@ -1,8 +1,8 @@
-"""Record accesses by a kernel's own code to frames, objects and files of its test harness, which no product needs.
+"""Record accesses by a kernel's own code to frames, objects, code and files around it, which no product needs.
 
 Python calls an audit hook for each access to a frame, the heap, a file or a tracing function (PEP 578), and a hook
-cannot be removed. Only accesses by the kernel's own files count; torch and the DSL inspect frames all the time. Nothing
-is forbidden: an access is recorded, and the verdict names it.
+cannot be removed. Only accesses by the kernel count (``requester``); torch and the DSL inspect frames all the time.
+Nothing is forbidden: an access is recorded, and the verdict names it.
 
 This is no security boundary. Native code is not audited, and code that shares a process can do anything in it. The
 audit reveals the simple ways to forge an answer.
@@ -14,14 +14,14 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from pytest_nvfp4.device.worker.requester import Requester, in_standard_library, is_foreign_name, reads_source
+from pytest_nvfp4.isolation.seal.requester import Requester, in_standard_library, is_foreign_name, reads_source
 
-_OBJECT_EVENTS = {
+_HEAP_AND_FRAMES = {
     "sys._getframe": "the frames of its callers",
     "sys._getframemodulename": "the modules of its callers",
     "sys._current_frames": "the frames of all threads",
@@ -29,6 +29,8 @@ _OBJECT_EVENTS = {
     "gc.get_objects": "every object of the process",
     "gc.get_referrers": "the referrers of an object",
     "gc.get_referents": "the referents of an object",
+}
+_TRACES = {
     "sys.settrace": "a trace of every line",
     "sys.setprofile": "a trace of every call",
     "threading.settrace": "a trace of every line",
@@ -36,11 +38,9 @@ _OBJECT_EVENTS = {
     "sys.monitoring.register_callback": "a trace of what runs",
     "sys.addaudithook": "a report of every access",
 }
-_WORDS = frozenset(
-    {event.rpartition(".")[2] for event in _OBJECT_EVENTS}
-    | {"currentframe", "getouterframes", "getinnerframes", "stack", "walk_stack", "walk_tb"}
-)
-"""Names of the functions that raise these events, and of those that hand frames out."""
+_OBJECT_EVENTS = {**_HEAP_AND_FRAMES, **_TRACES}
+_HANDING_OUT = frozenset({"currentframe", "getouterframes", "getinnerframes", "stack", "walk_stack", "walk_tb"})
+"""Names of the functions of the standard library that return the frames that they request."""
 _FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 _CODE_ATTRIBUTES = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
 _NATIVE = re.compile(r"_?Py(Frame|ThreadState|InterpreterState|GC|Eval_|Unstable|Function_Set|Code|Runtime|Sys_|_)")
@@ -52,8 +52,7 @@ _FILE_EVENTS = {
 }
 """Events about files, with the number of leading arguments that are paths."""
 _CODE_EVENTS = frozenset({"compile", "exec", "code.__new__", "function.__new__"})
-_ATTRIBUTES = _FRAME_ATTRIBUTES | _CODE_ATTRIBUTES
-_EVENTS = frozenset({*_OBJECT_EVENTS, *_FILE_EVENTS, *_CODE_EVENTS, "ctypes.dlsym"})
+_EVENTS = frozenset({*_FILE_EVENTS, *_CODE_EVENTS, "ctypes.dlsym"})
 _ATTRIBUTE_EVENTS = frozenset({"object.__getattr__", "object.__setattr__", "object.__delattr__"})
 _READ_EVENTS = frozenset({"os.listdir", "os.scandir"})
 _PROCESS = re.compile(r"/proc/(self|thread-self|\d+)/(task/\d+/)?(fd|fdinfo|mem|environ|cmdline|maps|map_files)(/|$)")
@@ -68,11 +67,20 @@ class KernelAudit:
         folder: Folder of the job.
         allowed: Folders below it that the kernel may use.
         read_only: Folders that the kernel must not change: this package and the caches.
+        objects: Whether requests of frames and of the heap count; traces count always.
     """
 
     def __init__(
-        self, *, own: Callable[[str], bool], folder: Path, allowed: tuple[Path, ...], read_only: tuple[Path, ...]
+        self,
+        *,
+        own: Callable[[str], bool],
+        folder: Path,
+        allowed: tuple[Path, ...],
+        read_only: tuple[Path, ...],
+        objects: bool = True,
     ) -> None:
+        self._objects = _OBJECT_EVENTS if objects else _TRACES
+        self._attributes = _FRAME_ATTRIBUTES | _CODE_ATTRIBUTES if objects else _CODE_ATTRIBUTES
         self._own = own
         self._folder = _prefix(folder)
         self._allowed = tuple(map(_prefix, allowed))
@@ -95,7 +103,8 @@ class KernelAudit:
         self._messages.setdefault(message)
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in _EVENTS and not (event in _ATTRIBUTE_EVENTS and arguments[1] in _ATTRIBUTES):
+        attribute = event in _ATTRIBUTE_EVENTS and arguments[1] in self._attributes
+        if not attribute and event not in _EVENTS and event not in self._objects:
             return
         if getattr(self._thread, "busy", False):
             return  # `sys._getframe` below raises an event of its own
@@ -108,8 +117,11 @@ class KernelAudit:
                 self._check_made_code(event, arguments, frame)
             elif event == "ctypes.dlsym":
                 self._check_native(arguments, frame)
-            elif event in _OBJECT_EVENTS:
-                self._check_object_access(_OBJECT_EVENTS[event], frame, _WORDS)
+            elif event in self._objects:
+                words = {event.rpartition(".")[2]}
+                if event == "sys._getframe":
+                    words |= _HANDING_OUT
+                self._check_object_access(_OBJECT_EVENTS[event], frame, words)
             elif arguments[1] in _FRAME_ATTRIBUTES:
                 self._check_object_access(f"a frame ({arguments[1]})", frame, _FRAME_ATTRIBUTES)
             elif event != "object.__getattr__":
@@ -117,7 +129,7 @@ class KernelAudit:
         finally:
             self._thread.busy = False
 
-    def _check_object_access(self, what: str, frame: FrameType | None, words: frozenset[str]) -> None:
+    def _check_object_access(self, what: str, frame: FrameType | None, words: Collection[str]) -> None:
         if (by := self._requester.of_object(frame, words)) is not None:
             self.add(f"{_place(by)} requests {what}")
 
@@ -165,20 +177,6 @@ class KernelAudit:
         if path.startswith(self._folder):
             return not path.startswith(self._allowed)
         return path.startswith(self._read_only) and (not reads or path.endswith(".py" + os.sep))
-
-
-def trap_oracle(audit: KernelAudit) -> None:
-    """Record calls of the oracle: only the parent judges, so that a call in the worker comes from the kernel."""
-    from pytest_nvfp4.numerics import inputs, oracle
-
-    exact_product = oracle.exact_product
-
-    def trap(**operands: Any) -> oracle.Exact:
-        audit.add("the kernel computes its result with the oracle of its test harness")
-        return exact_product(**operands)
-
-    for module in (inputs, oracle):
-        vars(module)["exact_product"] = trap
 
 
 def _prefix(folder: Path) -> str:
