@@ -38,8 +38,6 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pytest_nvfp4.isolation.door import DoorError
-from pytest_nvfp4.isolation.door.files import read_file, read_text
 from pytest_nvfp4.problem import Problem, ProblemError, parse_table, resolve
 
 DEFAULT_ARCH = "sm_100a"
@@ -382,7 +380,7 @@ def load(root: Path, *, file: Path | None = None) -> Settings:
     if not path.is_file():
         return Settings(root)
     try:
-        data = tomllib.loads(read_text(path, source="it", most=_MOST_BYTES))
+        data = tomllib.loads(_content(path).decode())
     except (OSError, ValueError, RecursionError) as error:  # tomllib raises both for numbers and nesting without end
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise SettingsError(f"{path}: cannot be read as TOML: {reason}") from error
@@ -391,9 +389,19 @@ def load(root: Path, *, file: Path | None = None) -> Settings:
 
 def _names_this_package(pyproject: Path) -> bool:
     try:
-        return b"pytest_nvfp4" in read_file(pyproject, source="it", most=_MOST_BYTES)
-    except (DoorError, OSError):
+        return b"pytest_nvfp4" in _content(pyproject)
+    except (ValueError, OSError):
         return False  # `load` reports it, if it is the file of this run
+
+
+def _content(file: Path) -> bytes:
+    """Return the content of a regular file. Raises OSError, and ValueError for one that is too large.
+
+    Every run of pytest reads the settings, also without kernels, so this needs nothing of ``isolation``.
+    """
+    if (size := file.stat().st_size) > _MOST_BYTES:
+        raise ValueError(f"it has {size} bytes, and at most {_MOST_BYTES} are read")
+    return file.read_bytes()
 
 
 def find_root(start: Path) -> Path:

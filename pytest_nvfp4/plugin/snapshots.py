@@ -16,8 +16,6 @@ from syrupy.data import SnapshotCollection, SnapshotCollections
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from syrupy.location import PyTestLocation
 
-from pytest_nvfp4.isolation.door import DoorError
-from pytest_nvfp4.isolation.door.files import read_file
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.places import folder_of, safe_name
 from pytest_nvfp4.plugin.state import RUN
@@ -92,6 +90,9 @@ def read_text(file: Path) -> str | None:
     Raises:
         OSError: The file exists and cannot be read.
     """
+    from pytest_nvfp4.isolation.door import DoorError
+    from pytest_nvfp4.isolation.door.files import read_file
+
     try:
         data = read_file(file, source="it", most=_MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):

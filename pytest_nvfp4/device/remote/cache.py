@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pytest_nvfp4.device.answer import is_refused
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import Batch, BatchResult, Place, RemoteError
 from pytest_nvfp4.device.remote.schedule import compared
@@ -108,7 +109,7 @@ class RemoteResultCache:
     def add(self, batch: Batch, result: BatchResult) -> None:
         """Store the results of a batch. A full or read-only disk is ignored."""
         for job, job_result in zip(batch.jobs, result.results, strict=False):
-            if job_result.status in _CACHED_STATUS:
+            if job_result.status in _CACHED_STATUS and not is_refused(job_result):
                 entry = BatchResult(batch=batch.id, results=(job_result,), place=result.place)
                 with contextlib.suppress(OSError):
                     head = " ".join(map(str, (*draws_of(job), int(time.time()))))
