@@ -142,12 +142,26 @@ class Causes:
         None of them was checked, and nobody reports what is wrong.
         """
         found = []
-        for nodeid, (refers, report) in self._refers.items():
+        for nodeid, (_, report) in self._refers.items():
+            refers = self._reports_for(nodeid)
             outcome = self._outcomes.get(refers)
             if outcome != "failed" and self._outcomes.get(nodeid) == "skipped":
                 did = "was not run" if outcome is None else outcome if outcome == "passed" else f"was {outcome}"
                 found.append((report, f"not checked: it was skipped because of {refers}, which {did}"))
         return found
+
+    def _reports_for(self, nodeid: str) -> str:
+        """Return the item that reports what is wrong for a skipped one, which may refer to it by way of others.
+
+        With xdist an item does not know why an item of another process was skipped.
+        """
+        followed = {nodeid}
+        while nodeid in self._refers and self._outcomes.get(nodeid, "skipped") == "skipped":
+            nodeid = self._refers[nodeid][0]
+            if nodeid in followed:
+                break
+            followed.add(nodeid)
+        return nodeid
 
     def settle(self, report: pytest.TestReport) -> str:
         """Shorten the text of a report if an earlier one says it; return that one's node id, else an empty text."""
@@ -180,8 +194,8 @@ class Causes:
 
     def finish(self) -> dict[str, str]:
         """Add to the first failure of each cause what the cause takes down; return these lines by node id."""
-        for nodeid, (refers, _) in self._refers.items():
-            if (group := self._of_item.get(refers)) is not None:
+        for nodeid in self._refers:
+            if (group := self._of_item.get(self._reports_for(nodeid))) is not None:
                 group.unchecked.append(nodeid)
         added: dict[str, str] = {}
         for group in self._groups:
