@@ -36,7 +36,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypedDict
 
 from pytest_nvfp4.problem import Problem, ProblemError, parse_table, resolve
 
@@ -51,6 +51,17 @@ _NAME = re.compile(r"[A-Za-z0-9_.+-]*")
 
 class SettingsError(ValueError):
     """A setting cannot be used. The message names the file, the key, the value and what is expected."""
+
+
+class JobSettings(TypedDict):
+    """Arguments of ``device.job.KernelSpec.from_files`` that settings determine (see ``KernelSettings``)."""
+
+    arch: str
+    compile_options: tuple[str, ...]
+    side_stream: bool
+    torch_operators: bool
+    readable: tuple[str, ...]
+    network: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +124,18 @@ class KernelSettings:
         By default they do unless it follows GPU MODE's contract, whose own checks call on the default stream.
         """
         return self.entry is not None if self.side_stream is None else self.side_stream
+
+    @property
+    def of_job(self) -> JobSettings:
+        """The settings that a job of the kernel carries to a device."""
+        return {
+            "arch": self.arch,
+            "compile_options": self.compile_options,
+            "side_stream": self.on_side_stream,
+            "torch_operators": self.torch_operators,
+            "readable": self.readable,
+            "network": self.network,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from pytest_nvfp4.cli.options import document_options
 from pytest_nvfp4.cli.output import size_text
 from pytest_nvfp4.report.document import Document, Facts
 from pytest_nvfp4.text import plural
-from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE, TraceCache
+from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.cache_contents import clear_results, clear_traces, survey
+from pytest_nvfp4.toolchain.cache_root import CACHE_VARIABLE
 
 
 @click.command("cache")

@@ -85,9 +85,7 @@ def runnable(
     for problem in problems:
         problem.require_contract()
     try:
-        spec, base = KernelSpec.from_files(
-            path, arch=arch or own.arch, compile_options=own.compile_options, readable=own.readable, network=own.network
-        )
+        spec, base = KernelSpec.from_files(path, **replace(own, arch=arch or own.arch).of_job)
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         raise InputError(f"{label}: cannot be read: {error}") from error
     return Runnable(label, spec, base, problems, settings.root)

@@ -52,12 +52,7 @@ class RunnableKernel:
         spec, base = KernelSpec.from_files(
             self._case.path,
             others=[Path(path) for path in trace.dependencies],
-            arch=settings.arch,
-            compile_options=settings.compile_options,
-            side_stream=settings.on_side_stream,
-            torch_operators=settings.torch_operators,
-            readable=settings.readable,
-            network=settings.network,
+            **settings.of_job,
         )
         cases = [JobCase(problem=ProblemSpec.of(chosen), family=name) for name in names]
         done = verifier.verify(spec, cases, base=base, order_seed=seed)

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING
 
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.temporary import temporary_folder
+from pytest_nvfp4.toolchain.cache_root import default_root
 from pytest_nvfp4.toolchain.entry_lock import entry_lock
 from pytest_nvfp4.toolchain.sealed_files import MOST_BYTES, SealedFiles, read_regular
 
 if TYPE_CHECKING:
     from pytest_nvfp4.toolchain.trace import Trace
 
-CACHE_VARIABLE = "NVFP4_CACHE_DIR"
-"""Environment variable that overrides the folder of the cache."""
 TRACES = "traces"
 """Name of the cache of traces, and of its folder."""
 RESULTS = "results"
@@ -45,15 +44,6 @@ _ARTIFACT = re.compile(r"[0-9]+\.(?:ptx|cubin|sass|mlir)")
 _COMPILED, _MODULE = re.compile(r"compiled-[0-9a-f]{16}"), re.compile(r"[0-9a-f]{40}")
 _MODULE_FILE = re.compile(r"module\.mlirbc|manifest\.json|[\w.$+-]{1,240}\.(?:ptx|cubin)", re.ASCII)
 """Names of the files of modules that the DSL's compiler has lowered, and of their folders (`host.compile_cache`)."""
-
-
-def default_root() -> Path:
-    """Return the folder of the cache: ``$NVFP4_CACHE_DIR``, or the user's cache folder."""
-    if chosen := os.environ.get(CACHE_VARIABLE):
-        return Path(chosen)
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("pytest-nvfp4", appauthor=False))
 
 
 def file_hash(path: Path) -> str:

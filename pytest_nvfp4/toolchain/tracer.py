@@ -22,7 +22,8 @@ from pytest_nvfp4.isolation.door.files import purge
 from pytest_nvfp4.isolation.environment import NO_GPU, scrubbed
 from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.toolchain import artifacts, binaries, bundle, bytecode, diagnosis
-from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE, TraceCache, content_key, file_hash, take_files
+from pytest_nvfp4.toolchain.cache import TraceCache, content_key, file_hash, take_files
+from pytest_nvfp4.toolchain.cache_root import CACHE_VARIABLE
 from pytest_nvfp4.toolchain.code_hash import ASKING, code_hash, parts_without
 from pytest_nvfp4.toolchain.events import Events
 from pytest_nvfp4.toolchain.launcher import PACKAGE, PRELOAD, worker

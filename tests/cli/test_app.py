@@ -14,7 +14,7 @@ from pytest_nvfp4.cli import errors
 from pytest_nvfp4.cli.app import COMMANDS, app
 from pytest_nvfp4.cli.errors import Exit
 from tests.cli.helpers import ROOT, run_process
-from tests.waiting import LONGEST_S, alive, until
+from tests.waiting import LONGEST_S, locked, until
 
 HEAVY = {"torch", "cutlass", "numpy", "pydantic", "rich", "jinja2", "modal", "z3", "pytest", "filelock"}
 
@@ -136,12 +136,12 @@ def test_a_reader_that_leaves_early_is_no_error(project) -> None:
 
 
 SLEEPER = """
-import os, time
-from pathlib import Path
+import fcntl, time
 import cutlass
 
 def build():
-    Path(__file__).with_name("pid").write_text(str(os.getpid()))
+    file = open(__file__)
+    fcntl.flock(file, fcntl.LOCK_SH)
     time.sleep(600)
 """
 
@@ -163,11 +163,9 @@ def test_an_interrupt_leaves_no_process_and_says_so(tmp_path) -> None:
         text=True,
     )
     try:
-        pid = tmp_path / "pid"
-        assert until(lambda: started.poll() is not None or (pid.exists() and pid.read_text())), "no worker started"
+        kernel = tmp_path / "sleeper.py"
+        assert until(lambda: started.poll() is not None or locked(kernel)), "no worker started"
         assert started.poll() is None, started.communicate()
-        worker = int(pid.read_text())
-        assert alive(worker)  # the check below can fail
         started.send_signal(signal.SIGINT)
         _, err = started.communicate(timeout=LONGEST_S)
     finally:
@@ -175,7 +173,7 @@ def test_an_interrupt_leaves_no_process_and_says_so(tmp_path) -> None:
     assert started.returncode == Exit.INTERRUPTED
     assert err.splitlines()[-1] == "nvfp4: interrupted"
     assert "Traceback" not in err
-    assert not alive(worker)
+    assert until(lambda: not locked(kernel)), "the worker still runs"
     assert not list((tmp_path / "temporary").glob("nvfp4-*"))
 
 

@@ -130,7 +130,7 @@ def test_modules_of_one_name_are_told_apart_by_number(tmp_path) -> None:
     artifacts = []
     for at, name in enumerate(names):
         (tmp_path / f"{at}.ptx").write_text(entry.format(name) + "\0")
-        artifacts.append({"kind": "ptx", "name": f"{at}.ptx", "sha256": ""})
+        artifacts.append({"kind": "ptx", "name": f"{at}.ptx", "sha256": "0" * 64})
     found = traced(tmp_path / "k.py", {}).trace
     trace = type(found).model_validate(
         {**found.model_dump(), "code": codes, "artifacts": artifacts, "folder": str(tmp_path)}

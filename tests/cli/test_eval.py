@@ -119,7 +119,14 @@ def test_times_of_a_cpu_are_no_benchmark(tmp_path: Path) -> None:
 
 
 def test_the_simulator_is_a_device(tmp_path: Path) -> None:
-    code, lines, _ = evaluate(tmp_path, str(HONEST), "--device", "sim", "--problem", "3x128x256")
+    """Its C counts only if a kernel computed it: this one uses torch's operators, which a setting allows."""
+    kernel = tmp_path / "honest.py"
+    kernel.write_text(HONEST.read_text())
+    code, lines, _ = evaluate(tmp_path, str(kernel), "--device", "sim", "--problem", "3x128x256")
+    assert (code, lines["check"]) == (112, "fail")
+    assert "descends from torch's mm" in lines["test.0.error"]
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest_nvfp4]\ntorch-operators = true\n")
+    code, lines, _ = evaluate(tmp_path, str(kernel), "--device", "sim", "--problem", "3x128x256")
     assert (code, lines["check"]) == (0, "pass")
 
 

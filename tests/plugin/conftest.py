@@ -20,7 +20,8 @@ import pytest_nvfp4.plugin.compare_layouts
 import pytest_nvfp4.report.github
 import pytest_nvfp4.report.html  # noqa: F401 - what a run inside this process would otherwise load anew each time
 from pytest_nvfp4.problem import GPUMODE, Problem, resolve
-from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE, TraceCache
+from pytest_nvfp4.toolchain.cache import TraceCache
+from pytest_nvfp4.toolchain.cache_root import CACHE_VARIABLE
 from pytest_nvfp4.toolchain.request import Entry, TraceRequest
 from pytest_nvfp4.toolchain.trace import Trace
 from pytest_nvfp4.toolchain.tracer import Limits, Tracer, cache_key

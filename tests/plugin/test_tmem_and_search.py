@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE
+from pytest_nvfp4.toolchain.cache_root import CACHE_VARIABLE
 from tests.plugin.shipped_kernel import SHIPPED, counted, kernel
 
 from .conftest import Ran

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from pytest_nvfp4.cli import environments, output
 from pytest_nvfp4.cli.doctor.model import Item, State, run_program
 from pytest_nvfp4.toolchain import binaries
-from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE, TraceCache, default_root
+from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.cache_contents import survey
+from pytest_nvfp4.toolchain.cache_root import CACHE_VARIABLE, default_root
 from pytest_nvfp4.toolchain.sandbox import PURPOSES, Part, Sandbox, remedy
 
 _TIMEOUT_S = 20.0

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.seal.audit import KernelAudit
 from pytest_nvfp4.isolation.seal.handlers import hide_frames
-from pytest_nvfp4.toolchain.cache import default_root
+from pytest_nvfp4.toolchain.cache_root import default_root
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.findings import from_exception
 from pytest_nvfp4.toolchain.worker.loading import load

@@ -140,14 +140,9 @@ class KernelUnderTest:
             return KernelSpec.from_files(
                 self.case.path,
                 others=[Path(path) for path in trace.dependencies],
-                arch=self.case.settings.arch,
                 entry=None if entry is None else entry.function,
                 entry_file=None if entry is None else entry.file,
-                compile_options=self.case.settings.compile_options,
-                side_stream=self.case.settings.on_side_stream,
-                torch_operators=self.case.settings.torch_operators,
-                readable=self.case.settings.readable,
-                network=self.case.settings.network,
+                **self.case.settings.of_job,
                 others_sha256=trace.others_sha256,
             )
         except (OSError, SyntaxError, UnicodeDecodeError) as error:

@@ -14,7 +14,7 @@ from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.selfcheck.speed.figures import Figure, timed
 from pytest_nvfp4.temporary import temporary_folder
-from pytest_nvfp4.toolchain.cache import CACHE_VARIABLE
+from pytest_nvfp4.toolchain.cache_root import CACHE_VARIABLE
 
 FILES = 200
 _PLUGIN = "pytest_nvfp4.plugin"

@@ -16,7 +16,7 @@ from pytest_nvfp4.isolation.event_sender import EventSender
 from pytest_nvfp4.isolation.seal.audit import KernelAudit
 from pytest_nvfp4.isolation.seal.keeper import Sealed, keep
 from pytest_nvfp4.isolation.wall import enter_from_environment
-from pytest_nvfp4.toolchain.cache import default_root
+from pytest_nvfp4.toolchain.cache_root import default_root
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.calls import call_contract, call_entry
 from pytest_nvfp4.toolchain.worker.findings import in_compile

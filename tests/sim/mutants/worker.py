@@ -68,7 +68,8 @@ class Bench:
         from pytest_nvfp4.toolchain.worker import contract
         from pytest_nvfp4.toolchain.worker.loading import load
 
-        self.session = contextlib.ExitStack().enter_context(simulate(arch=arch))  # to the end of the process
+        self._stack = contextlib.ExitStack()  # not closed: the redirection lasts to the end of the process
+        self.session = self._stack.enter_context(simulate(arch=arch))
         self.simulation = Simulation(self.session, folder=folder)
         self.session.processes = 1
         self.programs = Swapped()

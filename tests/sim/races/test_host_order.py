@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4.driver.streams import Extent
-from pytest_nvfp4.sim.races.host_order import _short
+from pytest_nvfp4.sim.races.host_order import short_kernel
 from tests.sim.races import host_model
 from tests.sim.races.host_model import MAIN, SIZE, Host, by_definition, by_order
 from tests.sim.races.host_programs import EDGES, PROGRAMS, freed
@@ -182,4 +182,4 @@ def test_the_first_race_is_the_one_of_the_definition(program):
      ("x" * 80, "x" * 57 + "...")],
 )  # fmt: skip
 def test_a_kernel_is_called_what_the_user_calls_it(symbol, name):
-    assert _short(symbol) == name
+    assert short_kernel(symbol) == name
