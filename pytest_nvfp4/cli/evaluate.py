@@ -58,14 +58,15 @@ class _Evaluation:
         return self._check(done.verdicts)
 
     def benchmark(self, problems: Sequence[Problem]) -> PopcornExit:
-        """Time the kernel on every problem in two processes, and check its outputs and its times."""
+        """Time the kernel on every problem in two processes, and check its outputs, times and launches."""
         from pytest_nvfp4.bench.judge import agreement_findings, timing_findings
-        from pytest_nvfp4.device.verify import fewer_rounds
+        from pytest_nvfp4.bench.launches import launch_findings
+        from pytest_nvfp4.device.verify import COUNTED_INPUTS, fewer_rounds
 
-        result, verdicts = self._measure(problems, self.rounds)
+        result, verdicts = self._measure(problems, self.rounds, counted=0)
         second, others = result, verdicts
         if all(verdict.status == "passed" for verdict in verdicts):
-            second, others = self._measure(problems, fewer_rounds(self.rounds))
+            second, others = self._measure(problems, fewer_rounds(self.rounds), counted=COUNTED_INPUTS)
         times = {measurement.case: measurement for measurement in result.measurements}
         again = {measurement.case: measurement for measurement in second.measurements}
         self.popcorn.log("benchmark-count", len(problems))
@@ -81,6 +82,7 @@ class _Evaluation:
             if verdict.status == "passed":
                 found = timing_findings(times[index], problem, result.device)
                 found += agreement_findings(times[index], again[index], problem)
+                found += launch_findings(times[index], again[index], problem)
                 verdict.findings += found
                 if any(finding.severity == "error" for finding in found):
                     verdict.status = "cheated"
@@ -93,7 +95,7 @@ class _Evaluation:
                 self.popcorn.log(f"benchmark.{index}.error", _error_text(verdict, shown))
         return self._check(verdicts)
 
-    def _measure(self, problems: Sequence[Problem], rounds: int) -> tuple[Result, list[CaseVerdict]]:
+    def _measure(self, problems: Sequence[Problem], rounds: int, *, counted: int) -> tuple[Result, list[CaseVerdict]]:
         from pytest_nvfp4.device.verify import measure
 
         return measure(
@@ -104,6 +106,7 @@ class _Evaluation:
             rounds=rounds,
             base=self.base,
             deadline_s=self.timeout,
+            counted=counted,
         )
 
     def _check(self, verdicts: Sequence[CaseVerdict]) -> PopcornExit:

@@ -6,6 +6,7 @@ is replaced by an error with one finding, so that whoever reads it may index, lo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from pytest_nvfp4.device import call_plan
@@ -130,8 +131,8 @@ class _Calls:
             raise self.fail(what, f"of case {case}, and the job has {len(self._job.cases)}")
         if self._job.action == "benchmark":
             block, position = divmod(call, CALL_STRIDE)
-            if block >= _MOST_BLOCKS or position >= self._job.timing.rounds:
-                raise self.fail(what, f"and the job asks for {self._job.timing.rounds} rounds")
+            if block >= _MOST_BLOCKS or position >= self._job.timing.judged_calls:
+                raise self.fail(what, f"and the job asks for {self._job.timing.judged_calls} calls")
         elif call >= len(self._plan) or self._plan[call].case != case or self._plan[call].other_sizes is not None:
             raise self.fail(what, f"which is no call of case {case} that the job asks for")
 
@@ -186,6 +187,15 @@ class _Calls:
             raise self.fail(what, f"of {len(measurement.device_us)} rounds, and the job asks for {rounds}")
         if len(measurement.host_us) > rounds + _MOST_BLOCKS * _OTHER_VISITS:
             raise self.fail(what, f"with {len(measurement.host_us)} host times, and the job asks for {rounds} rounds")
+        counted = self._job.timing.counted
+        if (measurement.launches is not None) != (counted > 0):
+            raise self.fail(what, f"that does not fit the {counted} inputs on which the job has launches counted")
+        if measurement.launches is not None and measurement.launches.unavailable is None:
+            for call in measurement.launches.calls:
+                self._inputs(call.inputs, "a counted call")
+            ways = Counter(call.way for call in measurement.launches.calls)
+            if any(ways[way] != counted for way in ("timed", "plain")):
+                raise self.fail(what, f"with the launches of {dict(ways)} calls, and the job asks for {counted} each")
 
     def simulated(self, call: SimulatedCall) -> None:
         what = f"a simulated call {call.call}"

@@ -210,12 +210,19 @@ class Timing(Model):
         warmup: Number of untimed calls before them.
         cold_l2: Whether to flush the L2 cache before every timed call.
         repeats: Number of late rounds, whose device time includes host time, that may be repeated.
+        counted: Number of inputs on which launches are counted after the rounds, in two calls each.
     """
 
     rounds: int = Field(default=50, ge=1, le=100_000)
     warmup: int = Field(default=5, ge=0, le=1000)
     cold_l2: bool = True
     repeats: int = Field(default=0, ge=0, le=100_000)
+    counted: int = Field(default=0, ge=0, le=8)
+
+    @property
+    def judged_calls(self) -> int:
+        """Number of calls whose outputs are judged: the rounds, and then the calls whose launches are counted."""
+        return self.rounds + 2 * self.counted
 
 
 class Simulating(Model):

@@ -14,6 +14,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pytest_nvfp4.device.attribution import CallAttribution
+from pytest_nvfp4.device.device_work import CountedLaunches
 from pytest_nvfp4.device.job import SCHEMA, Model
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.fields import (
@@ -244,6 +245,7 @@ class Measurement(Model):
         l2: State of the L2 cache before each call.
         sets: Number of sets of inputs that rotated.
         clocks_mhz: SM clock before, during and after the rounds, if it could be read.
+        launches: What CUPTI recorded of some calls after the rounds; None if the job does not ask for it.
     """
 
     case: Index
@@ -257,6 +259,7 @@ class Measurement(Model):
     l2: Literal["cold", "warm"]
     sets: Index
     clocks_mhz: Annotated[tuple[Index, ...], Field(max_length=1000)] = ()
+    launches: CountedLaunches | None = None
 
 
 class _Open(BaseModel):

@@ -18,6 +18,8 @@ from pytest_nvfp4.device.simulate import simulate
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
 
 _LEAST_SECOND_ROUNDS = 9
+COUNTED_INPUTS = 3
+"""Inputs on which the launches of a benchmark are counted."""
 PROVENANCE = "provenance"
 """Kind of the finding that names the wrong operand of an MMA (``sim.provenance.judge``)."""
 
@@ -154,9 +156,18 @@ def verify_job(
 
 
 def benchmark_job(
-    kernel: KernelSpec, cases: Sequence[JobCase], *, rounds: int, deadline_s: float, row_key: int | None = None
+    kernel: KernelSpec,
+    cases: Sequence[JobCase],
+    *,
+    rounds: int,
+    deadline_s: float,
+    row_key: int | None = None,
+    counted: int = COUNTED_INPUTS,
 ) -> Job:
-    """Return the job that times a kernel on some cases; jobs that may share a process have the same ``row_key``."""
+    """Return the job that times a kernel on some cases; jobs that may share a process have the same ``row_key``.
+
+    Launches are counted on ``counted`` inputs, after the timed rounds.
+    """
     return Job(
         id=f"job-{uuid.uuid4().hex[:12]}",
         action="benchmark",
@@ -164,7 +175,7 @@ def benchmark_job(
         cases=tuple(cases),
         order_seed=secrets.randbits(32),
         row_key=secrets.randbits(32) if row_key is None else row_key,
-        timing=Timing(rounds=rounds, repeats=max(5, rounds // 4)),
+        timing=Timing(rounds=rounds, repeats=max(5, rounds // 4), counted=counted),
         deadline_s=deadline_s,
     )
 
@@ -178,11 +189,13 @@ def measure(
     rounds: int,
     base: Path | None = None,
     deadline_s: float = 600.0,
+    counted: int = COUNTED_INPUTS,
 ) -> tuple[Result, list[CaseVerdict]]:
     """Time every case on a device, and return the result with the verdicts on the outputs of the timed calls."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix="job-") as name:
-        job = _with_draws_sent(device, benchmark_job(kernel, cases, rounds=rounds, deadline_s=deadline_s))
+        asked = benchmark_job(kernel, cases, rounds=rounds, deadline_s=deadline_s, counted=counted)
+        job = _with_draws_sent(device, asked)
         result = device.run(job, folder=Path(name), base=base)
         return result, Judge().judge(job, result, folder=Path(name))
 
@@ -196,6 +209,7 @@ def measure_each(
     rounds: int,
     base: Path | None = None,
     deadline_s: float = 600.0,
+    counted: int = COUNTED_INPUTS,
 ) -> list[tuple[Result, CaseVerdict]]:
     """Time every case on a device of this machine, if possible in one process, with the results of separate jobs.
 
@@ -204,7 +218,10 @@ def measure_each(
     """
     folder.mkdir(parents=True, exist_ok=True)
     key = secrets.randbits(32)
-    jobs = [benchmark_job(kernel, [case], rounds=rounds, deadline_s=deadline_s, row_key=key) for case in cases]
+    jobs = [
+        benchmark_job(kernel, [case], rounds=rounds, deadline_s=deadline_s, row_key=key, counted=counted)
+        for case in cases
+    ]
     with tempfile.TemporaryDirectory(dir=folder, prefix="job-") as name:
 
         def run(job: Job) -> CompletedJob:

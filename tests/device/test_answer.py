@@ -41,6 +41,9 @@ LAUNCH = {
     "ctas_per_sm": 1,
     "counters": {"ctas": 1},
 }
+WORK = {"kind": "kernel", "name": "k", "start_ns": 0, "duration_ns": 5}
+COUNTED = {"way": "timed", "inputs": [0, 1], "device_us": 1.0, "works": [WORK]}
+LAUNCHES = {"calls": [COUNTED, {**COUNTED, "way": "plain", "device_us": None}]}
 WRITES = {"group": 0, "elements": 5 * 256, "never": 0, "by_two": 0, "twice": 0, "ctas": 1, "tiles": 1}
 HONEST: dict[str, tuple[Job, dict[str, Any]]] = {
     "status": (VERIFY, {"status": "passed"}),
@@ -72,6 +75,7 @@ HONEST: dict[str, tuple[Job, dict[str, Any]]] = {
             "method": "m",
             "l2": "cold",
             "sets": 3,
+            "launches": LAUNCHES,
         },
     ),
     "sample": (
@@ -130,7 +134,15 @@ LIES: list[tuple[str, str, object]] = [
     ("measurement", "case", 9),
     ("measurement", "l2", "hot"),
     ("measurement", "sets", -3),
-    ("sample", "call", 50),
+    ("measurement", "launches", None),
+    ("measurement", "launches", {"calls": [COUNTED]}),
+    ("measurement", "launches", {"calls": [{**COUNTED, "works": [WORK] * 2001}] * 2}),
+    ("measurement", "launches", {"calls": [{**COUNTED, "works": [{**WORK, "duration_ns": -1}]}] * 2}),
+    ("measurement", "launches", {"calls": [{**COUNTED, "works": [{**WORK, "start_ns": 10**19}]}] * 2}),
+    ("measurement", "launches", {"calls": [{**COUNTED, "works": [{**WORK, "name": "k" * 401}]}] * 2}),
+    ("measurement", "launches", {"calls": [{**COUNTED, "inputs": [0, 10**9]}, LAUNCHES["calls"][1]]}),
+    ("measurement", "launches", {"unavailable": "x" * 1001}),
+    ("sample", "call", 52),
     ("sample", "inputs", [0, 10**12]),
     ("sample", "inputs", [0]),
     ("sample", "parts", [{"group": 0, "row": 0, "column": 0, "bits": "0" * 5000}]),

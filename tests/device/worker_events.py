@@ -6,7 +6,7 @@ import hashlib
 import json
 
 from pytest_nvfp4.device.assemble import assemble
-from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, SourceFile
+from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, SourceFile, Timing
 from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.isolation import Outcome
 from pytest_nvfp4.isolation.outcome import Captured
@@ -19,7 +19,7 @@ _KERNEL = KernelSpec(
 _CASES = tuple(
     JobCase(problem=ProblemSpec.of(parse_shape(shape)), family="gpumode") for shape in ("5x256x256", "5x256x512")
 )
-BENCHMARK = Job(id="j", action="benchmark", kernel=_KERNEL, cases=_CASES)
+BENCHMARK = Job(id="j", action="benchmark", kernel=_KERNEL, cases=_CASES, timing=Timing(counted=1))
 DEVICE = {"event": "device", "name": "NVIDIA B200", "capability": [10, 0]}
 
 

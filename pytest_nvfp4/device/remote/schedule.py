@@ -97,7 +97,12 @@ def _blocks(job: Job, blocks: int) -> list[Job]:
     return [
         job.model_copy(
             update={
-                "timing": job.timing.model_copy(update={"rounds": rounds + (block < rest)}),
+                "timing": job.timing.model_copy(
+                    update={
+                        "rounds": rounds + (block < rest),
+                        "counted": job.timing.counted if block == count - 1 else 0,
+                    }
+                ),
                 "order_seed": draw.getrandbits(32),
             }
         )
@@ -145,5 +150,6 @@ def _merge_measurements(blocks: list[Measurement]) -> Measurement:
             "repeated_rounds": sum(block.repeated_rounds for block in blocks),
             "outside_stream": any(known) if known else None,
             "clocks_mhz": tuple(clock for block in blocks for clock in block.clocks_mhz),
+            "launches": next((block.launches for block in blocks if block.launches is not None), None),
         }
     )

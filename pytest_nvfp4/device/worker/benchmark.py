@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,8 +15,9 @@ from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.gpus import SmClock
 from pytest_nvfp4.device.job import Job, JobCase, Timing
 from pytest_nvfp4.device.worker.buffers import CallBuffers
-from pytest_nvfp4.device.worker.clock import DeviceClock
+from pytest_nvfp4.device.worker.clock import DeviceClock, Round
 from pytest_nvfp4.device.worker.events import Events
+from pytest_nvfp4.device.worker.launch_counter import LaunchCounter, NotCountedError
 from pytest_nvfp4.device.worker.memory import CudaMemory
 from pytest_nvfp4.device.worker.returned_tensors import OutputSender, inspect_returned, read_tensor
 from pytest_nvfp4.numerics.inputs import ProblemInput
@@ -69,9 +71,9 @@ class _CallFactory:
         """Bits of every element of C before a call."""
         return self.inputs[0].groups[0].guard.poison
 
-    def prepare(self) -> _TimedCall:
-        """Change a set of inputs for its next visit, poison its outputs, and return the call."""
-        number = self.draw.randrange(len(self.buffers))
+    def prepare(self, number: int | None = None) -> _TimedCall:
+        """Change a set of inputs, drawn unless given, for its next visit, poison its outputs, and return the call."""
+        number = self.draw.randrange(len(self.buffers)) if number is None else number
         visit = self.visits[number]
         self.visits[number] += 1
         slot, inputs = self.buffers[number], self.inputs[number]
@@ -79,10 +81,17 @@ class _CallFactory:
         for change in changed:
             region = slot.groups[change.group].a
             self.memory.write(region.address + change.row * len(change.data), change.data)
+        return self._poisoned(slot, (number, visit), changed)
+
+    def repeat(self, call: _TimedCall) -> _TimedCall:
+        """Poison the outputs of a call again, and return a call with the same inputs."""
+        return self._poisoned(call.slot, call.at, call.changed)
+
+    def _poisoned(self, slot: CallBuffers, at: tuple[int, int], changed: list[rotation.RowChange]) -> _TimedCall:
         for group in slot.groups:
             self.clock.fill16(group.c.address, self.poison, group.c.size // 2)
-        data, given = slot.data(inputs.problem.sizes)
-        return _TimedCall(data, given, slot, (number, visit), changed)
+        data, given = slot.data(self.inputs[at[0]].problem.sizes)
+        return _TimedCall(data, given, slot, at, changed)
 
 
 @dataclass(slots=True)
@@ -107,21 +116,30 @@ class _DeviceRounds:
 
     def time_one(self) -> tuple[_TimedCall, Any]:
         """Time one round, and return the call and what the kernel returned."""
-        custom_kernel = self.custom_kernel
         while True:
             call = self.calls.prepare()
-            returned: list[Any] = []
-
-            def work(data: Any = call.data, returned: list[Any] = returned) -> None:
-                returned.append(custom_kernel(data))
-
-            timed = self.clock.device_round(work, cold=self.timing.cold_l2, expected_call_us=self.expected_us)
+            timed, returned = self.make_timed(call)
             if not timed.late or self.repeated >= self.timing.repeats:
                 break
             self.repeated += 1
         self.device_us.append(timed.device_us)
         self.late += timed.late
-        return call, returned[0]
+        return call, returned
+
+    def make_timed(self, call: _TimedCall) -> tuple[Round, Any]:
+        """Make a call as in every timed round, and return its time and what the kernel returned."""
+        custom_kernel, data = self.custom_kernel, call.data
+        returned: list[Any] = []
+
+        def work() -> None:
+            returned.append(custom_kernel(data))
+
+        timed = self.clock.device_round(work, cold=self.timing.cold_l2, expected_call_us=self.expected_us)
+        return timed, returned[0]
+
+    def make_plain(self, call: _TimedCall) -> tuple[None, Any]:
+        """Make a call as a verified one, on an idle device, and return what the kernel returned."""
+        return None, self.clock.plain_call(partial(self.custom_kernel, call.data))
 
 
 class BenchmarkRunner:
@@ -139,6 +157,7 @@ class BenchmarkRunner:
         uuid = getattr(properties, "uuid", None)
         self._sm_clock = SmClock(str(uuid) if uuid is not None else None)
         self._clock = DeviceClock(memory, l2_bytes=self._l2)
+        self._counter = LaunchCounter()
 
     def run(self, job: Job, custom_kernel: Callable[[Any], Any], prepare: Callable[[Any], Any] | None) -> None:
         """Time every case, in an order drawn from the job's seed."""
@@ -187,16 +206,14 @@ class BenchmarkRunner:
         rounds = _DeviceRounds(self._clock, calls, custom_kernel, timing, expected_us)
         for position in range(timing.rounds):
             call, returned = rounds.time_one()
-            self._sample(returned, call, position=position, case=index, draw=draw)
-            if position in whole:
-                shown = inspect_returned(self._torch, returned, call.given)
-                self._sender.send(shown, call.slot, call=position, case=index, inputs=call.at)
+            self._show(returned, call, position=position, case=index, draw=draw, whole=position in whole)
             if position == timing.rounds // 2:
                 clocks.append(self._sm_clock.mhz())
         host = [host_round() for _ in range(max(_LEAST_HOST_ROUNDS, timing.rounds // _ROUNDS_PER_HOST_ROUND))]
         clocks.append(self._sm_clock.mhz())
         host_us = statistics.median(until_end for until_end, _ in host)
         outside = self._ran_outside(calls, custom_kernel, host_us=host_us)
+        launches = self._count(rounds, case=index, draw=draw)
         self._events.send(
             "measurement",
             case=index,
@@ -210,7 +227,37 @@ class BenchmarkRunner:
             l2="cold" if timing.cold_l2 else "warm",
             sets=len(buffers),
             clocks_mhz=[clock for clock in clocks if clock is not None],
+            launches=launches,
         )
+
+    def _count(self, rounds: _DeviceRounds, *, case: int, draw: random.Random) -> dict[str, Any] | None:
+        """Return the fields of ``CountedLaunches``: two calls on each of some inputs, in a drawn order, all judged.
+
+        A call on the same buffers, with other rows, comes before them and is not counted: what a kernel prepares once
+        for each address belongs to no timed round either.
+        """
+        timing, made = rounds.timing, list[dict[str, Any]]()
+        if not timing.counted:
+            return None
+        self._events.stage("count launches")
+        for number in range(timing.counted):
+            before = rounds.calls.prepare()
+            rounds.make_plain(before)
+            call = rounds.calls.prepare(before.at[0])
+            for way in draw.sample(("timed", "plain"), 2):
+                call = rounds.calls.repeat(call)
+                make = rounds.make_timed if way == "timed" else rounds.make_plain
+                try:
+                    (timed, returned), works = self._counter.record(
+                        partial(make, call), flushed=way == "timed" and timing.cold_l2
+                    )
+                except NotCountedError as error:
+                    return {"calls": [], "unavailable": str(error)[:1000]}
+                position = timing.rounds + len(made)
+                self._show(returned, call, position=position, case=case, draw=draw, whole=number == 0)
+                us = None if timed is None else timed.device_us
+                made.append({"way": way, "inputs": call.at, "device_us": us, "works": works})
+        return {"calls": made, "unavailable": None}
 
     def _ran_outside(self, calls: _CallFactory, custom_kernel: Callable[[Any], Any], *, host_us: float) -> bool | None:
         """Return whether the kernel writes C outside the timed stream, or after its work there; None if unknown."""
@@ -229,6 +276,15 @@ class BenchmarkRunner:
         outputs = [(group.c.address, group.c.size) for group in later.slot.groups if group.has_rows]
         after = self._clock.ran_after(lambda: custom_kernel(data), outputs=outputs, host_us=host_us)
         return True if after else outside
+
+    def _show(
+        self, returned: Any, call: _TimedCall, *, position: int, case: int, draw: random.Random, whole: bool
+    ) -> None:
+        """Send what a call wrote: a part of it, and all of it if ``whole``."""
+        self._sample(returned, call, position=position, case=case, draw=draw)
+        if whole:
+            shown = inspect_returned(self._torch, returned, call.given)
+            self._sender.send(shown, call.slot, call=position, case=case, inputs=call.at)
 
     def _sample(self, returned: Any, call: _TimedCall, *, position: int, case: int, draw: random.Random) -> None:
         """Send a part of each row whose input changed: an answer cached from an earlier round is wrong there."""

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 
 from pytest_nvfp4.device.worker.memory import CudaMemory
 
+GATE_NAME = "nvfp4_gate"
 _GATE = b"""
 .version 7.0
 .target sm_70
@@ -85,7 +86,7 @@ class DeviceClock:
         self._now = time.perf_counter  # bound before a kernel can replace it
         module, self._gate = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cuModuleLoadData", ctypes.byref(module), _GATE)
-        self._call("cuModuleGetFunction", ctypes.byref(self._gate), module, b"nvfp4_gate")
+        self._call("cuModuleGetFunction", ctypes.byref(self._gate), module, GATE_NAME.encode())
         self._draw = random.Random()
         self._start, self._end, self._between = (self._event() for _ in range(3))
         self._flush_bytes = _FLUSH_FACTOR * max(l2_bytes, _LEAST_L2_BYTES)
@@ -170,6 +171,15 @@ class DeviceClock:
         returned = self._now()
         self._memory.synchronize()
         return (self._now() - before) * 1e6, (returned - before) * 1e6
+
+    def plain_call(self, call: Callable[[], Any]) -> Any:
+        """Make one call on an idle device that has just run the gate, wait for its work, and return its result."""
+        self._memory.synchronize()
+        self._hold(_LEAST_GATE_US)
+        self._memory.synchronize()
+        returned = call()
+        self._memory.synchronize()
+        return returned
 
     def ran_outside(self, call: Callable[[], Any], *, watched: list[tuple[int, bytes]], host_us: float) -> bool | None:
         """Return whether a call's work reached memory while the timed stream, the legacy default stream, was held.

@@ -12,7 +12,6 @@ import ctypes
 import functools
 import gc
 import sys
-from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
@@ -33,6 +32,7 @@ from types import (
 from typing import Any, Final
 
 from pytest_nvfp4.isolation.seal import cpython
+from pytest_nvfp4.isolation.seal.memory_lists import ForeignFunction, MemoryLists
 
 _DEPTH = 1
 """How far the functions that other libraries' functions use are followed."""
@@ -80,38 +80,16 @@ _HOOKED: Final = (
 """Modules in which this package replaces functions, so that the DSL and torch run without a GPU."""
 _WRAPPERS = (property, staticmethod, classmethod, functools.partial, functools.cached_property)
 _SLOTTED = (MethodDescriptorType, WrapperDescriptorType, GetSetDescriptorType, MethodWrapperType, MemberDescriptorType)
-_STRING_HEAD: Final = {True: cpython.STRING_HEAD, False: str.__sizeof__("\xe9") - 2}
-"""Offset of the characters of ASCII and other strings; hash, state and cached encodings lie before them."""
-_ForeignFunction: Final[type[Any]] = ctypes.CFUNCTYPE(None).__mro__[1]
-"""``ctypes._CFuncPtr``, the class of all functions of shared libraries."""
 _DATA = (str, bytes, int, float, complex)
 
 
-class Inventory:
-    """The memory to compare, as flat lists that another process can read.
-
-    Attributes:
-        ranges: Address, size and label of each range of bytes.
-        codes: Address, size and label of each bytecode.
-        names: Address of a dictionary, of a key and of its value, and the label, of each binding.
-        closed: Dictionaries in which some names must not appear, because they would hide others: address, label, and
-            index of the names in ``hiding``.
-        hiding: Sets of such names.
-        labels: What a person calls each of them.
-    """
+class Inventory(MemoryLists):
+    """The memory of the code that judges."""
 
     def __init__(self, package: str) -> None:
-        self.ranges = array("Q")
-        self.codes = array("Q")
-        self.names = array("Q")
-        self.closed: list[tuple[int, str, int]] = []
-        self.hiding: list[list[str]] = []
-        self.labels: list[str] = []
-        self._sets: dict[frozenset[str], int] = {}
+        super().__init__()
         self._package = package + "."
         self._seen: set[int] = set()
-        self._bound: set[tuple[int, int]] = set()
-        self._keys: dict[int, dict[Any, int]] = {}
         self._pending: deque[tuple[object, str, int]] = deque()
 
     @classmethod
@@ -130,7 +108,7 @@ class Inventory:
     def _own_modules(self, roots: Mapping[str, object]) -> None:
         for name, module in list(sys.modules.items()):
             if isinstance(module, ModuleType) and self._is_own(name):
-                self._bind(sys.modules, name, f"the module {name}")
+                self.bind(sys.modules, name, f"the module {name}")
                 self._module(module, name)
         for label, value in roots.items():
             if isinstance(value, dict):
@@ -143,8 +121,8 @@ class Inventory:
     def _libraries(self) -> None:
         for name in _LIBRARIES:
             if isinstance(module := sys.modules.get(name), ModuleType):
-                self._bind(sys.modules, name, f"the module {name}")
-                self._range(module, cpython.MODULE_DICT, f"the module {name}")
+                self.bind(sys.modules, name, f"the module {name}")
+                self.list_range(module, cpython.MODULE_DICT, f"the module {name}")
                 self._functions_of(vars(module), name)
         for module_name, name in _CLASSES:
             kind = getattr(sys.modules.get(module_name), name, None)
@@ -156,7 +134,7 @@ class Inventory:
         for name, value in list(namespace.items()):
             function = callable(value) or type(value) in (*_SLOTTED, staticmethod, classmethod, property)
             if function and (label, name) not in _REPLACED_BY_LIBRARIES:
-                self._bind(namespace, name, f"{label}.{name}")
+                self.bind(namespace, name, f"{label}.{name}")
 
     def _hooks(self) -> None:
         """List the functions of this package that stand in modules and classes of the DSL and of torch."""
@@ -165,13 +143,13 @@ class Inventory:
                 continue
             for name, value in list(vars(module).items()):
                 if self._is_hook(value):
-                    self._bind(vars(module), name, f"{module_name}.{name}")
+                    self.bind(vars(module), name, f"{module_name}.{name}")
                     self._later(value, f"{module_name}.{name}", 0)
                 elif type(value) is type and value.__module__ == module_name:
                     space = _class_dict(value)
                     for attribute, member in list(space.items()):
                         if self._is_hook(member):
-                            self._bind(space, attribute, f"{module_name}.{name}.{attribute}")
+                            self.bind(space, attribute, f"{module_name}.{name}.{attribute}")
                             self._later(member, f"{module_name}.{name}.{attribute}", 0)
 
     def _is_hook(self, value: object) -> bool:
@@ -207,36 +185,36 @@ class Inventory:
         elif isinstance(value, type):
             self._class(value, label, depth)
         elif kind is MethodType:
-            self._range(value, (cpython.HEAD, 32), label)
+            self.list_range(value, (cpython.HEAD, 32), label)
             self._later(value.__func__, label, depth)  # type: ignore[attr-defined]
             self._later(value.__self__, f"the object of {label}", depth)  # type: ignore[attr-defined]
         elif kind is BuiltinFunctionType:
-            self._built_in(value, label)
+            self.list_built_in(value, label)
         elif isinstance(value, _WRAPPERS):
             self._wrapper(value, label, depth)
         elif isinstance(value, _SLOTTED):
-            self._descriptor(value, label)
+            self.list_descriptor(value, label)
         elif kind is tuple or kind is frozenset or isinstance(value, _DATA):
             self._constant(value, label, depth)
         elif isinstance(value, functools._lru_cache_wrapper):
-            self._word(value, value.__wrapped__, label)
+            self.list_pointers(value, value.__wrapped__, label)
             self._later(value.__wrapped__, label, depth)
         elif isinstance(value, ctypes.CDLL):
             self._instance(value, label, depth)
-        elif isinstance(value, (ctypes._SimpleCData, _ForeignFunction)):
-            self._foreign_data(value, label)
+        elif isinstance(value, (ctypes._SimpleCData, ForeignFunction)):
+            self.list_foreign(value, label)
         elif self._is_own(kind.__module__) and not issubclass(kind, dict | list | set):
             self._instance(value, label, depth)
 
     def _module(self, module: ModuleType, name: str) -> None:
-        self._range(module, cpython.MODULE_DICT, f"the module {name}")
+        self.list_range(module, cpython.MODULE_DICT, f"the module {name}")
         self._namespace(vars(module), name)
 
     def _namespace(self, namespace: dict[str, Any], label: str) -> None:
-        self._close(namespace, label, _BUILT_IN_NAMES)
+        self.close_names(namespace, label, _BUILT_IN_NAMES)
         for name, value in list(namespace.items()):
             if isinstance(name, str) and (not name.startswith("__") or name == "__builtins__"):
-                self._bind(namespace, name, f"{label}.{name}")
+                self.bind(namespace, name, f"{label}.{name}")
                 if name == "__builtins__":
                     continue
                 if type(value) is dict:
@@ -244,17 +222,10 @@ class Inventory:
                 elif type(value) is not ModuleType:
                     self._later(value, f"{label}.{name}", 0)
 
-    def _close(self, space: dict[str, Any], label: str, names: frozenset[str]) -> None:
-        """List names that are not in a dictionary and must not appear, because another one provides them."""
-        if names not in self._sets:
-            self._sets[names] = len(self.hiding)
-            self.hiding.append(sorted(names))
-        self.closed.append((id(space), label, self._sets[names]))
-
     def _closed_class(self, kind: type, label: str) -> None:
         """List the names that a class inherits, and those that it looks up before all others."""
         inherited = {name for parent in kind.__mro__[1:] for name in vars(parent)}
-        self._close(_class_dict(kind), label, frozenset({*inherited, "__getattr__"} - vars(kind).keys() - _ADDED))
+        self.close_names(_class_dict(kind), label, frozenset({*inherited, "__getattr__"} - vars(kind).keys() - _ADDED))
 
     def _table(self, table: dict[Any, Any], label: str) -> None:
         """List the entries of a dictionary that a module defines; a cache may get more of them."""
@@ -262,17 +233,17 @@ class Inventory:
             return
         self._seen.add(id(table))
         for key, value in list(table.items()):
-            self._bind(table, key, f"{label}[{str(key)[:40]}]")
+            self.bind(table, key, f"{label}[{str(key)[:40]}]")
             self._later(value, f"{label}[{str(key)[:40]}]", 0)
 
     def _function(self, function: FunctionType, label: str, depth: int) -> None:
-        self._range(function, cpython.FUNCTION, label)
+        self.list_range(function, cpython.FUNCTION, label)
         self._code(function.__code__, label)
         if function.__defaults__:
             self._constant(function.__defaults__, label, depth)
         if function.__kwdefaults__:
             for name, value in function.__kwdefaults__.items():
-                self._bind(function.__kwdefaults__, name, f"{label} (default of {name})")
+                self.bind(function.__kwdefaults__, name, f"{label} (default of {name})")
                 self._later(value, label, depth)
         if function.__closure__:
             self._constant(function.__closure__, label, depth)
@@ -289,18 +260,18 @@ class Inventory:
         except ValueError:  # not bound yet
             return
         if callable(value) or isinstance(value, ModuleType) or self._is_own(type(value).__module__):
-            self._range(cell, (cpython.HEAD, 24), label)
+            self.list_range(cell, (cpython.HEAD, 24), label)
             self._later(value, label, depth)
 
     def _code(self, code: CodeType, label: str) -> None:
         if id(code) in self._seen:
             return
         self._seen.add(id(code))
-        self._range(code, cpython.CODE, label)
-        self.codes.extend((id(code) + cpython.CODE_UNITS, len(code.co_code), self._label(label)))
-        self._range(code.co_names, (cpython.HEAD, cpython.TUPLE_ITEMS + 8 * len(code.co_names)), label)
+        self.list_range(code, cpython.CODE, label)
+        self.codes.extend((id(code) + cpython.CODE_UNITS, len(code.co_code), self.label_index(label)))
+        self.list_range(code.co_names, (cpython.HEAD, cpython.TUPLE_ITEMS + 8 * len(code.co_names)), label)
         self._constant(code.co_consts, label, 0)
-        self._data(code.co_exceptiontable, label)
+        self.list_data(code.co_exceptiontable, label)
 
     def _uses(self, function: FunctionType, depth: int) -> None:
         """List the names that a function looks up in its module, in other modules and in classes."""
@@ -312,7 +283,7 @@ class Inventory:
                 self._used(space, name, depth, modules)
         if self._is_own(function.__globals__.get("__name__")):
             for name in names & sys.modules.keys():  # an import inside the function
-                self._bind(sys.modules, name, f"the module {name}")
+                self.bind(sys.modules, name, f"the module {name}")
                 modules[id(sys.modules[name])] = sys.modules[name]
         pending = list(modules.values())
         while pending:
@@ -326,12 +297,12 @@ class Inventory:
         value = space[name]
         label = _module_label(space, name)
         if type(value) is ModuleType:
-            self._bind(space, name, label)
+            self.bind(space, name, label)
             if not self._is_own(value.__name__):
-                self._range(value, cpython.MODULE_DICT, value.__name__)
+                self.list_range(value, cpython.MODULE_DICT, value.__name__)
                 modules.setdefault(id(value), value)
         elif isinstance(value, FunctionType | BuiltinFunctionType | type | functools._lru_cache_wrapper):
-            self._bind(space, name, label)
+            self.bind(space, name, label)
             self._later(value, label, depth + 1)
 
     def _class(self, kind: type, label: str, depth: int) -> None:
@@ -340,15 +311,15 @@ class Inventory:
         own = self._is_own(kind.__module__)
         whole = own or kind in _BUILT_IN
         for start, end in cpython.TYPE_RANGES:
-            self._range(kind, (start, end), label)
-        self._range(kind.__mro__, (cpython.HEAD, cpython.TUPLE_ITEMS + 8 * len(kind.__mro__)), label)
+            self.list_range(kind, (start, end), label)
+        self.list_range(kind.__mro__, (cpython.HEAD, cpython.TUPLE_ITEMS + 8 * len(kind.__mro__)), label)
         for offset, size in cpython.TYPE_SUITES.items():
             if suite := int.from_bytes(ctypes.string_at(id(kind) + offset, 8), "little"):
-                self.ranges.extend((suite, size, self._label(label)))
+                self.ranges.extend((suite, size, self.label_index(label)))
         for name, value in list(space.items()):
             function = isinstance(value, (FunctionType, property, staticmethod, classmethod, type, *_SLOTTED))
             if function or (own and not name.startswith("__")):
-                self._bind(space, name, f"{label}.{name}")
+                self.bind(space, name, f"{label}.{name}")
                 if whole or not isinstance(value, _SLOTTED):
                     self._later(value, f"{label}.{name}", depth)
         if own:
@@ -366,26 +337,26 @@ class Inventory:
         if type(value).__module__.startswith(f"{self._package}sim."):
             return  # the simulator's objects replace their own attributes while they run
         label = type(value).__qualname__
-        self._range(value, (cpython.HEAD, 16), label)
+        self.list_range(value, (cpython.HEAD, 16), label)
         self._later(type(value), type(value).__qualname__, depth)
         held, fixed = getattr(value, "__dict__", None), type(value).__dict__.get("fixed") is True
         if type(held) is dict:
             functions = {
                 name for base in type(value).__mro__ for name, member in vars(base).items() if callable(member)
             }
-            self._close(held, label, frozenset(functions - held.keys()))
+            self.close_names(held, label, frozenset(functions - held.keys()))
             if type(value).__flags__ & cpython.MANAGED_DICT_FLAG:
-                self._range(value, (cpython.MANAGED_DICT, cpython.MANAGED_DICT + 8), label)
+                self.list_range(value, (cpython.MANAGED_DICT, cpython.MANAGED_DICT + 8), label)
             elif (offset := type(value).__dictoffset__) > 0:
-                self._range(value, (offset, offset + 8), label)
+                self.list_range(value, (offset, offset + 8), label)
             for name, member in list(held.items()):
                 if fixed or self._matters(member):
-                    self._bind(held, name, f"{label}.{name}")
+                    self.bind(held, name, f"{label}.{name}")
                     self._later(member, f"{label}.{name}", depth)
         for name in _slots(type(value)):
             member = getattr(value, name, None)
             if self._matters(member):
-                self._word(value, member, f"{label}.{name}")
+                self.list_pointers(value, member, f"{label}.{name}")
                 self._later(member, f"{label}.{name}", depth)
 
     def _matters(self, member: object) -> bool:
@@ -398,89 +369,19 @@ class Inventory:
         inner = [getattr(value, name, None) for name in ("fget", "fset", "__func__", "func")]
         for function in inner:
             if function is not None:
-                self._word(value, function, label)
+                self.list_pointers(value, function, label)
                 self._later(function, label, depth)
-
-    def _built_in(self, value: object, label: str) -> None:
-        self._range(value, (cpython.HEAD, 24), label)
-        self._range(value, (48, 56), label)  # the entry point that calls use
-        definition = int.from_bytes(ctypes.string_at(id(value) + 16, 8), "little")
-        self.ranges.extend((definition, cpython.METHOD_DEF, self._label(label)))
-
-    def _descriptor(self, value: object, label: str) -> None:
-        """List a descriptor without its qualified name, which it computes when it is asked for it."""
-        self._range(value, (cpython.HEAD, 32), label)
-        if not isinstance(value, MethodWrapperType):
-            self._range(value, (40, type(value).__basicsize__), label)
-        if isinstance(value, MethodDescriptorType):
-            definition = int.from_bytes(ctypes.string_at(id(value) + 40, 8), "little")
-            self.ranges.extend((definition, cpython.METHOD_DEF, self._label(label)))
-
-    def _foreign_data(self, value: object, label: str) -> None:
-        """List a handle, or a function of a shared library: ``b_ptr`` points to the handle or the address to call.
-
-        The last two fields of such a function are what is called with its result (``errcheck``) and its parameters.
-        """
-        self._range(value, (cpython.HEAD, 24), label)
-        pointer = int.from_bytes(ctypes.string_at(id(value) + 16, 8), "little")
-        size = ctypes.sizeof(value) if isinstance(value, ctypes._SimpleCData) else 8
-        self.ranges.extend((pointer, size, self._label(label)))
-        if isinstance(value, _ForeignFunction):
-            end = _ForeignFunction.__basicsize__
-            self._range(value, (end - 16, end), label)
 
     def _constant(self, value: object, label: str, depth: int) -> None:
         if type(value) is tuple:
-            self._range(value, (cpython.HEAD, cpython.TUPLE_ITEMS + 8 * len(value)), label)
+            self.list_range(value, (cpython.HEAD, cpython.TUPLE_ITEMS + 8 * len(value)), label)
             for item in value:
                 if type(item) is CodeType:
                     self._code(item, label)
                 else:
                     self._later(item, label, depth)
         elif isinstance(value, _DATA):
-            self._data(value, label)
-
-    def _data(self, value: object, label: str) -> None:
-        if type(value) is str:
-            head = _STRING_HEAD[value.isascii()]
-            self._range(value, (head, head + len(value)), label)  # of wide characters, the first part
-        elif type(value) is bytes:
-            self._range(value, (32, 33 + len(value)), label)
-        elif type(value) in (int, float, complex):
-            self._range(value, (16, value.__sizeof__()), label)
-
-    def _word(self, holder: object, held: object, label: str) -> None:
-        """List the words of an object that point to another one."""
-        size = max(type(holder).__basicsize__, 16)
-        words = array("Q", ctypes.string_at(id(holder), size - size % 8))
-        for index, word in enumerate(words):
-            if word == id(held) and index:
-                self.ranges.extend((id(holder) + 8 * index, 8, self._label(label)))
-
-    def _range(self, value: object, where: tuple[int, int], label: str) -> None:
-        self.ranges.extend((id(value) + where[0], where[1] - where[0], self._label(label)))
-
-    def _bind(self, space: dict[Any, Any], key: Any, label: str) -> None:
-        value = space[key]
-        if (id(space), id(key)) in self._bound:
-            return
-        self._bound.add((id(space), id(key)))
-        if id(space) not in self._keys:
-            self._keys[id(space)] = {own: id(own) for own in space}
-        self.names.extend((id(space), self._keys[id(space)][key], id(value), self._label(label)))
-
-    def _label(self, label: str) -> int:
-        if not self.labels or self.labels[-1] != label:
-            self.labels.append(label)
-        return len(self.labels) - 1
-
-
-def _class_dict(kind: type) -> dict[str, Any]:
-    """Return the dictionary behind a class's ``__dict__``, which is a read-only view of it."""
-    view = vars(kind)
-    assert isinstance(view, MappingProxyType)
-    (space,) = gc.get_referents(view)
-    return space  # type: ignore[no-any-return]
+            self.list_data(value, label)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -499,3 +400,11 @@ def _slots(kind: type) -> Iterable[str]:
 def _module_label(space: dict[str, Any], name: str) -> str:
     module = str(space.get("__name__", ""))
     return f"{module}.{name}" if module and module != "__main__" else PurePath(name).name
+
+
+def _class_dict(kind: type) -> dict[str, Any]:
+    """Return the dictionary behind a class's ``__dict__``, which is a read-only view of it."""
+    view = vars(kind)
+    assert isinstance(view, MappingProxyType)
+    (space,) = gc.get_referents(view)
+    return space  # type: ignore[no-any-return]

@@ -62,8 +62,9 @@ class Stopwatch:
     ) -> Timing:
         """Return the times of a kernel on one problem, and whether its answers were right.
 
-        On a device of this machine the kernel is timed in a second process, too, with fewer rounds. A second request
-        for the same problem measures again.
+        On a device of this machine the kernel is timed in a second process, too, with fewer rounds, where its launches
+        are counted; on a remote they are counted in the only process. A second request for the same problem measures
+        again.
 
         Args:
             device: The device.
@@ -85,7 +86,7 @@ class Stopwatch:
             batch = list(dict.fromkeys((problem, *new)))
             self._requested |= {(kernel, member) for member in batch}
             cases = [job_case(member) for member in batch]
-            results = measure_each(device, kernel, cases, folder=self._folder, **settings)
+            results = measure_each(device, kernel, cases, folder=self._folder, counted=0, **settings)
             settings["rounds"] = fewer_rounds(self._rounds)
             again = measure_each(device, kernel, cases, folder=self._folder, **settings)
             for member, (result, verdict), second in zip(batch, results, again, strict=True):
@@ -101,12 +102,16 @@ def checked(timing: Timing, problem: Problem, *, device: Device, file: Path) -> 
             processes do not agree.
     """
     from pytest_nvfp4.bench.judge import agreement_findings, timing_findings
+    from pytest_nvfp4.bench.launches import launch_findings
 
     result, measurement = timing.result, _measured(timing.result, timing.verdict, problem, device=device, file=file)
     findings = timing_findings(measurement, problem, result.device)
     if timing.second is not None:
         second = _measured(*timing.second, problem, device=device, file=file)
         findings += agreement_findings(measurement, second, problem)
+        findings += launch_findings(measurement, second, problem)
+    else:
+        findings += launch_findings(measurement, measurement, problem)
     if wrong := [str(finding) for finding in findings if finding.severity == "error"]:
         raise CheckFailure("the times cannot be true:\n" + "\n".join(f"  {line}" for line in wrong), file=str(file))
     assert result.device is not None

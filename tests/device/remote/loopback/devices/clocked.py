@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from pytest_nvfp4.device import rotation
+from pytest_nvfp4.device.device_work import CountedLaunches
 from pytest_nvfp4.device.job import Job, JobCase
 from pytest_nvfp4.device.result import Blob, DeviceInfo, GroupOutput, Measurement, Result
 from pytest_nvfp4.numerics.judge import Reference
@@ -53,11 +54,12 @@ def run(job: Job, folder: Path) -> Result:
             for index, case in enumerate(job.cases)
             for output in _outputs(index, case, wrong=wrong, key=job.row_key)
         ),
-        measurements=tuple(_times(index, takes, job.timing.rounds, draw) for index in range(len(job.cases))),
+        measurements=tuple(_times(index, takes, job, draw) for index in range(len(job.cases))),
     )
 
 
-def _times(case: int, takes: float, rounds: int, draw: random.Random) -> Measurement:
+def _times(case: int, takes: float, job: Job, draw: random.Random) -> Measurement:
+    rounds = job.timing.rounds
     return Measurement(
         case=case,
         device_us=tuple(takes * (1 + _NOISE * draw.uniform(-1, 1)) for _ in range(rounds)),
@@ -68,6 +70,7 @@ def _times(case: int, takes: float, rounds: int, draw: random.Random) -> Measure
         method="a clock that is made up",
         l2="cold",
         sets=3,
+        launches=CountedLaunches(unavailable="a clock that is made up") if job.timing.counted else None,
     )
 
 
