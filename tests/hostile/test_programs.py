@@ -64,7 +64,8 @@ def test_a_hostile_program_is_repelled(program: Program, bait: Bait, tmp_path: P
     assert left == ([], []), "it left something behind"
     allowed = {*program.expected} | ({"passed", "cheated"} if "contained" in program.expected else set())
     assert ran.status in allowed, ran.said + ran.output
-    assert re.search(program.says, ran.said), ran.said
+    said = ran.said.replace(program.path.name, "")  # the name of a program is no reason
+    assert re.search(program.says, said), ran.said
 
 
 @pytest.mark.parametrize("program", cases("honest"))

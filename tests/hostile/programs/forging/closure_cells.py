@@ -1,7 +1,7 @@
 """Changes what closures of the harness contain: a trap calls the kernel's function in place of its own.
 
-expected: cheated
-says: closure|cell
+expected: cheated or error or crashed
+says: replaced|failed|ended
 backend: host
 """
 
