@@ -1,7 +1,7 @@
 """Reaches the frames from code that is compiled under the name of a file of the harness.
 
 expected: failed or cheated
-says: written|frames
+says: written|frames|makes code
 """
 
 import sys
