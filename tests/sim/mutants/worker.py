@@ -68,7 +68,7 @@ class Bench:
         from pytest_nvfp4.toolchain.worker import contract
         from pytest_nvfp4.toolchain.worker.loading import load
 
-        self._stack = contextlib.ExitStack()  # not closed: the redirection lasts to the end of the process
+        self._stack = contextlib.ExitStack()
         self.session = self._stack.enter_context(simulate(arch=arch))
         self.simulation = Simulation(self.session, folder=folder)
         self.session.processes = 1
@@ -80,6 +80,10 @@ class Bench:
         self.slot = CallBuffers(torch, self.inputs)
         self.memory = HostMemory()
         self.references = [Reference.of(group.exact()) for group in self.inputs.groups]
+
+    def close(self) -> None:
+        """Restore torch and the DSL."""
+        self._stack.close()
 
     def run(self, schedule: str) -> dict[str, Any]:
         """What a run of the kernel, as ``programs.change`` makes it, finds and computes."""
@@ -175,7 +179,7 @@ def main() -> None:
     names = frozenset(chosen) - {"--everything"}
     mutants = [mutant for mutant in subject.mutants if not names or mutant.name in names]
     with contextlib.ExitStack() as stack:
-        stack.callback(bench.simulation.close)
+        stack.callback(bench.close)
         bench.mutants(subject, mutants, everything=everything)
         gc.collect()
 
