@@ -94,7 +94,8 @@ CHEATS = {
     "looks at the job's folder": ("import os\nos.listdir('..')\n", "none of its files"),
     "replaces outputs": ("import pathlib\npathlib.Path('../0-0.bin').write_bytes(b'')\n", "changes"),
     "edits the package": (
-        "import os, sys\nos.utime(sys.modules['pytest' + '_nvfp4.numerics.oracle'].__file__)\n",
+        "import contextlib, os, sys\nFILE = sys.modules['pytest' + '_nvfp4.numerics.oracle'].__file__\n"
+        "with contextlib.suppress(OSError):\n    os.utime(FILE)\n",
         "oracle.py, which is none of its files",
     ),
     "encodes what is sent": (

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.remote.cache import RemoteResultCache
+from pytest_nvfp4.toolchain.sealed_files import SealedFiles
 
 from ..fakes import source
 
@@ -39,4 +40,4 @@ def independent_jobs(text: str) -> list[Job]:
 
 def result_cache(folder: Path) -> RemoteResultCache:
     """Return the cache of results of the device ``exact``."""
-    return RemoteResultCache(folder, remote="modal B200 backend exact:run")
+    return RemoteResultCache(SealedFiles(folder), remote="modal B200 backend exact:run")
