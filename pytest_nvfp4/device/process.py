@@ -60,6 +60,9 @@ def run_in_worker(
     compiled = filter(None, (environ or {}).get(COMPILED_VARIABLE, "").split(os.pathsep))
     import_path = os.pathsep.join(entry for entry in sys.path if entry and Path(entry).exists())
     write_missing(Path(sys.executable))
+    names = source_names(job, folder, base) if base is not None else {}
+    # Messages quote the lines that the line table of a reused module names: those of the user's own files.
+    own = [file for file in names.values() if Path(file).is_file()]
     outcome = isolation.run(
         worker(_WORKER, path, folder, backend, preload=_PRELOAD if backend != "cuda" else ()),
         cwd=scratch,
@@ -67,7 +70,7 @@ def run_in_worker(
         environ={**variables, **(environ or {}), "PYTHONPATH": import_path},
         wall=Wall(
             folder=str(scratch),
-            readable=(*compiled, *(job.kernel.readable if job.kernel is not None else ())),
+            readable=(*compiled, *own, *(job.kernel.readable if job.kernel is not None else ())),
             writable=(str(folder),),
             gpu=backend == "cuda",
             network=job.kernel is not None and job.kernel.network,
@@ -75,5 +78,4 @@ def run_in_worker(
             file_bytes=_FILE_BYTES,
         ),
     )
-    names = source_names(job, folder, base) if base is not None else {}
     return assemble(job, outcome, source_names=names, kept=backend != "sim")

@@ -17,9 +17,8 @@ pytest.importorskip("torch")
 def test_a_swap_is_reported(tmp_path: Path, swap: str) -> None:
     status, said = verdict(tmp_path, HONEST + swapping(swap))
     assert status == "cheated", said
-    if "requests the frames" not in said:  # by which it found what to replace
-        assert "the kernel replaced" in said, said
-        assert SWAPS[swap][1] in said, said
+    assert "the kernel replaced" in said, said
+    assert SWAPS[swap][1] in said, said
 
 
 def test_swaps_are_reported_together(tmp_path: Path) -> None:

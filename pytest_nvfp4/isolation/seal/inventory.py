@@ -163,7 +163,10 @@ class Inventory(MemoryLists):
         return issubclass(type(value), type) and self._is_own(value.__module__)
 
     def _is_own(self, module: object) -> bool:
-        return isinstance(module, str) and (module.startswith(self._package) or module == self._package[:-1])
+        """Return whether a module is the package's; the worker itself runs as ``__main__``."""
+        return isinstance(module, str) and (
+            module.startswith(self._package) or module in (self._package[:-1], "__main__")
+        )
 
     # ---- following ---------------------------------------------------------------------------------------------
 
