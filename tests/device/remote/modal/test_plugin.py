@@ -75,8 +75,9 @@ def test_the_shipped_kernel_is_verified_there_and_a_rerun_pays_for_nothing(shipp
     assert re.search(r"^2 done; \d+ s, about \$", first, re.MULTILINE), "one job a kernel"
     assert re.search(r"^results of: simulated NVIDIA B200, sm_100$", first, re.MULTILINE), "and not of a B200"
     assert re.search(r"^ta-\d+, image im-loopback", first, re.MULTILINE)
-    named = [one.get("value") for one in ET.parse(shipped.folder / "report.xml").iter("property")]
-    assert named == ["simulated NVIDIA B200, sm_100"] * 2
+    named = [(one.get("name"), one.get("value")) for one in ET.parse(shipped.folder / "report.xml").iter("property")]
+    device, written = ("nvfp4_device", "simulated NVIDIA B200, sm_100"), ("nvfp4_written_by", "C by 1 kernel")
+    assert sorted(named) == [device, device, written], "the wrong kernel has no writer: its C was not accepted"
     assert server.count("FunctionMap") == 2
     assert server.count("AppClientDisconnect") == 1
     again = shipped.run("sm100.py", "wrong.py", "--lf", "-k", "verify", *SHIPPED)
