@@ -44,6 +44,7 @@ class Executed:
         kind: What it is.
         what: Its name in the user's terms: ``cuMemcpyHtoD``, ``torch's copy_``, the symbol of a kernel.
         reads: Device memory that it read. Empty for a launch, which reads what its code reads.
+        selects: How many of the last of them select places or counts (``torch_effects.Effects``).
         writes: Device memory that it wrote; for an allocation or a free, the block. Empty for a launch.
         from_host: Bytes that came from the kernel's process: of tensors in host memory, scalars that depend on nothing
             else, patterns, parameters of a launch.
@@ -53,18 +54,22 @@ class Executed:
         launch: The launch, for ``Kind.LAUNCH``.
         operator: ``aten::mm``, for ``Kind.OPERATOR``. The overload of one with a reduction follows a
             point: ``aten::scatter.reduce``.
+        converts: Whether an operator's result has values of another format than its operands, other than a wider or
+            narrower integer.
         message: The request itself, as received; ``server.Server.execute`` executes it again.
     """
 
     kind: Kind
     what: str
     reads: tuple[Extent, ...] = ()
+    selects: int = 0
     writes: tuple[Extent, ...] = ()
     from_host: Sequence[bytes | memoryview] = ()
     to_host: int = 0
     line: UserLine | None = None
     launch: Launch | None = None
     operator: str = ""
+    converts: bool = False
     message: Message | None = None
 
 

@@ -7,34 +7,27 @@ the answer, which the kernel's process raises again at the line that made the re
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
-
-import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from pytest_nvfp4.driver.device_model import DeviceModel
 from pytest_nvfp4.driver.launch_queue import LaunchQueue
 from pytest_nvfp4.driver.launches import HostSideError, Launch
 from pytest_nvfp4.driver.memory import DeviceMemory
 from pytest_nvfp4.driver.streams import Caller, Extent, Streams
-from pytest_nvfp4.machine import operators
-from pytest_nvfp4.machine.blocks import Block, Blocks
+from pytest_nvfp4.machine.blocks import Blocks
 from pytest_nvfp4.machine.fields import HANDLE, Fields
 from pytest_nvfp4.machine.modules import Modules
 from pytest_nvfp4.machine.requests import Executed, Kind, NoObserver, Observer
-from pytest_nvfp4.machine.torch_effects import effects, extent, report, reveals
-from pytest_nvfp4.machine.values import Decoder, device_fields, host_bytes
-from pytest_nvfp4.machine.wire import Blob, Message, WireError
+from pytest_nvfp4.machine.torch_effects import extent
+from pytest_nvfp4.machine.torch_requests import TorchRequests
+from pytest_nvfp4.machine.values import Decoder, host_bytes
+from pytest_nvfp4.machine.wire import Answer, Blob, Message, WireError
 
 _MOST_GRAPHS: Final = 4096
 _MOST_CAPTURED: Final = 1 << 20
 _MOST_STREAMS: Final = 1 << 16
 _MOST_SIZE: Final = 1 << 46
-_NUMBER_BYTES: Final = 8
-"""Bytes that count as returned to the kernel's process with a number or a shape that depends on data."""
-
-Answer = tuple[dict[str, Any], list[Blob]]
 
 
 class Server:
@@ -49,7 +42,7 @@ class Server:
 
     Attributes:
         observer: Gets each executed request.
-        largest: Largest number of bytes of a tensor that operators may read or write.
+        operators: Executes operators of torch.
         stream: torch's current stream of the caller of the kernel, outside requests.
         blocks: The device memory.
         streams: The order of work.
@@ -65,10 +58,10 @@ class Server:
         most: int = _MOST_SIZE,
     ) -> None:
         self.observer: Observer = NoObserver()
-        self.largest = operators.UNLIMITED
         self.stream = 0
         self.blocks = Blocks(memory, most=most)
         self.streams = streams
+        self.operators = TorchRequests(self.blocks, streams, self._observed)
         self._on_launch = on_launch
         self._queue = LaunchQueue(self._launched, streams)
         self._modules = Modules(model)
@@ -77,7 +70,7 @@ class Server:
         self._handles: set[int] = set()
         self._message: Message | None = None
         self._table: dict[str, Callable[[Fields], Answer]] = {
-            "operator": self._operator,
+            "operator": self.operators.execute,
             "read": self._read,
             "allocate": self._allocate,
             "free": self._free,
@@ -118,136 +111,17 @@ class Server:
             self._message = None
             self.idle()
 
-    # ---- operators of torch --------------------------------------------------------------------------------------
-
-    def _operator(self, fields: Fields) -> Answer:
-        func = operators.operator(fields.text("name"), fields.text("overload"))
-        decoder = Decoder(fields.message.blobs, self.blocks.tensor)
-        args, kwargs = decoder.decode(fields.array("args")), fields.table("kwargs")
-        kwargs = {name: decoder.decode(value) for name, value in kwargs.items()}
-        args = _as_tuples(func, args)
-        if not decoder.on_device and not any(map(operators.is_cuda, tree_leaves((args, kwargs)))):
-            raise WireError(f"{func} concerns no device memory")
-        state = fields.message.fields.get("generator")
-        generator = None if state is None else decoder.decode({"generator": state})
-        places: list[Block] = []
-
-        def place(tensor: torch.Tensor, initialised: bool) -> torch.Tensor:
-            size = _bytes(tensor)
-            if not size:
-                return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
-            block = self.blocks.allocate(size)
-            places.append(block)
-            self.streams.allocated(block.address, size, pooled=True)
-            if initialised:
-                ctypes.memmove(block.address, tensor.untyped_storage().data_ptr(), size)
-            return self.blocks.tensor(
-                block.address,
-                str(tensor.dtype).removeprefix("torch."),
-                list(tensor.size()),
-                list(tensor.stride()),
-                int(tensor.storage_offset()),
-            )
-
-        try:
-            ran = operators.run(
-                func,
-                args,
-                kwargs,
-                on_device=decoder.on_device,
-                place=place,
-                generator=generator,
-                most=self.largest,
-            )
-        except Exception:
-            self._failed(func, args, kwargs, decoder, fields.message.blobs)
-            raise
-        if ran.effects is not None:
-            report(self.streams, func, ran.effects)
-        arguments = {id(tensor): at for at, tensor in enumerate(decoder.tensors)}
-        new = {block.address: block.size for block in places}
-        blobs: list[Blob] = []
-
-        def encoded(value: Any) -> Any:
-            if isinstance(value, list | tuple):
-                return [encoded(each) for each in value]
-            if not isinstance(value, torch.Tensor):
-                return _number(value)
-            if id(value) in arguments:
-                return {"argument": arguments[id(value)]}
-            if not ran.on_device:
-                shape, data = host_bytes(value)
-                blobs.append(data)
-                return {"host": [*shape, len(blobs) - 1]}
-            description = device_fields(value)
-            if value.untyped_storage().nbytes() and (size := new.get(description[0])) is not None:
-                return {"new": [*description, size]}
-            if self.blocks.at(description[0]) is None:  # without elements
-                description[0], description[4] = 0, 0
-            return {"tensor": description}
-
-        result = encoded(ran.result)
-        to_host = sum(len(blob) for blob in blobs)
-        if decoder.on_device and reveals(func, args, kwargs, ran.result, on_device=decoder.on_device):
-            to_host += _NUMBER_BYTES
-        written = _written_hosts(func, args, kwargs, decoder)
-        changed = []
-        for at, tensor in written:
-            changed.append([at, len(blobs)])
-            blobs.append(host_bytes(tensor)[1])
-            to_host += tensor.nbytes
-        after = None
-        if generator is not None or decoder.generators:
-            after = len(blobs)
-            blobs.append(host_bytes(decoder.generators[-1].get_state())[1])
-            # How many numbers are drawn may depend on data, as in ``poisson``.
-            to_host += _NUMBER_BYTES if decoder.on_device else 0
-        if ran.effects is not None or places or to_host:
-            done = ran.effects
-            reads = done.reads if done is not None else self._operands(decoder) if to_host else ()
-            self._observe(
-                Kind.OPERATOR,
-                f"torch's {func._schema.name.removeprefix('aten::')}",
-                reads=reads,
-                writes=done.writes if done is not None else (),
-                from_host=[blob for blob in fields.message.blobs if len(blob)],
-                to_host=to_host,
-                operator=_effect(func),
-            )
-        return {"result": result, "changed": changed, "generator": after}, blobs
-
-    def _failed(
-        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], decoder: Decoder, blobs: Sequence[Blob]
-    ) -> None:
-        """Observe an operator that raised an error: it may have written, and its error may tell what it read."""
-        done = effects(func, args, kwargs, on_device=decoder.on_device, fresh=())
-        if decoder.on_device:
-            self._observe(
-                Kind.OPERATOR,
-                f"torch's {func._schema.name.removeprefix('aten::')}",
-                reads=self._operands(decoder),
-                writes=done.writes if done is not None else (),
-                from_host=[blob for blob in blobs if len(blob)],
-                to_host=_NUMBER_BYTES,
-                operator=_effect(func),
-            )
-
-    @staticmethod
-    def _operands(decoder: Decoder) -> tuple[Extent, ...]:
-        """Return the extents of the device tensors among an operator's arguments."""
-        return tuple(extent(tensor) for tensor in decoder.tensors if id(tensor) in decoder.on_device and tensor.numel())
+    # ---- memory --------------------------------------------------------------------------------------------------
 
     def _read(self, fields: Fields) -> Answer:
         tensor = Decoder((), self.blocks.tensor).decode({"tensor": fields.array("tensor")})
-        if tensor.nbytes > self.largest:
-            raise MemoryError(f"a read of {tensor.nbytes} bytes; the limit is {self.largest}")
+        if tensor.nbytes > self.operators.largest:
+            raise MemoryError(f"a read of {tensor.nbytes} bytes; the limit is {self.operators.largest}")
         reads = (extent(tensor),) if tensor.numel() else ()
         self.streams.work("a read by the host", reads=reads, waits=True)
         shape, data = host_bytes(tensor)
         self._observe(Kind.READ, "a read by the host", reads=reads, to_host=len(data))
         return {"host": shape}, [data]
-
-    # ---- memory --------------------------------------------------------------------------------------------------
 
     def _allocate(self, fields: Fields) -> Answer:
         size, stream = fields.integer("size", _MOST_SIZE), fields.optional("stream")
@@ -412,69 +286,21 @@ class Server:
         from_host: Sequence[Any] = (),
         to_host: int = 0,
         launch: Launch | None = None,
-        operator: str = "",
     ) -> None:
-        caller = self.streams.caller
-        self.observer.executed(
+        line = self.streams.caller.line if self.streams.caller is not None else None
+        self._observed(
             Executed(
                 kind,
                 what,
-                tuple(reads),
-                tuple(writes),
-                from_host,
-                to_host,
-                caller.line if caller is not None else None,
-                launch,
-                operator,
-                self._message,
+                reads=tuple(reads),
+                writes=tuple(writes),
+                from_host=from_host,
+                to_host=to_host,
+                line=line,
+                launch=launch,
+                message=self._message,
             )
         )
 
-
-def _bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of the storage of a new tensor, which a tensor on the meta device only computes."""
-    return int(tensor.untyped_storage().nbytes())
-
-
-def _number(value: Any) -> Any:
-    """Return a scalar result as JSON."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if value - value == 0.0 else {"float": value.hex()}
-    if isinstance(value, complex):
-        return {"complex": [value.real.hex(), value.imag.hex()]}
-    raise HostSideError(f"a result of type {type(value).__name__} has no stand-in without a GPU")
-
-
-def _written_hosts(
-    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], decoder: Decoder
-) -> list[tuple[int, torch.Tensor]]:
-    """Return the CPU tensors that an operator has written, with their numbers."""
-    numbers = {id(tensor): at for at, tensor in enumerate(decoder.hosts)}
-    found: list[tuple[int, torch.Tensor]] = []
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        value = args[position] if position < len(args) else kwargs.get(argument.name)
-
-        def add(tensor: torch.Tensor) -> torch.Tensor:
-            if id(tensor) in numbers:
-                found.append((numbers[id(tensor)], tensor))
-            return tensor
-
-        tree_map_only(torch.Tensor, add, value)
-    return found
-
-
-def _effect(func: Any) -> str:
-    """Return the name of an operator for ``Executed.operator``."""
-    overload = func._overloadname.removesuffix("_out")
-    return f"{func._schema.name}.{overload}" if "reduce" in overload else str(func._schema.name)
-
-
-def _as_tuples(func: Any, args: Any) -> tuple[Any, ...]:
-    """Return the arguments of an operator; there may be fewer, not more, than it has."""
-    if len(args) > len(func._schema.arguments):
-        raise WireError(f"{func._schema.name} has {len(func._schema.arguments)} arguments, and {len(args)} came")
-    return tuple(args)
+    def _observed(self, request: Executed) -> None:
+        self.observer.executed(request)

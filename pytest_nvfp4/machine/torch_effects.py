@@ -14,14 +14,26 @@ _COPY: Final = "aten::copy_"
 _MOVE: Final = "aten::_to_copy"
 _INDEXED: Final = frozenset({"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"})
 _MASKS: Final = frozenset({torch.bool, torch.uint8})
+_SELECTING: Final = frozenset({"index", "indices", "mask", "condition", "repeats"})
+"""Names of arguments that select places or counts; of a shift, it is the last one."""
 
 
 class Effects(NamedTuple):
-    """The device memory that an operator reads and writes, and whether the host waits for its stream."""
+    """What an operator does on the device.
+
+    Attributes:
+        reads: Device memory that it reads.
+        writes: Device memory that it writes.
+        waits: Whether the host waits for its stream.
+        selects: How many of the last of ``reads`` select places or counts: indices, masks, repeats, shifts.
+        converts: Whether what it writes has another format than the other operands, beside the width of integers.
+    """
 
     reads: tuple[Extent, ...]
     writes: tuple[Extent, ...]
     waits: bool
+    selects: int = 0
+    converts: bool = False
 
 
 def extent(tensor: torch.Tensor) -> Extent:
@@ -46,21 +58,26 @@ def effects(
         on_device: Identities of those.
         fresh: Those of its results that are new and initialised.
     """
-    reads: list[Extent] = []
-    writes = [extent(tensor) for tensor in fresh]
+    reads: list[torch.Tensor] = []
+    selecting: list[torch.Tensor] = []
+    writes = list(fresh)
     schema = func._schema
     for position, argument in enumerate(schema.arguments):
         value = args[position] if position < len(args) else kwargs.get(argument.name)
         written = argument.alias_info is not None and argument.alias_info.is_write
-        (writes if written else reads).extend(extent(leaf) for leaf in tree_leaves(value) if id(leaf) in on_device)
-    if not reads and not writes:
+        selects = argument.name in _SELECTING or ("shift" in schema.name and position == 1)
+        into = writes if written else selecting if selects else reads
+        into.extend(leaf for leaf in tree_leaves(value) if id(leaf) in on_device)
+    if not reads and not selecting and not writes:
         return None  # an operator on host tensors only
     waits = _waits(func, args, kwargs, on_device)
     if schema.name == _MOVE and not fresh:  # to the host
         waits = not kwargs.get("non_blocking")
     elif not writes and not waits:
         return None
-    return Effects(tuple(reads), tuple(writes), waits)
+    converts = any(_converts(source.dtype, target.dtype) for source in reads for target in writes)
+    all_reads = tuple(map(extent, [*reads, *selecting]))
+    return Effects(all_reads, tuple(map(extent, writes)), waits, len(selecting), converts)
 
 
 def report(streams: Streams, func: Any, done: Effects) -> None:
@@ -79,6 +96,14 @@ def reveals(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any,
         return False
     indices = [leaf for leaf in tree_leaves(args[1] if len(args) > 1 else kwargs) if isinstance(leaf, torch.Tensor)]
     return any(index.dtype in _MASKS and id(index) in on_device for index in indices)
+
+
+def _converts(source: torch.dtype, target: torch.dtype) -> bool:
+    """Return whether a cast changes more than the width of an integer, whose bits it moves."""
+    if source == target:
+        return False
+    fractional = (source.is_floating_point or source.is_complex), (target.is_floating_point or target.is_complex)
+    return any(fractional) or target == torch.bool
 
 
 def _waits(func: Any, args: Sequence[Any], kwargs: dict[str, Any], on_device: Collection[int]) -> bool:

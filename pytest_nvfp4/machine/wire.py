@@ -27,6 +27,8 @@ _HEADER: Final = Bounds(size=MOST_HEADER, depth=24)
 _PIECE: Final = 1 << 20
 
 Blob = bytes | bytearray | memoryview
+Answer = tuple[dict[str, Any], list[Blob]]
+"""The fields and blobs of an answer."""
 
 
 class WireError(Exception):

@@ -175,12 +175,12 @@ class KernelProcess:
     def limited_to(self, most: int) -> Iterator[None]:
         """See ``far_end.CallableKernel``."""
         server, session = self._server, self._session
-        before = server.largest, session.memory.most
-        server.largest = session.memory.most = most
+        before = server.operators.largest, session.memory.most
+        server.operators.largest = session.memory.most = most
         try:
             yield
         finally:
-            server.largest, session.memory.most = before
+            server.operators.largest, session.memory.most = before
 
     def _returned(self, answer: Message, given: list[Any]) -> list[Returned]:
         """Return what the kernel returned; its own tensors must be device memory, which stays as long as the job."""

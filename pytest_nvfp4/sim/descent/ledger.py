@@ -18,8 +18,8 @@ import numpy as np
 
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.machine.requests import Executed, Kind
-from pytest_nvfp4.sim.descent.effects import Effect, effect, is_copy, updates
-from pytest_nvfp4.sim.descent.origins import NOTHING, Held, HostRead, HostWrite, Origins, Writer, union
+from pytest_nvfp4.sim.descent.effects import Operand, effect, is_copy, result, updates
+from pytest_nvfp4.sim.descent.origins import ANY_SIZE, NOTHING, Held, HostRead, HostWrite, Origins, Writer, union
 from pytest_nvfp4.sim.descent.ranges import Ranges, span
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.coverage import FIRST_REQUEST, NOBODY
@@ -82,7 +82,7 @@ class Ledger:
         self._ranges.change(lambda held: replace(held, origins=replace(held.origins, launches=frozenset())))
         for extent in given:
             low, high, _ = span(extent)
-            self._ranges.set(low, high, Held(Origins(inputs=True)))
+            self._ranges.set(low, high, Held(Origins(inputs=True, unit=extent.size)))
         for region in outputs:
             self._ranges.clear(region.start, region.end)
 
@@ -117,21 +117,24 @@ class Ledger:
     def _wrote(self, request: Executed) -> None:
         if not request.writes:
             return
-        operands = [union(held.origins for held in self._held([extent])) for extent in request.reads]
+        values = len(request.reads) - request.selects
+        operands = [self._operand(extent, selects=at >= values) for at, extent in enumerate(request.reads)]
         if request.kind is Kind.OPERATOR and updates(request.operator):
-            operands += [union(held.origins for held in self._held([extent])) for extent in request.writes]
+            operands += [self._operand(extent) for extent in request.writes]
         on_device = request.kind in (Kind.OPERATOR, Kind.FILL) and not (
             is_copy(request.operator) and not request.reads and request.from_host
         )
         on_device |= request.kind is Kind.COPY and bool(request.reads)
         writer = Writer("operator" if on_device else "copy", request.what, request.line)
-        origins = union([*operands, self._sent(request)])
         if request.kind is Kind.OPERATOR:
-            done = effect(request.operator, operands, accumulates=_accumulates(request))
-            if done is Effect.COMPUTES:
-                origins |= Origins(computed=frozenset({writer}))
-            elif done is Effect.COMBINES:
-                origins |= Origins(combined=True)
+            done = effect(request.operator, operands, converts=request.converts, accumulates=_accumulates(request))
+            size = min(extent.size for extent in request.writes)
+            origins = result(request.operator, operands, done, size=size, writer=writer)
+        else:
+            origins = union(operand.origins for operand in operands)
+            if origins.inputs:
+                origins = replace(origins, unit=min(origins.unit, _aligned(request)))
+        origins |= self._sent(request)
         held = Held(origins, frozenset({writer}))
         number = FIRST_REQUEST - len(self._requested)
         self._requested.append(Written(writer, origins, None))
@@ -154,10 +157,14 @@ class Ledger:
         writer = Writer("launch", request.what, request.line, number)
         sources = [held.origins for held in self._held(read)]
         origins = union([*sources, self._sent(request), Origins(launches=frozenset({number}))])
+        origins = replace(origins, unit=ANY_SIZE)
         held = Held(origins, frozenset({writer}))
         for region in touched.writes:
             self._ranges.mix(region.start, region.end, held)
         self._launched.append(_Launched(writer, origins, tuple(region.launch_base for region in self._outputs)))
+
+    def _operand(self, extent: Extent, *, selects: bool = False) -> Operand:
+        return Operand(union(held.origins for held in self._held([extent])), extent.size, selects)
 
     def _held(self, extents: Sequence[Extent]) -> list[Held]:
         return [held for extent in extents for held in self._ranges.over(*span(extent)[:2])]
@@ -206,6 +213,14 @@ def _accumulates(request: Executed) -> bool:
     args, kwargs = request.message.fields.get("args"), request.message.fields.get("kwargs")
     given = isinstance(args, list) and len(args) > 3 and args[3] is not False
     return given or (isinstance(kwargs, dict) and kwargs.get("accumulate", False) is not False)
+
+
+def _aligned(request: Executed) -> int:
+    """Return the largest size of the elements that a copy of bytes, which knows no elements, leaves whole."""
+    ends = 0
+    for extent in (*request.reads, *request.writes):
+        ends |= extent.address | extent.size
+    return ends & -ends
 
 
 def _own(region: Region, extent: Extent, number: int) -> None:

@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeVar
 from pytest_nvfp4.driver.user_line import UserLine
 
 _T = TypeVar("_T")
+ANY_SIZE = 1 << 62
+"""Unit of what no operator of torch can have packed: constants, and what kernels wrote."""
 _MOST = 16
 """Requests of one kind that a summary names. Whether there is any, which decides, is not limited."""
 
@@ -55,13 +57,16 @@ class Origins:
 
     Attributes:
         inputs: Whether they descend from inputs.
-        combined: Whether operators of torch made them as a function of few inputs (``effects.Effect.COMBINES``).
+        unit: Largest size of an element, in bytes, that surely holds no more than one element of an input; 0 if
+            there is none.
+        combined: Whether operators of torch made them as a function of two elements (``effects.Effect.COMBINES``).
         computed: The operators of torch that computed something from inputs.
         host: What the host sent after it had read bytes that descend from inputs.
         launches: Numbers of the launches that they passed through.
     """
 
     inputs: bool = False
+    unit: int = ANY_SIZE
     combined: bool = False
     computed: frozenset[Writer] = frozenset()
     host: frozenset[HostWrite] = frozenset()
@@ -75,6 +80,7 @@ class Origins:
             return other
         return Origins(
             inputs=self.inputs or other.inputs,
+            unit=min(self.unit, other.unit),
             combined=self.combined or other.combined,
             computed=_bounded(self.computed | other.computed, key=repr),
             host=_bounded(self.host | other.host, key=lambda write: -write.at),

@@ -26,6 +26,11 @@ ld.global.b32 %r2, [%rd2]; st.global.b32 [%rd3], %r2;
 """Copies 32 words from the first buffer to the second."""
 
 
+def elements(buffer: Extent, size: int) -> Extent:
+    """Return a buffer as a tensor of elements of ``size`` bytes."""
+    return Extent(buffer.address, size, (BYTES // size,), (size,))
+
+
 def line(number: int) -> UserLine:
     return UserLine("/job/source/k.py", number, "custom_kernel")
 
@@ -50,8 +55,9 @@ class Bench:
         self.begin()
 
     def begin(self) -> None:
+        """Begin a call, with A of elements of one byte."""
         self.c.watch(2)
-        self.ledger.begin(given=[self.a], outputs=[self.c])
+        self.ledger.begin(given=[elements(self.a, 1)], outputs=[self.c])
 
     @property
     def out(self) -> Extent:
@@ -62,12 +68,23 @@ class Bench:
         self.ledger.executed(Executed(Kind.ALLOCATE, "cuMemAlloc", writes=(extent,)))
         return extent
 
-    def operator(self, name: str, *reads: Extent, to: Extent | None = None, at: int = 1, host: int = 0) -> None:
+    def operator(
+        self,
+        name: str,
+        *reads: Extent,
+        to: Extent | None = None,
+        at: int = 1,
+        host: int = 0,
+        selects: int = 0,
+        converts: bool = False,
+    ) -> None:
         self.ledger.executed(
             Executed(
                 Kind.OPERATOR,
                 f"torch's {name}",
                 reads=reads,
+                selects=selects,
+                converts=converts,
                 writes=() if to is None else (to,),
                 from_host=[bytes(host)] * bool(host),
                 to_host=8 * (to is None),

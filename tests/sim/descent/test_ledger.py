@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pytest_nvfp4.driver.streams import Extent
+from pytest_nvfp4.machine.requests import Executed, Kind
 from pytest_nvfp4.sim.fault import Fault
-from tests.sim.descent.ledgers import BYTES, COPY, ELEMENTS, Bench, line
+from tests.sim.descent.ledgers import BYTES, COPY, ELEMENTS, Bench, elements, line
 
 
 def test_a_launch_passes_on_what_it_read() -> None:
@@ -94,7 +95,9 @@ def test_host_bytes_count_only_after_a_read_of_what_descends_from_inputs() -> No
     assert found == {("cuMemcpyHtoD", line(12), line(11)), ("the launch of kernel", line(13), line(11))}
 
 
-@pytest.mark.parametrize("name", ["mm", "_scaled_mm", "sum", "einsum", "unheard_of"])
+@pytest.mark.parametrize(
+    "name", ["mm", "_scaled_mm", "sum", "einsum", "unheard_of", "square", "cumsum", "mul", "exp", "nonzero", "linspace"]
+)
 def test_operators_that_compute_from_inputs_are_named_through_launches(name: str) -> None:
     bench = Bench()
     scratch = bench.buffer()
@@ -104,7 +107,7 @@ def test_operators_that_compute_from_inputs_are_named_through_launches(name: str
 
 
 @pytest.mark.parametrize(
-    "name", ["copy_", "_foreach_copy_", "clone", "cat", "bitwise_or", "mul", "index", "_to_copy", "permute_copy"]
+    "name", ["copy_", "_foreach_copy_", "clone", "cat", "bitwise_or", "where", "index", "_to_copy", "permute_copy"]
 )
 def test_movement_and_conversion_of_one_tensor_compute_nothing(name: str) -> None:
     bench = Bench()
@@ -127,20 +130,62 @@ def test_two_operands_that_descend_from_inputs_are_a_computation(name: str) -> N
     assert bench.one().origins.computed
 
 
-@pytest.mark.parametrize("name", ["index", "bitwise_or", "where", "__and__"])
-def test_a_function_of_a_function_of_inputs_is_a_computation(name: str) -> None:
-    """Codes may be decoded and packed; sums and products by tables of tables may not be made."""
+@pytest.mark.parametrize(("name", "selects"), [("index", 1), ("bitwise_or", 0), ("__xor__", 0)])
+def test_a_function_of_a_function_of_inputs_is_a_computation(name: str, selects: int) -> None:
+    """Codes may be packed and selected; sums and products by tables of tables may not be made."""
     bench = Bench()
     table, once, twice = bench.buffer(), bench.buffer(), bench.buffer()
     bench.upload(table)
-    bench.operator(name, table if name == "index" else bench.a, bench.a, to=once)
-    bench.operator("mul", once, to=once)
+    a = elements(bench.a, 1)
+    bench.operator(name, a, a, to=elements(once, 1), selects=selects)
+    bench.operator("bitwise_left_shift", elements(once, 1), to=elements(once, 1))
     bench.launch(once, bench.out)
     assert not bench.one().origins.computed
-    bench.operator("cat", once, table, to=twice)
-    bench.operator("index", table, twice, to=twice)
+    bench.operator("cat", elements(once, 1), elements(table, 1), to=elements(twice, 1))
+    bench.operator("index", elements(table, 1), elements(twice, 1), to=elements(twice, 1), selects=1)
     bench.operator("copy_", twice, to=bench.out)
     assert bench.one().origins.computed
+
+
+@pytest.mark.parametrize(
+    "name", ["where", "masked_fill", "masked_select", "index_put_", "repeat_interleave", "bitwise_left_shift"]
+)
+def test_places_and_counts_that_inputs_select_are_a_computation(name: str) -> None:
+    bench = Bench()
+    constant, scratch = bench.buffer(), bench.buffer()
+    bench.operator("full", to=constant)
+    bench.operator(name, constant, bench.a, to=scratch, selects=1)
+    bench.operator("copy_", scratch, to=bench.out)
+    assert bench.one().origins.computed
+
+
+@pytest.mark.parametrize(("name", "selects"), [("_to_copy", 0), ("copy_", 0), ("cat", 0), ("index", 1)])
+@pytest.mark.parametrize("laid", ["single", "packed", "wide", "shifted", "widened", "copied"])
+def test_an_element_that_holds_several_of_an_input_has_no_function(name: str, selects: int, laid: str) -> None:
+    """A cast rounds and a table multiplies what a view has made one element; a single element is converted."""
+    bench = Bench()
+    size = {"single": 1, "shifted": 1, "wide": 4, "widened": 4}.get(laid, 2)
+    packed, scratch = bench.buffer(), bench.buffer()
+    bench.operator("stack", elements(bench.a, 1), to=elements(packed, 1))
+    if laid == "shifted":
+        bench.operator("__rshift__", elements(packed, 2), to=elements(packed, 2))
+    if laid == "widened":  # of two elements: four bytes that are an integer's
+        bench.operator("_to_copy", elements(packed, 2), to=elements(packed, 4))
+    if laid == "wide":  # of one element
+        bench.operator("_to_copy", elements(packed, 1), to=elements(packed, 4))
+    if laid == "copied":
+        copy = Executed(
+            Kind.COPY, "cudaMemcpy", reads=(Extent(bench.a.address, 2),), writes=(Extent(packed.address, 2),)
+        )
+        bench.ledger.executed(copy)
+    bench.operator(name, elements(packed, size), to=elements(scratch, 4), selects=selects, converts=not selects)
+    bench.operator("copy_", scratch, to=bench.out)
+    assert bool(bench.one().origins.computed) == (laid not in ("single", "wide"))
+    workspace = bench.buffer()
+    bench.launch(bench.a, workspace)
+    bench.operator(name, elements(workspace, size), to=elements(scratch, 4), selects=selects, converts=not selects)
+    bench.launch(scratch, bench.out)
+    assert not bench.one().origins.computed, "what a kernel wrote has elements of any size"
 
 
 def test_the_error_of_a_launch_is_a_read() -> None:
