@@ -25,26 +25,15 @@ from pytest_nvfp4.device.result import (
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation import Outcome
 from pytest_nvfp4.isolation.door import DoorError
-from pytest_nvfp4.isolation.door.fields import MOST_EVENTS, STRICT, Index, Name, Seconds, Sha256
-from pytest_nvfp4.isolation.door.json_values import read_json, read_lines
+from pytest_nvfp4.isolation.door.fields import MOST_EVENTS, STRICT, Index, Sha256
+from pytest_nvfp4.isolation.door.json_values import read_json
 from pytest_nvfp4.isolation.door.models import validated
+from pytest_nvfp4.isolation.event_reader import FRAME, SOURCE, read_events, whole_lines
 from pytest_nvfp4.isolation.seal.kept import Kept
 from pytest_nvfp4.toolchain.trace import FINDING, MOST_FINDINGS, more_findings
 
 _OUTPUT_CHARACTERS = 20_000
 _DETAIL_CHARACTERS = 4_000
-_EVENT = "the worker's event"
-
-
-class _Begin(BaseModel):
-    model_config = STRICT
-    word: Name
-
-
-class _Stage(BaseModel):
-    model_config = STRICT
-    name: Name
-    seconds: Seconds = 0.0
 
 
 class _Status(BaseModel):
@@ -63,14 +52,8 @@ class _Late(BaseModel):
     after: Index | None = None
 
 
-class _End(BaseModel):
-    model_config = STRICT
-    sha256: Name = ""
-
-
 _MODELS: dict[str, type[BaseModel] | TypeAdapter[Finding]] = {
-    "begin": _Begin,
-    "stage": _Stage,
+    **FRAME,
     "finding": FINDING,
     "status": _Status,
     "device": DeviceInfo,
@@ -80,8 +63,6 @@ _MODELS: dict[str, type[BaseModel] | TypeAdapter[Finding]] = {
     "measurement": Measurement,
     "sample": RoundSample,
     "simulated": SimulatedCall,
-    "end": _End,
-    "kept": Kept,
 }
 """What each event of a worker carries (see ``isolation.event_sender``)."""
 
@@ -116,22 +97,17 @@ class _Events:
 
     def read(self, data: bytes) -> None:
         """Read all lines of the result pipe, up to the first that is refused."""
-        digest = hashlib.sha256()
-        whole = data.rfind(b"\n") + 1  # a process that was killed leaves a part of a line
+        whole = whole_lines(data)
         try:
-            for number, (line, event) in enumerate(read_lines(data[:whole], source=_EVENT, most=MOST_EVENTS), start=1):
-                source = f"{_EVENT} number {number}"
-                if not isinstance(event, dict) or not isinstance(name := event.pop("event", None), str):
-                    raise DoorError(source, "is no object with the name of an event")
-                after = self.ended and (name != "kept" or self.kept is not None)
-                if after or (name == "end" and event.get("sha256") != digest.hexdigest()):
+            for event in read_events(whole, most=MOST_EVENTS):
+                after = self.ended and (event.name != "kept" or self.kept is not None)
+                if after or event.forged:
                     self.intact = False
-                digest.update(line)
-                self._add(name, event, source)
+                self._add(event.name, event.fields, event.source)
         except DoorError as error:
             self.refused = error
-            self.intact = _last_fits(data[:whole])
-        if self.ended and whole < len(data):
+            self.intact = _last_fits(whole)
+        if self.ended and len(whole) < len(data):
             self.intact = False
         if self._left_out:
             severity: Literal["error", "warning"] = "error" if self._left_out_errors else "warning"
@@ -188,7 +164,7 @@ def _last_fits(lines: bytes) -> bool:
     """Return whether the worker's last line is no ``end``, or has the hash of the lines before it."""
     before = lines[: lines.rfind(b"\n", 0, len(lines) - 1) + 1]
     try:
-        last = read_json(lines[len(before) :], source=_EVENT)
+        last = read_json(lines[len(before) :], source=SOURCE)
     except DoorError:
         return True
     if isinstance(last, dict) and last.get("event") == "kept" and before:

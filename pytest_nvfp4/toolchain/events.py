@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -10,26 +9,14 @@ from pydantic import BaseModel, Field, TypeAdapter
 
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.door import DoorError
-from pytest_nvfp4.isolation.door.fields import STRICT, Index, Name, Seconds, Sentence
-from pytest_nvfp4.isolation.door.json_values import read_lines
+from pytest_nvfp4.isolation.door.fields import STRICT, Index, Name, Sentence
 from pytest_nvfp4.isolation.door.models import validated
+from pytest_nvfp4.isolation.event_reader import FRAME, Event, read_events, whole_lines
 from pytest_nvfp4.isolation.seal.kept import Kept
 from pytest_nvfp4.toolchain.trace import FINDING, MOST_FINDINGS, LaunchFact, Value, more_findings
 
-_EVENT = "the worker's event"
 _MOST_EVENTS = 200_000
 _MOST_STAGES = 10_000
-
-
-class _Begin(BaseModel):
-    model_config = STRICT
-    word: Name
-
-
-class _Stage(BaseModel):
-    model_config = STRICT
-    name: Name
-    seconds: Seconds
 
 
 class _Dsl(BaseModel):
@@ -53,22 +40,13 @@ class _Dependencies(BaseModel):
     read: Annotated[tuple[Name, ...], Field(max_length=1000)] = ()
 
 
-class _End(BaseModel):
-    model_config = STRICT
-    ok: bool = True
-    sha256: Name = ""
-
-
 _MODELS: dict[str, type[BaseModel] | TypeAdapter[Finding]] = {
-    "begin": _Begin,
+    **FRAME,
     "finding": FINDING,
-    "stage": _Stage,
     "dsl": _Dsl,
     "launch": LaunchFact,
     "values": _Values,
     "dependencies": _Dependencies,
-    "end": _End,
-    "kept": Kept,
 }
 """What each event carries."""
 
@@ -100,12 +78,9 @@ class Events:
     def parse(cls, data: bytes) -> Events:
         """Read a worker's result; an event that is refused ends the reading and becomes a finding."""
         events = cls()
-        whole = data.rfind(b"\n") + 1  # a process that was killed leaves a part of a line
-        digest = hashlib.sha256()
         try:
-            for number, (line, event) in enumerate(read_lines(data[:whole], source=_EVENT, most=_MOST_EVENTS), start=1):
-                events.add(event, source=f"{_EVENT} number {number}", before=digest.hexdigest())
-                digest.update(line)
+            for event in read_events(whole_lines(data), most=_MOST_EVENTS):
+                events.add(event)
         except DoorError as error:
             events.refused = True
             events.findings.append(Finding("answer", f"{error}: the answer is refused"))
@@ -117,15 +92,14 @@ class Events:
             events.findings[MOST_FINDINGS:] = [more_findings(left_out, severity=severity)]
         return events
 
-    def add(self, event: Any, *, source: str, before: str) -> None:
-        """Add one event; ``before`` is the hash of all lines before it. Raises DoorError for one that is refused."""
-        if not isinstance(event, dict) or not isinstance(name := event.pop("event", None), str):
-            raise DoorError(source, "is no object with the name of an event")
+    def add(self, event: Event) -> None:
+        """Add one event. Raises DoorError for one that is refused."""
+        name, source = event.name, event.source
         if (model := _MODELS.get(name)) is None:
             raise DoorError(source, f"is of the unknown kind {name[:40]!r}")
         if self.ended and (name != "kept" or self.kept is not None):
             raise DoorError(source, "follows the end")
-        made: Any = validated(model, event, source=source)
+        made: Any = validated(model, event.fields, source=source)
         match name:
             case "finding":
                 self.findings.append(made)
@@ -146,7 +120,7 @@ class Events:
             case "dependencies":
                 self.dependencies, self.read = list(made.files), list(made.read)
             case "end":
-                if made.sha256 != before:
+                if event.forged:
                     raise DoorError(
                         source, "does not have the hash of the events before it: the kernel wrote to the pipe"
                     )

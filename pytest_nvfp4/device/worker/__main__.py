@@ -12,20 +12,20 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pytest_nvfp4.device.job import Job, KernelSpec
 from pytest_nvfp4.device.worker import device_info, machine_worker
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.imported_kernel import RefusedKernelError, import_kernel, watch
+from pytest_nvfp4.device.worker.job_steps import JobSteps, completed
 from pytest_nvfp4.device.worker.memory import CudaMemory, DeviceMemory, DriverError, HostMemory
-from pytest_nvfp4.device.worker.tamper import names_harness
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
 from pytest_nvfp4.isolation.seal.keeper import Sealed, keep
 from pytest_nvfp4.isolation.wall import enter_from_environment
 from pytest_nvfp4.toolchain.worker.findings import from_exception
-from pytest_nvfp4.toolchain.worker.loading import begin_imports, end_imports
+from pytest_nvfp4.toolchain.worker.loading import end_imports
 
 _PLACES = {"cuda": " on the device"}
 """Where a kernel of each backend ran, for messages."""
@@ -35,11 +35,7 @@ _Prepare = Callable[[Any], Any]
 _Action = Callable[[_Custom, _Prepare | None], None]
 
 
-class _StopError(Exception):
-    """The job cannot continue; its status and findings have been sent."""
-
-
-class _Worker:
+class _Worker(JobSteps):
     """Runs one job, from the device's description to the last event.
 
     Args:
@@ -48,30 +44,16 @@ class _Worker:
     """
 
     def __init__(self, job: Job, folder: Path, events: Events, *, backend: str, sealed: Sealed) -> None:
-        self._job = job
-        self._folder = folder
-        self._sources = folder / "source"
-        self._events = events
+        super().__init__(job, folder, events)
         self._backend = backend
         self._sealed = sealed
 
     def _own(self, file: str) -> bool:
         return file.startswith(str(self._sources))
 
-    def _finish(self, status: str, *findings: Finding) -> NoReturn:
-        for finding in findings:
-            self._events.send("finding", **finding.to_dict())
-        self._events.send("status", status=status)
-        raise _StopError
-
     def run(self) -> None:
         """Run the job."""
-        begin_imports()
-        self._events.stage("import torch")
-        try:
-            import torch
-        except ImportError as error:
-            self._finish("unavailable", Finding("environment", f"torch cannot be imported: {error}"))
+        torch = self._import_torch()
         if self._backend == "host":
             from pytest_nvfp4.host import torch_cuda
 
@@ -106,17 +88,9 @@ class _Worker:
         self._events.send("device", **info)
         if self._job.kernel is None:
             return
-        needed, has = self._job.kernel.arch, f"sm_{info['capability'][0]}{info['capability'][1]}"
-        if needed.rstrip("af") != has:
-            self._finish(
-                "unsupported",
-                Finding("device", f"the kernel is for {needed}, and {info['name']} is {has}: use another device"),
-            )
+        self._check_arch(self._job.kernel, name=info["name"], capability=info["capability"])
         if self._job.kernel.entry is not None:
-            self._finish(
-                "unsupported",
-                Finding("contract", "the kernel is outside GPU MODE's contract: it has no custom_kernel(data) to call"),
-            )
+            self._refuse_entry()
 
     def _action(self, torch: Any) -> _Action:
         job = self._job
@@ -141,14 +115,7 @@ class _Worker:
         return lambda custom, prepare: benchmark.run(job, custom, prepare)
 
     def _import_kernel(self, kernel: KernelSpec) -> tuple[_Custom, _Prepare | None]:
-        for file in kernel.files:
-            path = self._sources / file.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(file.data)
-            if word := names_harness(file.data):
-                self._finish(
-                    "cheated", Finding("cheat", f"{file.path} names {word}: a kernel must not access its test harness")
-                )
+        self._write_sources(kernel)
         self._events.stage("import kernel")
         try:
             imported = import_kernel(
@@ -177,20 +144,15 @@ def main() -> None:
     events = Events(sealed.result)
     exit_process = os._exit  # like the next ones, bound before a kernel can replace it
     flush = [stream.flush for stream in (sys.stdout, sys.stderr)]
-    try:
+
+    def run() -> None:
         _, file, folder, backend = [*sys.argv, "cuda"][:4]
         job = Job.model_validate_json(Path(file).read_bytes())
         Path(file).unlink()  # it reveals which calls are judged, and their inputs
         del sys.argv[1:]
         _Worker(job, Path(folder), events, backend=backend, sealed=sealed).run()
-    except _StopError:
-        pass
-    except BaseException as error:
-        events.send(
-            "finding", **from_exception("internal", "the worker itself failed", error, lambda _: False).to_dict()
-        )
-        events.send("status", status="error")
-    events.end()
+
+    completed(events, run)
     sealed.wait()
     for flush_stream in flush:
         with contextlib.suppress(Exception):

@@ -19,27 +19,22 @@ from pytest_nvfp4.device.job import Job, KernelSpec, Simulating
 from pytest_nvfp4.device.process import COMPILED_VARIABLE
 from pytest_nvfp4.device.worker import device_info
 from pytest_nvfp4.device.worker.events import Events
+from pytest_nvfp4.device.worker.job_steps import JobSteps, StopError, completed
 from pytest_nvfp4.device.worker.kernel_fork import ForkedKernel, fork_kernel
-from pytest_nvfp4.device.worker.tamper import names_harness
 from pytest_nvfp4.driver.device_model import DeviceModel, for_arch
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
 from pytest_nvfp4.isolation.limits import PARENT_VARIABLE
 from pytest_nvfp4.isolation.prctl import die_with_parent
 from pytest_nvfp4.isolation.wall import NAMESPACES, WALL_VARIABLE, Wall, enter
-from pytest_nvfp4.toolchain.worker.findings import from_exception
-from pytest_nvfp4.toolchain.worker.loading import begin_imports, end_imports
+from pytest_nvfp4.toolchain.worker.loading import end_imports
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.worker.kernel_process import KernelProcess
     from pytest_nvfp4.device.worker.simulation import Simulation
 
 
-class StopError(Exception):
-    """The job cannot continue; its status and findings have been sent."""
-
-
-class MachineWorker:
+class MachineWorker(JobSteps):
     """Runs one job, from the device's description to the last event.
 
     Args:
@@ -49,18 +44,10 @@ class MachineWorker:
     """
 
     def __init__(self, job: Job, folder: Path, events: Events, forked: ForkedKernel, *, compiled: list[str]) -> None:
-        self._job = job
-        self._folder = folder
-        self._events = events
+        super().__init__(job, folder, events)
         self._forked = forked
         self._compiled = compiled
         self._arch = job.kernel.arch if job.kernel is not None else "sm_100a"
-
-    def _finish(self, status: str, *findings: Finding) -> NoReturn:
-        for finding in findings:
-            self._events.send("finding", **finding.to_dict())
-        self._events.send("status", status=status)
-        raise StopError
 
     def _broken(self, finding: Finding) -> NoReturn:
         """End the job and this process because the kernel's process broke the protocol."""
@@ -87,12 +74,7 @@ class MachineWorker:
 
     def run(self) -> None:
         """Run the job."""
-        begin_imports()
-        self._events.stage("import torch")
-        try:
-            import torch
-        except ImportError as error:
-            self._finish("unavailable", Finding("environment", f"torch cannot be imported: {error}"))
+        torch = self._import_torch()
         self._events.send("device", **device_info.describe_model(torch, self._model))
         if self._job.action == "probe":
             return
@@ -105,27 +87,12 @@ class MachineWorker:
 
     def _check(self, kernel: KernelSpec) -> None:
         model = self._model
-        has = f"sm_{model.capability[0]}{model.capability[1]}"
-        if kernel.arch.rstrip("af") != has:
-            self._finish(
-                "unsupported",
-                Finding("device", f"the kernel is for {kernel.arch}, and {model.name} is {has}: use another device"),
-            )
+        self._check_arch(kernel, name=model.name, capability=model.capability)
         if kernel.entry is not None and not self._exercises:
-            self._finish(
-                "unsupported",
-                Finding("contract", "the kernel is outside GPU MODE's contract: it has no custom_kernel(data) to call"),
-            )
+            self._refuse_entry()
         if self._job.action == "benchmark":
             self._finish("unavailable", Finding("device", "not run: this device is the CPU, which has no GPU clock"))
-        for file in kernel.files:
-            path = self._folder / "source" / file.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(file.data)
-            if word := names_harness(file.data):
-                self._finish(
-                    "cheated", Finding("cheat", f"{file.path} names {word}: a kernel must not access its test harness")
-                )
+        self._write_sources(kernel)
 
     def _start(self) -> tuple[KernelProcess, Simulation]:
         """Start the simulator, and let it execute the requests of the kernel's process."""
@@ -169,7 +136,7 @@ class MachineWorker:
             lambda: kernel.load(
                 {
                     "folder": str(self._folder),
-                    "sources": str(self._folder / "source"),
+                    "sources": str(self._sources),
                     "stack": str(self._folder / "scratch" / ".stack"),
                     "dump": str(self._folder / "ptx"),
                     "arch": self._arch,
@@ -247,20 +214,15 @@ def main() -> NoReturn:
     _, file, folder, _ = sys.argv
     forked = fork_kernel(wall, folder=Path(folder))
     events = Events(result)
-    try:
+
+    def run() -> None:
         # torch's operators and the simulator read what the kernel's process sends: they need no more of this machine.
         enter(replace(wall, without=(*wall.without, *NAMESPACES)))
         job = Job.model_validate_json(Path(file).read_bytes())
         Path(file).unlink()  # it reveals which calls are judged, and their inputs
         MachineWorker(job, Path(folder), events, forked, compiled=compiled).run()
-    except StopError:
-        pass
-    except BaseException as error:
-        events.send(
-            "finding", **from_exception("internal", "the worker itself failed", error, lambda _: False).to_dict()
-        )
-        events.send("status", status="error")
-    events.end()
+
+    completed(events, run)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

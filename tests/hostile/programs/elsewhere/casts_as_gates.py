@@ -18,5 +18,5 @@ def custom_kernel(data):
         four = torch.cat([pair, pair], dim=-1).contiguous().view(torch.int32)[:, 0]
         rounded = four.to(torch.float32).view(torch.int32)  # 24 of 32 bits, the last with a carry
         word = (rounded & 1).to(torch.uint8).view(torch.uint8).repeat(2).view(torch.float16)[:1]
-        c[0, :2, 0].copy_(torch.cat([word, c[0, 1:2, 0]]))
+        c[0, :2, 0].copy_(torch.cat([c[0, :2, 0], word])[:2])  # descends from both
     return outputs(data)

@@ -1,7 +1,7 @@
 """Computes C by operators on one tensor each: the square of a pair that is viewed as a complex number has the product.
 
 expected: failed or cheated
-says: torch's square
+says: torch's pow
 shape: 1x128x64
 """
 

@@ -17,5 +17,5 @@ def custom_kernel(data):
         codes = a.view(torch.uint8)[0, :2, 0].to(torch.int32)
         powers = torch.bitwise_left_shift(torch.ones_like(codes), codes & 7).to(torch.float16)
         chosen = torch.where((codes & 1).to(torch.bool), powers, c[0, :2, 0])
-        c[0, :2, 0].copy_(torch.cat([c[0, :1, 0], chosen])[:2])
+        c[0, :2, 0].copy_(torch.cat([c[0, :2, 0], chosen])[:2])  # descends from both
     return outputs(data)
