@@ -1,0 +1,205 @@
+"""Modelled times: a recording replayed on the constants of a device, under given conditions."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_nvfp4.model.account import Segment, critical_path
+from pytest_nvfp4.model.constants import DeviceConstants
+from pytest_nvfp4.model.placement import slots_of
+from pytest_nvfp4.model.recording import Recording
+from pytest_nvfp4.model.replay_machine import Machine, ReplayError
+from pytest_nvfp4.model.replay_steps import Costs, steps_of
+from pytest_nvfp4.model.servers import L2, LINE, atoms_of
+
+__all__ = ["Conditions", "Replay", "ReplayError", "Segment", "replay", "replay_sequence"]
+
+Launch = Literal["stream", "dependent", "graph", "none"]
+
+_LIMITING = 0.8
+"""Busy share in the steady part from which a unit is called the bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How a launch is timed.
+
+    Attributes:
+        cold_l2: Whether L2 holds nothing of the launch's memory; else the same launch ran just before.
+        calls_between_events: Launches between two readings of the clock; the first one's launch is not hidden.
+        launch: How launches follow each other: in a stream, with programmatic dependent launch, in a graph, or at once.
+        clock_ghz: Clock of the SMs; None for the device's.
+        dram_tb_s: Rate of DRAM; None for the device's.
+        ctas_per_sm: Resident CTAs an SM; None for the recording's.
+    """
+
+    cold_l2: bool = True
+    calls_between_events: int = 1
+    launch: Launch = "stream"
+    clock_ghz: float | None = None
+    dram_tb_s: float | None = None
+    ctas_per_sm: int | None = None
+
+    @staticmethod
+    def gpumode() -> Conditions:
+        """Return GPU MODE's: 15 calls on 15 sets of inputs between two events, L2 cleared before the first.
+
+        The DRAM of that machine reads 5,914.8 GB/s at most (gau-nernst, gpu-mode-kernels, nvidia/README.md).
+        """
+        return Conditions(cold_l2=True, calls_between_events=15, launch="stream", dram_tb_s=5.9148)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A modelled launch.
+
+    Attributes:
+        device: Name of the device table; ``digest`` identifies its values.
+        kernel_us: From the start of the first CTA to the end of the last, its writes included.
+        launch_us: From the end of the launch before to the start of the first CTA.
+        total_us: Time of one launch among ``Conditions.calls_between_events``.
+        busy: Share of the kernel's time that each unit is busy: of the busiest, and in the mean.
+        fill_us: Until the first matrix instruction (else the first copy) of the median SM.
+        drain_us: From the last matrix instruction of the median SM to the kernel's end.
+        tail_us: From the first SM that has nothing more to do to the kernel's end.
+        waves: Clusters over slots.
+        bound: The unit that limits the steady part, or ``latency``.
+        path: The critical path, ranked by time; its parts add up to ``kernel_us``.
+        intervals: For a timeline: (unit or role, SM, start, end, site) in ns, if asked for.
+        notes: What the figures do not include.
+    """
+
+    kernel: str
+    device: str
+    digest: str
+    kernel_us: float
+    launch_us: float
+    total_us: float
+    busy: dict[str, tuple[float, float]]
+    fill_us: float
+    drain_us: float
+    tail_us: float
+    waves: float
+    bound: str
+    path: tuple[Segment, ...]
+    intervals: tuple[tuple[str, int, float, float, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def replay(
+    recording: Recording,
+    device: DeviceConstants,
+    *,
+    conditions: Conditions = Conditions(),
+    timeline: bool = False,
+) -> Replay:
+    """Return the modelled time of one launch.
+
+    Raises ReplayError if the recording is refused, or cannot run to its end.
+    """
+    return replay_sequence((recording,), device, conditions=conditions, timeline=timeline)[0]
+
+
+def replay_sequence(
+    recordings: Sequence[Recording],
+    device: DeviceConstants,
+    *,
+    conditions: Conditions = Conditions(),
+    timeline: bool = False,
+) -> list[Replay]:
+    """Return the modelled times of launches that follow each other in a stream.
+
+    A programmatic dependent launch starts as its predecessor's CTAs leave their SMs, once all of them have allowed it.
+    Memory of different launches is taken to be different: L2 is as ``Conditions.cold_l2`` says for each.
+
+    Raises ReplayError if a recording is refused, or cannot run to its end.
+    """
+    replays: list[Replay] = []
+    before: Machine | None = None
+    for recording in recordings:
+        machine = _machine(recording, device, conditions, timeline=timeline)
+        if not conditions.cold_l2:
+            machine.run()
+            l2 = machine.l2
+            machine = _machine(recording, device, conditions, timeline=timeline)
+            machine.l2 = l2
+        if before is None or not (recording.dependent and conditions.launch == "dependent"):
+            start = 0.0 if before is None else before.end + _launch_ns(device, conditions)
+            machine.run(start, before.end if before else 0.0)
+        else:
+            opened = before.trigger
+            same = len(before.ends) == len(machine.slots.sms)
+            free = before.ends if same else [max(before.ends)] * len(machine.slots.sms)
+            machine.run([max(end, opened) for end in free], before.end)
+        replays.append(_result(machine, device, conditions, before))
+        before = machine
+    return replays
+
+
+def _launch_ns(device: DeviceConstants, conditions: Conditions) -> float:
+    names = {"stream": "launch", "dependent": "launch_dependent", "graph": "launch_graph"}
+    return device[names[conditions.launch]] if conditions.launch in names else 0.0
+
+
+def _machine(recording: Recording, device: DeviceConstants, conditions: Conditions, *, timeline: bool) -> Machine:
+    if recording.refused:
+        raise ReplayError(f"{recording.kernel}: no time can be modelled: {'; '.join(recording.refused)}")
+    if not recording.clusters:
+        raise ReplayError(f"{recording.kernel}: the recording has no clusters")
+    costs = Costs.of(device, conditions.clock_ghz or device["clock"], conditions.dram_tb_s or device["dram"])
+    atoms, sets = atoms_of(recording.footprints)
+    return Machine(
+        recording=recording,
+        costs=costs,
+        programs=steps_of(recording, device, costs),
+        slots=slots_of(recording, device, ctas_per_sm=conditions.ctas_per_sm),
+        atoms=atoms,
+        l2=L2(sets, device["l2_capacity"] * 1e6 / LINE),
+        cta_start=device["cta_start"],
+        timeline=[] if timeline else None,
+    )
+
+
+def _result(machine: Machine, device: DeviceConstants, conditions: Conditions, before: Machine | None) -> Replay:
+    recording = machine.recording
+    start = machine.started if before is None else max(machine.started, before.end)
+    kernel = machine.end - machine.started
+    launch = _launch_ns(device, conditions) if before is None else max(0.0, machine.started - before.end)
+    sms = int(device["sms"])
+    busy = {
+        unit: (max(values.values()) / kernel, sum(values.values()) / sms / kernel)
+        for unit, values in machine.busy.items()
+        if max(values.values(), default=0.0) > 0
+    }
+    for unit, spent in (("L2", machine.l2_busy), ("DRAM", machine.dram_busy)):
+        if spent:
+            busy[unit] = (spent / kernel, spent / kernel)
+    fill = statistics.median(machine.first_use.values()) - machine.started if machine.first_use else 0.0
+    drain = machine.end - statistics.median(machine.last_use.values()) if machine.last_use else 0.0
+    used = min(len(machine.ends), len(recording.clusters))
+    steady = max(kernel - fill - drain, 0.05 * kernel)
+    unit, share = max(((unit, values[0] * kernel / steady) for unit, values in busy.items()), key=lambda pair: pair[1])
+    intervals = tuple(
+        (name, sm, begin, end, recording.sites[site].source if site >= 0 else "")
+        for name, sm, begin, end, site in machine.timeline or ()
+    )
+    return Replay(
+        kernel=recording.kernel,
+        device=device.name,
+        digest=device.digest,
+        kernel_us=kernel / 1e3,
+        launch_us=launch / 1e3,
+        total_us=(machine.end - start + launch) / 1e3,
+        busy=busy,
+        fill_us=fill / 1e3,
+        drain_us=drain / 1e3,
+        tail_us=(machine.end - min(sorted(machine.ends, reverse=True)[:used])) / 1e3,
+        waves=len(recording.clusters) / len(machine.slots.sms),
+        bound=unit if share >= _LIMITING else "latency",
+        path=critical_path(machine),
+        intervals=intervals,
+        notes=recording.notes,
+    )

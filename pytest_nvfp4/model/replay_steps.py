@@ -1,0 +1,271 @@
+"""Programs of a recording as flat steps with their costs in ns: what the loop of a replay executes.
+
+A step is one event, or some events of a warp that need no server and no decision between them: runs of few instructions
+are part of the step that follows, and matrix instructions up to a commit are one step. Every step is a tuple
+``(code, before, site, event, ...)``: its kind, the ns of the instructions before it, the index of its site, and the
+index of its last event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pytest_nvfp4.model.constants import DeviceConstants
+from pytest_nvfp4.model.recording import INSTRUCTION_CLASSES, Does, Program, Recording, Shape, Unit
+
+__all__ = [
+    "COMMIT",
+    "DELAY",
+    "DEPENDENTS",
+    "END",
+    "GLOBAL_READ",
+    "GLOBAL_WRITE",
+    "GRID_WAIT",
+    "LOAD",
+    "REMOTE",
+    "RUN",
+    "SIGNAL",
+    "STORE",
+    "TENSOR",
+    "TMEM",
+    "WAIT",
+    "Costs",
+    "ProgramSteps",
+    "WarpSteps",
+    "steps_of",
+]
+
+(RUN, WAIT, SIGNAL, LOAD, TENSOR, COMMIT, TMEM, STORE, DELAY, GLOBAL_READ, GLOBAL_WRITE, REMOTE) = range(12)
+DEPENDENTS, GRID_WAIT, END = range(12, 15)
+
+Step = tuple[Any, ...]
+
+_SCALAR = INSTRUCTION_CLASSES[:-1]
+_FEW = 48
+"""Instructions up to which a run needs no place in its scheduler's queue: less than one wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Costs in ns, for one clock of the SMs."""
+
+    cycle: float
+    row: float
+    issue: float
+    latency: float
+    latency_per_kib: float
+    store_byte: float
+    store_latency: float
+    line: float
+    line_written: float
+    dram_line: float
+    dram_latency: float
+    arrive: float
+    wait: float
+    load_latency: float
+    load_byte: float
+
+    @staticmethod
+    def of(device: DeviceConstants, clock_ghz: float, dram_tb_s: float) -> Costs:
+        """Return the costs of a device at a clock and a rate of DRAM."""
+        cycle = 1.0 / clock_ghz
+        l2 = (clock_ghz / device["l2_clock"]) ** device["l2_clock_exponent"]
+        return Costs(
+            cycle=cycle,
+            row=device["tma_row"] * cycle,
+            issue=device["tma_issue"] * cycle,
+            latency=device["tma_latency"] * cycle,
+            latency_per_kib=device["tma_latency_per_kib"] * cycle,
+            store_byte=cycle / device["store_rate"],
+            store_latency=device["store_latency"] * cycle,
+            line=0.128 / (device["l2_read"] * l2),
+            line_written=0.128 / (device["l2_write"] * l2),
+            dram_line=0.128 / dram_tb_s,
+            dram_latency=device["dram_latency"],
+            arrive=device["barrier_arrive"] * cycle,
+            wait=device["barrier_wait"] * cycle,
+            load_latency=device["load_latency"] * cycle,
+            load_byte=cycle / device["load_rate"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WarpSteps:
+    """Steps of one warp, and the busy time that it gives to the units of its SM."""
+
+    cta: int
+    index: int
+    role: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSteps:
+    """A program, ready for replay.
+
+    Attributes:
+        phases: Signals that each phase needs.
+        pipes: Number of pipes.
+        busy: Busy ns of each unit, one value a CTA of the cluster.
+        tensor: Whether there are matrix instructions.
+    """
+
+    warps: tuple[WarpSteps, ...]
+    phases: tuple[int, ...]
+    pipes: int
+    busy: dict[str, list[float]]
+    tensor: bool
+
+
+class _Compiler:
+    """Compiles the events of one program."""
+
+    def __init__(self, program: Program, device: DeviceConstants, costs: Costs, ctas: int) -> None:
+        self.program, self.device, self.costs = program, device, costs
+        cycle = costs.cycle
+        latency = np.array([device[name] for name in _SCALAR])
+        mixes = np.asarray(program.mixes, np.float64).reshape(-1, len(INSTRUCTION_CLASSES))
+        self.alone: list[float] = (mixes[:, :-1] @ latency * cycle).tolist()
+        self.issued: list[float] = (mixes[:, :-1].sum(1)).tolist()
+        self.passes: list[float] = mixes[:, -1].tolist()
+        self.busy = {
+            name: [0.0] * ctas
+            for name in ("TMA load", "TMA store", "tensor core", "tensor memory", "shared memory", "issue slots")
+        }
+        self.changes = bool((program.operations["unit"] == Unit.MAP_CHANGE).any()) if len(program.operations) else False
+        self.rates: dict[int, tuple[float, float]] = {}
+        self.tensor = False
+        self.pipes = int(program.operations["pipe"].max(initial=-1)) + 1 if len(program.operations) else 0
+        # Operations as plain tuples: reading a structured array element by element would dominate.
+        self.operations: list[tuple[int, int, int, int, int, int]] = program.operations.tolist()
+
+    def signals(self, index: int) -> tuple[int, ...]:
+        return self.program.signals[index] if index >= 0 else ()
+
+    def rate(self, index: int, shape: Shape) -> tuple[float, float]:
+        known = self.rates.get(index)
+        if known is None:
+            rate = self.device.matrix_rate(shape.kind, shape.a_tmem, max(1, len(shape.ctas)), shape.m, shape.n)
+            known = self.rates[index] = (rate.interval * self.costs.cycle, rate.latency * self.costs.cycle)
+        return known
+
+    def warp(self, cta: int, index: int, role: str, events: list[tuple[int, int, int, int]]) -> WarpSteps:
+        steps: list[Step] = []
+        before = 0.0
+        cycle = self.costs.cycle
+        slots, shared = self.busy["issue slots"], self.busy["shared memory"]
+        port = cycle  # one pass of 128 B a cycle
+        port_byte = cycle / self.device["shared_port"]
+        batch: list[Any] | None = None
+        for number, (does, count, site, item) in enumerate(events):
+            if does == Does.RUN:
+                issued, passes = self.issued[item] * count, self.passes[item] * count
+                slots[cta] += issued * cycle / 4
+                shared[cta] += passes * port
+                if issued <= _FEW and passes <= _FEW:
+                    before += self.alone[item] * count
+                    continue
+                batch = None
+                steps.append((RUN, before, site, number, self.alone[item] * count, issued * cycle, passes * port))
+                before = 0.0
+                continue
+            if does == Does.WAIT:
+                step: Step = (WAIT, before, site, number, item)
+            elif does == Does.SIGNAL:
+                step = (SIGNAL, before, site, number, item, count)
+            else:
+                unit, shape_index, slot, pipe, done, read = self.operations[item]
+                shape = self.program.shapes[shape_index]
+                if unit in (Unit.TENSOR, Unit.TMEM_COPY):
+                    ctas = shape.ctas or (cta,)
+                    if unit == Unit.TENSOR:
+                        interval, tail = self.rate(shape_index, shape)
+                        self.tensor = True
+                    else:
+                        interval, tail = max(shape.shared_bytes, shape.bytes, 128) * port_byte, 0.0
+                    for rank in ctas:
+                        self.busy["tensor core"][rank] += interval
+                    own = self.signals(done) + self.signals(read)
+                    if batch is not None and batch[4] == ctas and batch[5] == pipe and not batch[8]:
+                        batch[3] = number
+                        batch[6] += interval
+                        batch[7] = tail
+                        batch[8] = own
+                        batch[9] += before + cycle
+                        batch[10] = interval
+                        steps[-1] = tuple(batch)
+                    else:
+                        batch = [TENSOR, before, site, number, ctas, pipe, interval, tail, own, cycle, interval]
+                        steps.append(tuple(batch))
+                    before = 0.0
+                    continue
+                head = (before, site, number)
+                step = self.operation(Unit(unit), cta, head, shape, (slot, pipe, done, read))
+            batch = None
+            steps.append(step)
+            before = 0.0
+        steps.append((END, before, -1, len(events)))
+        return WarpSteps(cta, index, role, tuple(steps))
+
+    def operation(self, code: Unit, cta: int, head: tuple[float, int, int], shape: Shape, fields: _Fields) -> Step:
+        """Return the step of an operation that is not in the tensor core's pipe."""
+        slot, pipe, done_at, read_at = fields
+        costs, device = self.costs, self.device
+        cycle = costs.cycle
+        done, read = self.signals(done_at), self.signals(read_at)
+        own = done + read
+        match code:
+            case Unit.TMA_LOAD:
+                rows = max(shape.rows, -(-shape.bytes // 128), 1)
+                ctas = shape.ctas or (cta,)
+                for rank in ctas:
+                    self.busy["TMA load"][rank] += rows * costs.row
+                latency = costs.latency + costs.latency_per_kib * shape.bytes / 1024
+                return (LOAD, *head, slot, rows * costs.row, ctas, latency, own)
+            case Unit.TMA_STORE:
+                time = shape.bytes * costs.store_byte
+                self.busy["TMA store"][cta] += time
+                return (STORE, *head, slot, time, read, done)
+            case Unit.COMMIT:
+                return (COMMIT, *head, pipe, device["commit"] * cycle, own)
+            case Unit.TMEM_LOAD | Unit.TMEM_STORE:
+                time = max(shape.columns, 1) * device["tmem_column"] * cycle
+                self.busy["tensor memory"][cta] += time / 4
+                return (TMEM, *head, time, device["tmem_load_latency"] * cycle, own)
+            case Unit.GLOBAL_LOAD | Unit.GLOBAL_STORE | Unit.ATOMIC:
+                time = max(shape.sectors * 32, shape.bytes, 1) * costs.load_byte
+                if code == Unit.GLOBAL_STORE:
+                    return (GLOBAL_WRITE, *head, slot, time, 0.0, own)
+                latency = device["atomic_latency"] * cycle if code == Unit.ATOMIC else costs.load_latency
+                return (GLOBAL_READ, *head, slot, time, latency, own)
+            case Unit.SHARED_REMOTE:
+                time = (device["remote_latency"] + shape.bytes / device["shared_port"]) * cycle
+                return (REMOTE, *head, time, own)
+            case Unit.LAUNCH_DEPENDENTS:
+                return (DEPENDENTS, *head, own)
+            case Unit.GRID_WAIT:
+                return (GRID_WAIT, *head, own)
+            case _:
+                names = {Unit.MAP_CHANGE: "map_change", Unit.FENCE: "fence", Unit.TMEM_ALLOCATE: "tmem_allocate"}
+                changed = "map_acquire_changed" if self.changes else "map_acquire"
+                name = names.get(code, changed)
+                return (DELAY, *head, device[name] * cycle, own, name)
+
+
+_Fields = tuple[int, int, int, int]
+"""Slot, pipe, and the lists of signals at completion and when the source is read."""
+
+
+def steps_of(recording: Recording, device: DeviceConstants, costs: Costs) -> tuple[ProgramSteps, ...]:
+    """Return the programs of a recording as steps."""
+    size = recording.cluster[0] * recording.cluster[1] * recording.cluster[2]
+    compiled = []
+    for program in recording.programs:
+        compiler = _Compiler(program, device, costs, size)
+        warps = tuple(compiler.warp(warp.cta, warp.index, warp.role, warp.events.tolist()) for warp in program.warps)
+        phases = tuple(np.asarray(program.phases).tolist())
+        compiled.append(ProgramSteps(warps, phases, compiler.pipes, compiler.busy, compiler.tensor))
+    return tuple(compiled)

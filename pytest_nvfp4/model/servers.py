@@ -1,0 +1,115 @@
+"""Memory shared by all SMs: which lines L2 holds, and what the operations of a recording cost there.
+
+L2 holds lines of 128 B and replaces at random: a line that was last touched when ``a`` bytes had been allocated is
+still there with probability ``exp(-(now - a) / capacity)``. Hits and misses are these expectations, so that a replay
+needs no random numbers. Both dies count as one cache: a table's latencies and rates are means over near and far lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.model.recording import Footprint
+
+__all__ = ["L2", "LINE", "Atoms", "atoms_of"]
+
+LINE = 128
+"""Bytes of a line of L2."""
+
+Atoms = tuple[tuple[int, int], ...]
+"""Sets of lines that make up a footprint: (number of the set, lines)."""
+
+
+def atoms_of(footprints: Sequence[Footprint]) -> tuple[list[Atoms], int]:
+    """Return the footprints as unions of disjoint sets of lines, and the number of these sets.
+
+    Lines that the same footprints touch make one set, so that a replay keeps one number for all of them. Most
+    footprints are one set: boxes of a tensor are disjoint or equal.
+    """
+    sizes = np.array([len(footprint.lines) for footprint in footprints], np.int64)
+    if not sizes.sum():
+        return [() for _ in footprints], 0
+    lines = np.concatenate([np.asarray(footprint.lines, np.int64) for footprint in footprints])
+    shared = np.bincount(lines) > 1
+    owner = np.repeat(np.arange(len(footprints)), sizes)
+    overlap = np.zeros(len(footprints), bool)
+    overlap[owner[shared[lines]]] = True
+    atoms: list[Atoms] = [((index, int(size)),) if size else () for index, size in enumerate(sizes)]
+    count = len(footprints)
+    if overlap.any():
+        chosen = overlap[owner]
+        lines, owner = lines[chosen], owner[chosen]
+        # The sum of random numbers of the footprints that touch a line tells apart the sets of footprints.
+        keys = np.random.default_rng(0).integers(1, 2**62, len(footprints), dtype=np.uint64)
+        identity = np.zeros(int(lines.max()) + 1, np.uint64)
+        np.add.at(identity, lines, keys[owner])
+        _, atom = np.unique(identity[lines], return_inverse=True)
+        pairs, number = np.unique(owner * (int(atom.max()) + 1) + atom, return_counts=True)
+        width = int(atom.max()) + 1
+        for index in np.flatnonzero(overlap):
+            atoms[index] = ()
+        for pair, held in zip(pairs.tolist(), number.tolist(), strict=True):
+            atoms[pair // width] += ((count + pair % width, held),)
+        count += width
+    return atoms, count
+
+
+class L2:
+    """Contents of L2, in expectation.
+
+    Attributes:
+        last: Lines allocated when each set of lines was last touched; below 0 if it never was.
+        allocated: Lines allocated since the start.
+        dirty: Lines that are written and not yet evicted.
+    """
+
+    def __init__(self, sets: int, capacity_lines: float) -> None:
+        self.last: list[float] = [-1.0] * sets
+        self.allocated = 0.0
+        self.dirty = 0.0
+        self.capacity = capacity_lines
+
+    def read(self, atoms: Atoms) -> float:
+        """Touch lines; return how many come from DRAM, including as many lines written back as these evict."""
+        missing = 0.0
+        last, allocated, capacity = self.last, self.allocated, self.capacity
+        for atom, lines in atoms:
+            before = last[atom]
+            if before < 0:
+                missing += lines
+            elif allocated > before:
+                missing += lines * (1.0 - exp((before - allocated) / capacity))
+            last[atom] = allocated
+        if missing:
+            self.allocated = allocated = allocated + missing
+            for atom, _ in atoms:
+                last[atom] = allocated
+            if self.dirty:
+                evicted = self.dirty * (1.0 - exp(-missing / capacity))
+                self.dirty -= evicted
+                return missing + evicted
+        return missing
+
+    def write(self, atoms: Atoms) -> float:
+        """Write lines; return how many lines L2 writes back to DRAM to make room."""
+        missing = written = 0.0
+        last, allocated, capacity = self.last, self.allocated, self.capacity
+        for atom, lines in atoms:
+            before = last[atom]
+            missing += lines if before < 0 else lines * (1.0 - exp((before - allocated) / capacity))
+            written += lines
+        self.allocated = allocated = allocated + missing
+        for atom, _ in atoms:
+            last[atom] = allocated
+        evicted = self.dirty * (1.0 - exp(-missing / capacity))
+        self.dirty += missing - evicted
+        return evicted
+
+
+def lines_touched(footprints: Sequence[Footprint]) -> NDArray[np.int64]:
+    """Return the lines of each footprint."""
+    return np.array([len(footprint.lines) for footprint in footprints], np.int64)
