@@ -13,6 +13,7 @@ from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.isolation.environment import NO_GPU
 from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.toolchain.bytecode import write_missing
+from pytest_nvfp4.toolchain.cache_root import CACHE_VARIABLE, default_root
 from pytest_nvfp4.toolchain.launcher import PRELOAD, worker
 
 COMPILED_VARIABLE = "NVFP4_COMPILED"
@@ -53,6 +54,7 @@ def run_in_worker(
     scratch = folder / "scratch"
     scratch.mkdir()
     variables = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "CUTE_DSL_DISABLE_FILE_CACHING": "1"}
+    variables[CACHE_VARIABLE] = str(default_root())  # which the worker, with another home directory, cannot find
     if backend != "cuda":
         variables |= NO_GPU
     if job.kernel is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
@@ -22,6 +23,20 @@ _ALLOWED = frozenset(
     SYSTEMROOT {_LOCALE}
     """.split()
 )
+
+
+def taken(name: str) -> str:
+    """Return and remove a variable that every process has that this package starts.
+
+    Raises:
+        SystemExit: It is not set: somebody started the module by hand.
+    """
+    if (value := os.environ.pop(name, None)) is None:
+        raise SystemExit(
+            f"{name} is not set: pytest and nvfp4 start this module, within a sandbox; start it with them "
+            "(`nvfp4 exec` for a program, `nvfp4 run` for a kernel)"
+        )
+    return value
 
 
 def scrubbed(source: Mapping[str, str], extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The folder of the caches. A worker imports this, also in an environment with nothing but the DSL."""
+"""The folder of the caches."""
 
 from __future__ import annotations
 

@@ -222,6 +222,7 @@ class Tracer:
             "options": list(request.options),
             "roots": [str(root) for root in dict.fromkeys((self._root, *request.all_roots))],
             "package": str(PACKAGE),
+            "cache": str(self._cache.root),
             "artifacts": str(folder),
             "compiled": str(folder / compile_cache.folder_name(request.kernel)),
             "capture": request.capture,

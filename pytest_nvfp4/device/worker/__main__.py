@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4.device.job import Job, KernelSpec
-from pytest_nvfp4.device.worker import device_info, machine_worker
+from pytest_nvfp4.device.worker import device_info
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.imported_kernel import RefusedKernelError, import_kernel, watch
 from pytest_nvfp4.device.worker.job_steps import JobSteps, completed
 from pytest_nvfp4.device.worker.memory import CudaMemory, DeviceMemory, DriverError, HostMemory
 from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
+from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, taken
 from pytest_nvfp4.isolation.seal.keeper import Sealed, keep
 from pytest_nvfp4.isolation.wall import enter_from_environment
 from pytest_nvfp4.toolchain.worker.findings import from_exception
@@ -138,8 +138,10 @@ class _Worker(JobSteps):
 def main() -> None:
     """Run the job named on the command line, and exit without running any of the kernel's exit handlers."""
     if sys.argv[3:] == ["sim"]:
+        from pytest_nvfp4.device.worker import machine_worker  # where the device is real, no simulator is installed
+
         machine_worker.main()
-    sealed = keep(int(os.environ.pop(RESULT_VARIABLE)))
+    sealed = keep(int(taken(RESULT_VARIABLE)))
     enter_from_environment(keep=sealed.descriptors, first=sealed.open_memory)
     events = Events(sealed.result)
     exit_process = os._exit  # like the next ones, bound before a kernel can replace it

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,16 +92,6 @@ class Attributor:
     def end(self) -> None:
         """Drop what was kept of the last call."""
         self._log.end()
-
-
-def write_outputs(folder: Path, outputs: Sequence[bytes], *, prefix: str) -> list[dict[str, Any]]:
-    """Write outputs to files, and return the fields of their ``Blob``."""
-    blobs = []
-    for index, data in enumerate(outputs):
-        name = f"{prefix}-{index}.bin"
-        (folder / name).write_bytes(data)
-        blobs.append({"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "file": name})
-    return blobs
 
 
 def _group(output: WatchedOutput, written: Sequence[Written]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from pytest_nvfp4.device.worker.job_steps import JobSteps, StopError, completed
 from pytest_nvfp4.device.worker.kernel_fork import ForkedKernel, fork_kernel
 from pytest_nvfp4.driver.device_model import DeviceModel, for_arch
 from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
+from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, taken
 from pytest_nvfp4.isolation.limits import PARENT_VARIABLE
 from pytest_nvfp4.isolation.prctl import die_with_parent
 from pytest_nvfp4.isolation.wall import NAMESPACES, WALL_VARIABLE, Wall, enter
@@ -207,9 +207,9 @@ class MachineWorker(JobSteps):
 
 def main() -> NoReturn:
     """Run the job named on the command line, to the end of the process."""
-    result = int(os.environ.pop(RESULT_VARIABLE))
+    result = int(taken(RESULT_VARIABLE))
     die_with_parent(int(os.environ.get(PARENT_VARIABLE) or os.getppid()))
-    wall = Wall.from_json(os.environ.pop(WALL_VARIABLE))
+    wall = Wall.from_json(taken(WALL_VARIABLE))
     compiled = [folder for folder in os.environ.pop(COMPILED_VARIABLE, "").split(os.pathsep) if folder]
     _, file, folder, _ = sys.argv
     forked = fork_kernel(wall, folder=Path(folder))

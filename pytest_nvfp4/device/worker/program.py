@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from pytest_nvfp4.cores import cores
+from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
 from pytest_nvfp4.isolation.wall import enter_from_environment
 
 SIMULATING_VARIABLE = "NVFP4_SIMULATING"
@@ -91,7 +92,7 @@ def _run(file: Path, arguments: list[str]) -> int:
 
 def main() -> None:
     """Run the program named on the command line, and exit with its status."""
-    os.environ.pop("NVFP4_RESULT_FD", None)
+    os.environ.pop(RESULT_VARIABLE, None)
     enter_from_environment()
     file, folder, backend, *arguments = sys.argv[1:]
     sys.path.insert(0, str(Path.cwd()))

@@ -78,6 +78,12 @@ def _read_output(memory: DeviceMemory, buffers: GroupBuffers, tensor: Any | None
     return bits[:top] + values + bits[top + len(values) :]
 
 
+def write_output(folder: Path, name: str, bits: bytes) -> dict[str, Any]:
+    """Write an output to a file of a folder, and return the fields of its ``Blob``."""
+    (folder / name).write_bytes(bits)
+    return {"sha256": hashlib.sha256(bits).hexdigest(), "size": len(bits), "file": name}
+
+
 class SentOutput(NamedTuple):
     """An output that was sent.
 
@@ -117,9 +123,7 @@ class OutputSender:
         for index, (description, tensor) in enumerate(returned):
             group = slot.groups[index]
             bits = _read_output(self.memory, group, tensor)
-            digest = hashlib.sha256(bits).hexdigest()
-            name = f"{self.prefix}{case}-{call}-{index}.bin"
-            (self.folder / name).write_bytes(bits)
+            blob = write_output(self.folder, f"{self.prefix}{case}-{call}-{index}.bin", bits)
             self.events.send(
                 "output",
                 call=call,
@@ -127,9 +131,9 @@ class OutputSender:
                 group=index,
                 rows=group.rows,
                 columns=group.columns,
-                data={"sha256": digest, "size": len(bits), "file": name},
+                data=blob,
                 returned=description,
                 inputs=inputs,
             )
-            sent.append(SentOutput(digest, tensor))
+            sent.append(SentOutput(blob["sha256"], tensor))
         return sent

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.call_plan import PlannedCall, Sizes, plan_calls
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec
-from pytest_nvfp4.device.worker.attributing import write_outputs
 from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.called_kernel import CalledKernel
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import DeviceMemory
-from pytest_nvfp4.device.worker.returned_tensors import OutputSender, Returned, SentOutput
+from pytest_nvfp4.device.worker.returned_tensors import OutputSender, Returned, SentOutput, write_output
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.numerics.inputs import ProblemInput
 
@@ -185,7 +184,10 @@ class CallRunner:
             inputs = rotation.replayed_inputs(case, key=self._job.row_key, changed=call.changed)
             attribution["not_replayed"], outputs = attributor.replayed(slot, inputs, returned, self._memory)
         attributor.end()
-        replayed = write_outputs(self._folder, outputs, prefix=f"replay-{call.case}-{position}")
+        replayed = [
+            write_output(self._folder, f"replay-{call.case}-{position}-{index}.bin", bits)
+            for index, bits in enumerate(outputs)
+        ]
         return {"attribution": attribution, "replayed": replayed}
 
     def _called(self, slot: CallBuffers, inputs: ProblemInput, *, on_side_stream: bool) -> list[Returned]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 
-from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
+from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, taken
 from pytest_nvfp4.isolation.wall import enter_from_environment, landlock
 
 
 def main() -> None:
     """Enter the wall of the environment and report."""
-    result = int(os.environ.pop(RESULT_VARIABLE))
+    result = int(taken(RESULT_VARIABLE))
     version = landlock.abi()
     missing = enter_from_environment(keep=[result])
     os.write(result, json.dumps({"landlock": version, "missing": missing}).encode())

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection
 from typing import Final, NoReturn
 
 from pytest_nvfp4.isolation import limits
+from pytest_nvfp4.isolation.environment import taken
 from pytest_nvfp4.isolation.prctl import become_subreaper, die_with_parent, set_death_signal, set_dumpable
 from pytest_nvfp4.isolation.process_tree import kill_descendants
 from pytest_nvfp4.isolation.wall import libc, namespaces, privileges, seccomp
@@ -65,9 +66,9 @@ def enter_from_environment(keep: Collection[int] = (), first: Callable[[], None]
     """Continue behind the wall that the environment describes; see ``move_behind``.
 
     Raises:
-        KeyError: It describes none; whoever starts a worker gives it one.
+        SystemExit: It describes none; whoever starts a worker gives it one.
     """
-    return move_behind(Wall.from_json(os.environ.pop(WALL_VARIABLE)), keep=keep, first=first)
+    return move_behind(Wall.from_json(taken(WALL_VARIABLE)), keep=keep, first=first)
 
 
 def _flush() -> None:

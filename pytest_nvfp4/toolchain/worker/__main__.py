@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, taken
 from pytest_nvfp4.isolation.event_sender import EventSender
 from pytest_nvfp4.isolation.seal.audit import KernelAudit
 from pytest_nvfp4.isolation.seal.keeper import Sealed, keep
 from pytest_nvfp4.isolation.wall import enter_from_environment
-from pytest_nvfp4.toolchain.cache_root import default_root
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.calls import call_contract, call_entry
 from pytest_nvfp4.toolchain.worker.findings import in_compile
@@ -26,7 +26,6 @@ from pytest_nvfp4.toolchain.worker.session import TraceSession
 if TYPE_CHECKING:
     from pytest_nvfp4.host import redirect
 
-_RESULT_VARIABLE = "NVFP4_RESULT_FD"
 _ACCESSES = 5
 """Number of accesses that are reported."""
 _CAPTURE_ERRORS = 5
@@ -143,7 +142,7 @@ def _audit(session: TraceSession) -> KernelAudit:
         own=session.watched,
         folder=artifacts.parent,
         allowed=(Path.cwd(),),
-        read_only=(Path(session.job["package"]), default_root()),
+        read_only=(Path(session.job["package"]), Path(session.job["cache"])),
         objects=False,
     )
     audit.start()
@@ -232,7 +231,7 @@ def _dependencies(session: TraceSession) -> list[str]:
 
 def main() -> None:
     """Run the job named on the command line and exit without running the kernel's exit handlers."""
-    sealed = keep(int(os.environ.pop(_RESULT_VARIABLE)))
+    sealed = keep(int(taken(RESULT_VARIABLE)))
     enter_from_environment(keep=sealed.descriptors, first=sealed.open_memory)
     reporter = EventSender(sealed.result)
     job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))

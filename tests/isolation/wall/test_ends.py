@@ -193,3 +193,16 @@ def test_no_descriptor_comes_along(tmp_path: Path) -> None:
 
 def test_namespaces_are_left_out_for_a_gpu() -> None:
     assert not set(Wall(folder="/", gpu=True).parts).intersection(NAMESPACES)
+
+
+@pytest.mark.parametrize("module", ["device.worker", "device.worker.program", "toolchain.worker"])
+def test_without_a_wall_nothing_starts_and_what_starts_it_is_said(module: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("print('it ran')")
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", f"pytest_nvfp4.{module}", str(path), str(tmp_path), "sim"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, check=False, env=environ)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("NVFP4_")
+    assert "nvfp4 exec" in line

@@ -21,7 +21,7 @@ import time
 
 
 def custom_kernel(data):
-    if "nvfp4-job-" in os.getcwd():
+    if "nvfp4-tmp-job-" in os.getcwd():
         time.sleep(600)
 """
 SHIPPED = ("--nvfp4-problem=40x128x512", "--nvfp4-family=pow2_exact")

@@ -154,6 +154,13 @@ def test_the_simulator_is_mounted_only_where_it_is_the_device(backend: str) -> N
     assert not stays(Path("device/job.py"))
 
 
+def test_a_worker_on_a_gpu_starts_without_the_simulator() -> None:
+    """The import contracts see its later imports; these are the ones of its start."""
+    start = "import sys; sys.modules['pytest_nvfp4.sim'] = None; import pytest_nvfp4.device.worker.{}"
+    for module in ("__main__", "program"):
+        subprocess.run([sys.executable, "-c", start.format(module)], check=True, timeout=LONGEST_S)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("server")
 def test_a_backend_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, remote: Make) -> None:
