@@ -27,7 +27,6 @@ from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.toolchain.worker.findings import from_exception
 from pytest_nvfp4.toolchain.worker.loading import begin_imports, end_imports
 
-_PLACE = " in the simulator"
 _REST_S = 0.05
 """Seconds for a thread of the kernel to act after its return."""
 
@@ -58,7 +57,7 @@ class _KernelSide:
         self._channel = requests
         self._room = room
         self._sources = ""
-        self._name = ""
+        self._failed = ""
         self._kernel: ImportedKernel | None = None
         self._notices: Callable[[], list[str]] = list
         self._kept: dict[int, Any] = {}
@@ -86,7 +85,7 @@ class _KernelSide:
             except RefusedKernelError as error:
                 finding = error.finding
             except BaseException as error:
-                finding = from_exception("run", f"{self._name} failed{_PLACE}", error, self._own)
+                finding = from_exception("run", self._failed, error, self._own)
             if finding is None:
                 self._commands.send("returned", answer)
             else:
@@ -98,7 +97,9 @@ class _KernelSide:
     def _load(self, command: Message) -> dict[str, Any]:
         fields = command.fields
         folder, sources = Path(fields["folder"]), Path(fields["sources"])
-        self._sources, self._name = str(sources), Path(fields["main"]).name
+        self._sources = str(sources)
+        _, _, function = (fields["entry"] or "").rpartition("::")
+        self._failed = f"{function} failed" if function else f"{Path(fields['main']).name} failed in the simulator"
         self._stack = write_stack_to(Path(fields["stack"]))
         begin_imports()
         from pytest_nvfp4.host import redirect, torch_cuda
