@@ -99,13 +99,12 @@ def _draw(bounds: Bounds, *, examples: int, repeatable: bool, target: bool) -> d
             most_m=3 * steps.tile_m,
             most_groups=bounds.most_groups,
             most_work=bounds.most_work,
-        )
+        ).filter(lambda problem: any(group.m for group in problem.groups))  # a rejected one is drawn again
     )
     def collect(problem: Problem) -> None:
         if target:
             target_imbalance(problem, tile_m=steps.tile_m, tile_n=bounds.tile_n)
-        if any(group.m for group in problem.groups):
-            found.setdefault(problem.key, problem)
+        found.setdefault(problem.key, problem)
 
     collect()
     return found

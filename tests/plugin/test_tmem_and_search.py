@@ -128,6 +128,7 @@ class TestSearch:
         again = run("k.py", "-k", "search", "--nvfp4-search=1", *workers)
         counted(again, failed=1)
         assert "1 that failed before" in again.text
+        assert command in again.text
         repeated = run("k.py", *command.split(), *workers)
         counted(repeated, failed=1)
         # Mended, it passes, and nothing is left to be tried.

@@ -84,6 +84,12 @@ def test_examples_are_different_and_repeatable() -> None:
     assert all(any(group.m for group in problem.groups) for problem in one)
 
 
+@pytest.mark.parametrize("repeatable", [False, True])
+def test_one_example_is_one_problem(repeatable: bool) -> None:
+    """Hypothesis begins with the simplest one, which is nothing but empty groups: it is none."""
+    assert len(draw(Bounds(), examples=1, repeatable=repeatable)) == 1
+
+
 def test_work_is_bounded() -> None:
     for problem in draw(Bounds(most_work=4), examples=60, repeatable=True):
         work = [-(-g.m // 128) * (g.n // 128) * (g.k // 256) for g in problem.groups]

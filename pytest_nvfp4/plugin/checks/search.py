@@ -109,10 +109,10 @@ class SearchCheck(Check):
             key=f"{kernel.run.portable(kernel.case.path)}[{kernel.case.settings.name}]".encode(),
         )
         kernel.note(_note(result))
-        if not result.drawn:
-            raise CheckFailure("no group list was drawn, so nothing was searched", file=str(kernel.case.path))
         if result.reduced is not None:
             raise simulator.failure(result)
+        if not result.drawn:
+            raise CheckFailure("no group list was drawn, so nothing new was searched", file=str(kernel.case.path))
 
 
 def _bounds(trace: Trace) -> Bounds:
