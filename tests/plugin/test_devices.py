@@ -25,6 +25,7 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makepyfile(cpu_device=CPU)
     pytester.syspathinsert()
     pytester.path.joinpath("kernel.py").write_text((KERNELS / "honest.py").read_text())
+    pytester.path.joinpath("pyproject.toml").write_text("[tool.pytest_nvfp4]\ntorch-operators = true\n")
     return pytester
 
 

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -21,7 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
+from pytest_nvfp4 import isolation
 from pytest_nvfp4.host import redirect
+from pytest_nvfp4.isolation.environment import NO_GPU
+from pytest_nvfp4.isolation.wall import Wall
+from pytest_nvfp4.toolchain.launcher import worker
 from tests.silicon.model import Approximate, Case, Part, Rule
 from tests.silicon.runners import Outputs
 from tests.silicon.store import Record, Recording, save
@@ -30,6 +33,7 @@ __all__ = ["KERNELS", "Kernel", "as_case", "run", "same_ptx"]
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("kernel_program.py")
+KERNEL_FILES = ROOT / "kernels"
 DEADLINE_S = 900
 
 
@@ -82,15 +86,19 @@ def run(kernel: Kernel, *, backend: str) -> tuple[Record, dict[str, str]]:
         folder = Path(name)
         dump, out = folder / "ptx", folder / "out.npz"
         dump.mkdir()
-        command = [sys.executable, "-m", "pytest_nvfp4.device.worker.program", str(PROGRAM), str(folder), backend]
-        command += [backend, kernel.name, str(out)]
-        environment = {**os.environ, **redirect.environment(dump, arch="sm_90a"), "PYTHONPATH": _path()}
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        arguments = [PROGRAM, folder, backend, backend, kernel.name, out]
+        no_gpu = NO_GPU if backend == "sim" else {}
+        done = isolation.run(
+            worker("pytest_nvfp4.device.worker.program", *arguments),
+            cwd=folder,
+            deadline_s=DEADLINE_S,
+            environ={**redirect.environment(dump, arch="sm_90a"), **no_gpu, "PYTHONPATH": _path()},
+            wall=Wall(folder=name, readable=(str(PROGRAM), str(KERNEL_FILES)), gpu=backend == "cuda"),
         )
         inputs = hashlib.sha256(PROGRAM.read_bytes()).hexdigest()
         if done.returncode != 0:
-            return Record("", inputs, error=(done.stderr or done.stdout)[-3000:] or f"status {done.returncode}"), {}
+            error = (done.stderr.text or done.stdout.text)[-3000:] or f"status {done.returncode}"
+            return Record("", inputs, error=error), {}
         with np.load(out) as file:
             outputs = {label: file[label] for label in file.files}
         about: dict[str, str] = json.loads(out.with_suffix(".json").read_text())
