@@ -11,6 +11,13 @@ from typing import NamedTuple
 _VERSION_BYTES = 96
 _NAME_BYTES = 96
 _CLOCK_SM = 1
+_THROTTLES = {
+    0x08: "hardware slowdown",
+    0x20: "thermal slowdown by software",
+    0x40: "thermal slowdown by hardware",
+    0x80: "power brake",
+}
+"""``nvmlClocksEventReason...`` that make a measurement worthless. A power limit under load belongs to the GPU."""
 
 
 @contextmanager
@@ -86,6 +93,50 @@ def _gpus() -> list[_Gpu]:
             nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
             gpus.append(_Gpu(name.value.decode(), f"sm_{major.value}{minor.value}"))
     return gpus
+
+
+class GpuState(NamedTuple):
+    """What else happens on a GPU; None for what NVML does not say.
+
+    Attributes:
+        processes: Processes that use it.
+        utilisation: Per cent of the last sample period in which a kernel ran.
+        throttled: Reasons why its clocks are low, but for idleness and the power limit.
+        sm_mhz: SM clock, and its maximum.
+    """
+
+    processes: int | None = None
+    utilisation: int | None = None
+    throttled: tuple[str, ...] = ()
+    sm_mhz: tuple[int, int] | None = None
+
+
+def gpu_state(visible: str) -> GpuState:
+    """Return the state of the GPU that an entry of ``CUDA_VISIBLE_DEVICES`` names: an index or a UUID."""
+    with _nvml() as nvml:
+        device = ctypes.c_void_p()
+        if nvml is None:
+            return GpuState()
+        if visible.isdigit():
+            status = nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(visible)), ctypes.byref(device))
+        else:
+            status = nvml.nvmlDeviceGetHandleByUUID(visible.encode(), ctypes.byref(device))
+        if status:
+            return GpuState()
+        count, reasons = ctypes.c_uint(0), ctypes.c_ulonglong()
+        # Without room for the processes, NVML reports their number and NVML_ERROR_INSUFFICIENT_SIZE (7), or success.
+        known = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), None) in (0, 7)
+        rates = (ctypes.c_uint * 2)()
+        used = None if nvml.nvmlDeviceGetUtilizationRates(device, rates) else min(100, rates[0])
+        failed = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device, ctypes.byref(reasons))
+        throttled = () if failed else tuple(text for bit, text in _THROTTLES.items() if reasons.value & bit)
+        now, most = ctypes.c_uint(), ctypes.c_uint()
+        clock = None
+        if not nvml.nvmlDeviceGetClockInfo(
+            device, ctypes.c_int(_CLOCK_SM), ctypes.byref(now)
+        ) and not nvml.nvmlDeviceGetMaxClockInfo(device, ctypes.c_int(_CLOCK_SM), ctypes.byref(most)):
+            clock = (int(now.value), int(most.value))
+        return GpuState(count.value if known else None, used, throttled, clock)
 
 
 def share(gpus: list[str], worker: str | None) -> str | None:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 from pytest_nvfp4.device.worker.memory import CudaMemory
 
 GATE_NAME = "nvfp4_gate"
-_GATE = b"""
+GATE = b"""
 .version 7.0
 .target sm_70
 .address_size 64
@@ -42,6 +42,7 @@ wait_here:
     ret;
 }
 \0"""
+"""A kernel that holds its stream for a number of nanoseconds."""
 
 _FLUSH_FACTOR = 3
 """Size of the write that flushes L2, in L2 caches; the margin allows for its undocumented replacement policy."""
@@ -85,7 +86,7 @@ class DeviceClock:
         self._call = memory.driver_call
         self._now = time.perf_counter  # bound before a kernel can replace it
         module, self._gate = ctypes.c_void_p(), ctypes.c_void_p()
-        self._call("cuModuleLoadData", ctypes.byref(module), _GATE)
+        self._call("cuModuleLoadData", ctypes.byref(module), GATE)
         self._call("cuModuleGetFunction", ctypes.byref(self._gate), module, GATE_NAME.encode())
         self._draw = random.Random()
         self._start, self._end, self._between = (self._event() for _ in range(3))

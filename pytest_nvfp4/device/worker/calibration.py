@@ -1,0 +1,284 @@
+"""Run the micro-benchmarks of ``model.calibrate`` on the GPU of this process, and print what was read.
+
+``main`` is what the process of ``nvfp4 model calibrate`` runs, on this machine or on a remote. It prints lines of
+``model.calibrate.readings``, and judges nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_nvfp4.device.gpus import GpuState, driver_version, gpu_state, visible_gpus
+from pytest_nvfp4.device.worker.clock import GATE, GATE_NAME
+from pytest_nvfp4.device.worker.driver_launches import Kernel, Shape, Stream, encode_rows
+from pytest_nvfp4.device.worker.memory import CudaMemory, DriverError
+from pytest_nvfp4.model.calibrate import signals
+from pytest_nvfp4.model.calibrate.kernel import ENTRY, RECORD_BYTES, RECORD_WORDS
+from pytest_nvfp4.model.calibrate.plan import Benchmark, Machine, Point, plan
+from pytest_nvfp4.model.calibrate.readings import MARKER, Gpu, Line, Reading, Refusal, State, busy
+
+REPEATS = 7
+_WARM_UPS = 2
+_GATE_NS = 4_000_000
+"""Time for which the stream is held while the host enqueues launches that are timed by events."""
+_NOISE_BYTES = 8 << 20
+_FLUSH_FACTOR = 3
+_ATTRIBUTES = {"sms": 16, "l2_bytes": 38, "major": 75, "minor": 76, "shared_bytes": 97}
+"""``CUdevice_attribute``: multiprocessors, L2 size, compute capability, shared memory of a CTA with opt-in."""
+_NAME_BYTES = 256
+
+
+def main() -> None:
+    """Print all lines. A GPU that is busy or throttled, or none, is a line with the reason."""
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as NVML numbers the GPUs
+    for line in lines():
+        sys.stdout.write(f"{MARKER}{line.model_dump_json()}\n")
+        sys.stdout.flush()
+
+
+def lines() -> Iterator[Line]:
+    """Yield the lines of a calibration of the first visible GPU."""
+    gpus = visible_gpus()
+    if not gpus:
+        yield Refusal(reason="there is no NVIDIA GPU that the process may use")
+        return
+    before = _state("before", gpu_state(gpus[0]))  # before this process is itself one that uses the GPU
+    yield before
+    if busy(before):
+        return
+    try:
+        bench = _Bench()
+    except (OSError, DriverError) as error:
+        yield Refusal(reason=f"the GPU cannot be used: {error}")
+        return
+    yield bench.gpu
+    try:
+        machine = bench.machine
+    except ValueError as error:
+        yield Refusal(reason=str(error))
+        return
+    try:
+        bench.prepare(machine)
+        for benchmark in plan(machine):
+            yield from bench.readings(benchmark, machine.arch)
+    except DriverError as error:
+        yield Refusal(reason=f"the GPU is in an error state: {error}")
+        return
+    yield _state("after", gpu_state(gpus[0])).model_copy(update={"processes": None})
+
+
+def _state(when: Any, found: GpuState) -> State:
+    return State(
+        when=when,
+        processes=found.processes,
+        utilisation=found.utilisation,
+        throttled=found.throttled,
+        sm_mhz=found.sm_mhz,
+    )
+
+
+class _Bench:
+    """One GPU with the memory that the benchmarks work on."""
+
+    def __init__(self) -> None:
+        self._memory = CudaMemory()
+        self._device = ctypes.c_int()
+        self._memory.driver_call("cuDeviceGet", ctypes.byref(self._device), ctypes.c_int(0))
+        self._stream = Stream(self._memory)
+        self._gate = Kernel(self._memory, GATE.rstrip(b"\0").decode(), GATE_NAME)
+        values = {name: self._attribute(number) for name, number in _ATTRIBUTES.items()}
+        self._shared = values["shared_bytes"]
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self._memory.driver_call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        name = ctypes.create_string_buffer(_NAME_BYTES)
+        self._memory.driver_call("cuDeviceGetName", name, ctypes.c_int(_NAME_BYTES), self._device)
+        self._free = free.value
+        self.gpu = Gpu(
+            name=name.value.decode(errors="replace"),
+            capability=(values["major"], values["minor"]),
+            driver=driver_version() or "unknown",
+            sms=values["sms"],
+            l2_bytes=values["l2_bytes"],
+            memory_bytes=total.value,
+            clusters=self._clusters(values["major"], values["minor"]),
+        )
+
+    @property
+    def machine(self) -> Machine:
+        """What the sizes follow from. Raises ValueError for an architecture without benchmarks."""
+        return Machine.of(
+            capability=self.gpu.capability,
+            sms=self.gpu.sms,
+            l2_bytes=self.gpu.l2_bytes,
+            memory_bytes=self._free,
+            shared_bytes=self._shared,
+        )
+
+    def _attribute(self, number: int) -> int:
+        value = ctypes.c_int()
+        self._memory.driver_call("cuDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(number), self._device)
+        return value.value
+
+    def _clusters(self, major: int, minor: int) -> dict[Any, int]:
+        """Return the resident clusters by size, with one CTA an SM."""
+        if major < 9:
+            return {}
+        kernel = Kernel(self._memory, signals.empty().module(f"sm_{major}{minor}"), ENTRY)
+        found = {
+            str(size): kernel.resident_clusters(size, threads=128, shared=self._shared - 1024) for size in (2, 4, 8, 16)
+        }
+        kernel.unload()
+        return found
+
+    def _allocate(self, size: int) -> int:
+        address = ctypes.c_uint64()
+        self._memory.driver_call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        return address.value
+
+    def prepare(self, machine: Machine) -> None:
+        """Allocate memory, and fill what is read with words whose top bit is 0 (`memory.line_chase`)."""
+        self._out_bytes = max(RECORD_BYTES * benchmark.ctas + 8 * benchmark.samples for benchmark in plan(machine))
+        self._out, self._maps = self._allocate(self._out_bytes), self._allocate(1024)
+        self._data = self._allocate(machine.data_bytes)
+        self._flush_bytes = _FLUSH_FACTOR * self.gpu.l2_bytes // 4 * 4
+        self._flush = self._allocate(self._flush_bytes)
+        noise = np.random.default_rng(0).integers(0, 1 << 31, _NOISE_BYTES // 4, np.uint32).tobytes()
+        filled = min(_NOISE_BYTES, machine.data_bytes)
+        self._memory.write(self._data, noise[:filled])
+        while filled < machine.data_bytes:
+            size = min(filled, machine.data_bytes - filled)
+            self._memory.driver_call(
+                "cuMemcpyDtoD_v2",
+                ctypes.c_uint64(self._data + filled),
+                ctypes.c_uint64(self._data),
+                ctypes.c_size_t(size),
+            )
+            filled += size
+
+    def readings(self, benchmark: Benchmark, arch: str) -> Iterator[Line]:
+        """Yield the readings of a benchmark, or why there are none. Raises DriverError if the context is lost."""
+        try:
+            kernel = Kernel(self._memory, benchmark.body.module(arch), ENTRY)
+        except DriverError as error:
+            yield Refusal(benchmark=benchmark.name, reason=str(error)[:2000])
+            return
+        if benchmark.tensor is not None:
+            tensor = benchmark.tensor
+            encoded = encode_rows(
+                self._memory, self._data, rows=tensor.rows, pitch=tensor.pitch, box_rows=tensor.box_rows
+            )
+            self._memory.write(self._maps, encoded)
+        for index, point in enumerate(benchmark.points):
+            read = self._single if benchmark.launches == "one" else self._sequence
+            yield read(kernel, benchmark, point, index)
+        kernel.unload()
+
+    def _launcher(self, kernel: Kernel, benchmark: Benchmark, words: tuple[int, int, int]) -> Callable[[], None]:
+        parameters = tuple(address.to_bytes(8, "little") for address in (self._out, self._data, self._maps))
+        parameters += tuple(word.to_bytes(4, "little") for word in words)
+        shape = Shape(benchmark.ctas, benchmark.threads, benchmark.cluster, benchmark.shared)
+        return kernel.launcher(
+            shape, parameters, self._stream.handle, programmatic=benchmark.launches == "programmatic"
+        )
+
+    def _clear(self, address: int, size: int, word: int = 0) -> None:
+        self._memory.driver_call(
+            "cuMemsetD32Async",
+            ctypes.c_uint64(address),
+            ctypes.c_uint(word),
+            ctypes.c_size_t(size // 4),
+            self._stream.handle,
+        )
+
+    def _records(self, benchmark: Benchmark) -> NDArray[np.int64]:
+        raw = self._memory.read(self._out, RECORD_BYTES * benchmark.ctas)
+        return np.frombuffer(raw, np.int64).reshape(-1, RECORD_WORDS)
+
+    def _single(self, kernel: Kernel, benchmark: Benchmark, point: Point, index: int) -> Reading:
+        """Launch one kernel several times, and read its records each time."""
+        launch = self._launcher(kernel, benchmark, (point.n, point.a, point.b))
+        cycles, ns, samples = list[float](), list[float](), list[NDArray[np.float64]]()
+        counts = set[int]()
+        for repeat in range(_WARM_UPS + REPEATS):
+            self._clear(self._out, self._out_bytes)
+            if benchmark.cold:
+                self._clear(self._flush, self._flush_bytes, repeat)
+            self._stream.wait()
+            launch()
+            self._stream.wait()
+            records = self._records(benchmark)
+            counts |= {int(count) for count in records[:: benchmark.counting, 4]}
+            if repeat < _WARM_UPS:
+                continue
+            cycles.append(float((records[:, 1] - records[:, 0]).max()))
+            ns.append(float(records[:, 3].max() - records[:, 2].min()))
+            if benchmark.gaps:
+                samples.append(gaps(records))
+            elif benchmark.samples:
+                raw = self._memory.read(self._out + RECORD_BYTES, 4 * benchmark.samples)
+                samples.append(np.frombuffer(raw, np.uint32).astype(np.float64))
+        middle = _middle(samples)
+        return Reading(
+            benchmark=benchmark.name, point=index, cycles=tuple(cycles), ns=tuple(ns),
+            operations=tuple(sorted(counts)[:64]), samples=middle,
+        )  # fmt: skip
+
+    def _sequence(self, kernel: Kernel, benchmark: Benchmark, point: Point, index: int) -> Reading:
+        """Launch ``n`` kernels one after the other, several times, between two events."""
+        launch = self._launcher(kernel, benchmark, (1, 0, 0))
+
+        def launches() -> None:
+            for _ in range(point.n):
+                launch()
+
+        work = self._stream.graph(launches) if benchmark.launches == "graph" else launches
+        gate = self._gate.launcher(Shape(1, 1), (_GATE_NS.to_bytes(8, "little"),), self._stream.handle)
+        ns, samples, counts = list[float](), list[NDArray[np.float64]](), set[int]()
+        for repeat in range(_WARM_UPS + REPEATS):
+            self._clear(self._out, self._out_bytes)
+            gate()
+            elapsed = self._stream.timed_ns(work)
+            records = self._records(benchmark)
+            counts.add(int(records[0, 6]))
+            if repeat >= _WARM_UPS:
+                ns.append(elapsed)
+                samples.append(np.array([float(records[:, 3].max() - records[:, 2].min())]))
+        return Reading(
+            benchmark=benchmark.name, point=index, cycles=(0.0,) * len(ns), ns=tuple(ns),
+            operations=tuple(sorted(counts)[:64]), samples=_middle(samples),
+        )  # fmt: skip
+
+
+def gaps(records: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the cycles from the end of a CTA to the start of the next one on its SM, in ascending order.
+
+    Args:
+        records: One row a CTA: clocks at its start and end, two times, operations, SM.
+    """
+    found = list[int]()
+    for sm in np.unique(records[:, 5]):
+        own = records[records[:, 5] == sm]
+        own = own[np.argsort(own[:, 0])]
+        found += [int(value) for value in own[1:, 0] - own[:-1, 1] if value > 0]
+    return np.sort(np.array(found, np.float64))
+
+
+def _middle(samples: list[NDArray[np.float64]]) -> tuple[float, ...]:
+    """Return the median of the repeats, sample by sample, of as many samples as all repeats have."""
+    if not samples:
+        return ()
+    least = min(len(values) for values in samples)
+    return tuple(float(value) for value in np.median(np.stack([values[:least] for values in samples]), axis=0))
+
+
+if __name__ == "__main__":
+    with suppress(BrokenPipeError):
+        main()

@@ -1,0 +1,122 @@
+"""Kernels of asynchronous copies: a ring of tensor loads, multicast included, and bulk stores.
+
+Sources: PTX ISA, "cp.async.bulk.tensor", "cp.async.bulk", "mbarrier".
+"""
+
+from __future__ import annotations
+
+from pytest_nvfp4.model.calibrate.kernel import CLUSTER_MEET, Body, fill_shared, first_thread, wait
+
+DATA = 1024
+"""First byte of the data in shared memory; mbarriers lie before it."""
+ROW_BYTES = 128
+
+
+def slot_bytes(rows: int) -> int:
+    """Return the bytes from one slot of the ring to the next: a multiple of the period of the 128-byte swizzle."""
+    return max(1024, rows * ROW_BYTES)
+
+
+def load_ring(*, rows: int, slots: int, cluster: int = 1) -> Body:
+    """Return ``n`` tensor loads of ``rows`` rows of 128 bytes by one thread of each CTA, ``slots`` of them in flight.
+
+    ``a`` is the distance of two clusters' first rows, ``b`` the number of rows of the tensor less one (all ones). In a
+    cluster, each CTA loads an equal part of the rows and sends it to all of them; a slot is loaded again when every CTA
+    has received it.
+    """
+    part = rows // cluster
+    barriers = [f"mbarrier.init.shared::cta.b64 [%smem+{8 * slot}], 1;" for slot in range(slots)]
+    if cluster > 1:
+        barriers += [f"mbarrier.init.shared::cta.b64 [%smem+{8 * (slots + slot)}], {cluster};" for slot in range(slots)]
+    before = [first_thread("\n".join([*barriers, "fence.mbarrier_init.release.cluster;"]), "INITIALISED")]
+    if cluster > 1:
+        before += ["bar.sync 0;", CLUSTER_MEET]
+    issue = ["shl.b32 %r10, %r4, 3;\nadd.u32 %r10, %smem, %r10;"]  # the slot's barrier
+    if cluster > 1:
+        issue += [f"add.u32 %r13, %r10, {8 * slots};", "xor.b32 %r14, %r5, 1;", wait("%r13", "%r14", "EMPTY")]
+    destination = "shared::cluster"
+    issue += [
+        f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], {rows * ROW_BYTES};",
+        f"mad.lo.u32 %r11, %r4, {slot_bytes(rows)}, %smem;",
+        f"mad.lo.u32 %r11, %rank, {part * ROW_BYTES}, %r11;",
+        f"mad.lo.u32 %r12, %rank, {part}, %r3;",
+        "and.b32 %r12, %r12, %b;",
+        f"cp.async.bulk.tensor.2d.{destination}.global.mbarrier::complete_tx::bytes"
+        f"{'.multicast::cluster' if cluster > 1 else ''} "
+        f"[%r11+{DATA}], [%maps, {{0, %r12}}], [%r10]{', %mask' if cluster > 1 else ''};",
+        f"add.u32 %r3, %r3, {rows};",
+        "add.u32 %i, %i, 1;",
+        "add.u32 %r4, %r4, 1;",
+        f"setp.ne.u32 %p3, %r4, {slots};",
+        "@%p3 bra NEXT;",
+        "mov.b32 %r4, 0;",
+        "xor.b32 %r5, %r5, 1;",
+        "bra NEXT;",
+    ]
+    consume = ["shl.b32 %r10, %r6, 3;\nadd.u32 %r10, %smem, %r10;", wait("%r10", "%r7", "FULL")]
+    if cluster > 1:
+        consume += [f"add.u32 %r13, %r10, {8 * slots};"]
+        for rank in range(cluster):
+            consume += [
+                f"mapa.shared::cluster.u32 %r15, %r13, {rank};",
+                "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r15];",
+            ]
+    consume += [
+        "add.u32 %count, %count, 1;",
+        "add.u32 %r6, %r6, 1;",
+        f"setp.ne.u32 %p4, %r6, {slots};",
+        "@%p4 bra CONSUMED;",
+        "mov.b32 %r6, 0;",
+        "xor.b32 %r7, %r7, 1;",
+        "CONSUMED:",
+        "setp.lt.u32 %p5, %count, %n;",
+        "@%p5 bra NEXT;",
+    ]
+    timed = [
+        f"div.u32 %r0, %cta, {cluster};",
+        "mul.lo.u32 %r3, %r0, %a;",
+        f"mov.b16 %mask, {(1 << cluster) - 1};",
+        *(f"mov.b32 %r{register}, 0;" for register in (4, 5, 6, 7)),
+        "NEXT:",
+        "sub.u32 %r8, %i, %count;",
+        f"setp.ge.u32 %p1, %r8, {slots};",
+        "setp.ge.u32 %p2, %i, %n;",
+        "or.pred %p1, %p1, %p2;",
+        "@%p1 bra CONSUME;",
+        *issue,
+        "CONSUME:",
+        *consume,
+    ]
+    after = CLUSTER_MEET if cluster > 1 else ""
+    return Body(first_thread("\n".join(timed), "IDLE"), before="\n".join(before), after=after)
+
+
+def ring_shared(rows: int, slots: int) -> int:
+    """Return the dynamic shared memory of `load_ring` in bytes."""
+    return DATA + slots * slot_bytes(rows)
+
+
+def store_ring(*, size: int, groups: int, threads: int = 32) -> Body:
+    """Return ``n`` bulk stores of ``size`` bytes by one thread of each CTA.
+
+    With ``groups`` at least 1, so many may still read shared memory when the next one is issued; with 0, each must have
+    written global memory first, which measures its latency. ``a`` is the distance of two CTAs' areas in bytes, ``b``
+    the bytes of all areas less one (all ones).
+    """
+    pause = f"cp.async.bulk.wait_group.read {groups};" if groups else "cp.async.bulk.wait_group 0;"
+    timed = [
+        "mul.lo.u32 %r3, %cta, %a;",
+        "STORE:",
+        "and.b32 %r10, %r3, %b;",
+        "cvt.u64.u32 %rd2, %r10;",
+        "add.u64 %rd2, %data, %rd2;",
+        f"cp.async.bulk.global.shared::cta.bulk_group [%rd2], [%smem+{DATA}], {size};",
+        "cp.async.bulk.commit_group;",
+        pause,
+        f"add.u32 %r3, %r3, {size};",
+        "add.u32 %count, %count, 1;",
+        "setp.lt.u32 %p1, %count, %n;",
+        "@%p1 bra STORE;",
+        "cp.async.bulk.wait_group 0;",
+    ]
+    return Body(first_thread("\n".join(timed), "IDLE"), before=fill_shared(DATA, size, threads=threads))
