@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +30,8 @@ def pytest_configure() -> None:
     """Shells start background jobs with Ctrl-C ignored, and so would everything be that the tests start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Device tables of whoever runs the tests are none of the shipped ones.
+    os.environ["NVFP4_DATA_DIR"] = str(Path(tempfile.gettempdir()) / "nvfp4-tests-without-data")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -6,7 +6,7 @@ import difflib
 import os
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sass": ("cli.codegen", "Write the SASS of a kernel."),
     "run": ("cli.run", "Run a kernel once: verdict, findings, printed text, counts and a timeline."),
     "cost": ("cli.cost", "Count the work of one call of a kernel without a GPU; no time."),
+    "model": ("cli.model.command", "Model the time of a kernel; list or measure the constants of devices."),
     "eval": ("cli.evaluate", "Check and time a kernel as GPU MODE does, with the same protocol."),
     "upgrade": ("cli.upgrade", "Compare a kernel between two versions of CuTe DSL."),
     "exec": ("cli.execute", "Run a Python program on a GPU, in the simulator, or on a remote."),
@@ -48,19 +49,21 @@ class ReaderLeftError(Exception):
 
 
 class LazyGroup(click.Group):
-    """Subcommands by name from `COMMANDS`."""
+    """Subcommands by name from a table; the module's function is called ``NAME_command``."""
+
+    table: ClassVar[dict[str, tuple[str, str]]] = COMMANDS
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the table."""
         del ctx
-        return list(COMMANDS)
+        return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a subcommand."""
         del ctx
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.table:
             return None
-        module = import_module(f"pytest_nvfp4.{COMMANDS[cmd_name][0]}")
+        module = import_module(f"pytest_nvfp4.{self.table[cmd_name][0]}")
         command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         assert isinstance(command, click.Command)
         return command
@@ -72,15 +75,15 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; commands are {', '.join(COMMANDS)}"
+            near = difflib.get_close_matches(args[0], self.table, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; commands are {', '.join(self.table)}"
             raise click.UsageError(f"no such command: {args[0]!r}{hint}", ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the subcommands without importing them."""
         del ctx
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand, and report an error that the user's input causes on one line."""

@@ -10,17 +10,20 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pytest_nvfp4.model.calibrated import calibrated_names, calibrated_path
+
 __all__ = [
     "DEVICES",
+    "MARKS",
     "UNITS",
     "Constant",
     "ConstantsError",
@@ -28,9 +31,11 @@ __all__ = [
     "MatrixRate",
     "load_device",
     "read_device",
+    "shipped_device",
 ]
 
 Mark = Literal["measured_here", "published", "sibling", "fitted", "guessed"]
+MARKS: tuple[str, ...] = get_args(Mark)
 
 UNITS: Mapping[str, str] = {
     # The chip.
@@ -130,6 +135,8 @@ class Constant(_Strict):
         return self
 
 
+MatrixRow = tuple[str, str, int, int, int, float, float]
+"""Kind of the operands, place of A, CTAs, M, N, interval, latency."""
 _Row = Annotated[tuple[str, Literal["ss", "ts"], int, int, int, float, float], Field(strict=False)]
 
 
@@ -147,6 +154,15 @@ class _MatrixTable(_Strict):
     """Kind of the operands, place of A (ss: shared memory, ts: tensor memory), CTAs, M, N, interval, latency."""
 
 
+class Observation(_Strict):
+    """A measured value that no replay needs: what a calibration found besides."""
+
+    value: float = Field(ge=0, strict=False)
+    unit: str
+    spread: float = Field(ge=0, strict=False)
+    source: str = Field(min_length=8)
+
+
 class _Table(_Strict):
     name: str
     title: str
@@ -155,6 +171,7 @@ class _Table(_Strict):
     based_on: str = ""
     constant: dict[str, Constant] = {}
     matrix: _MatrixTable | None = None
+    observed: dict[str, Observation] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +197,8 @@ class DeviceConstants:
         constants: All of ``UNITS``.
         matrix: Rows of matrix instructions: (kind, place of A, CTAs, M) -> sorted (N, interval, latency).
         digest: Digest of all values, by which a snapshot knows the table it was made with.
+        origin: The user's own file that the table comes from; empty for a shipped one.
+        observed: Further measured values.
     """
 
     name: str
@@ -193,6 +212,8 @@ class DeviceConstants:
     matrix_latency: float
     matrix_source: str
     matrix_mark: Mark
+    origin: str = ""
+    observed: Mapping[str, Observation] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float:
         """Return the value of a constant, in its unit. Raises KeyError."""
@@ -260,7 +281,8 @@ def _parse(text: str, origin: str) -> _Table:
         raise ConstantsError(f"device table {origin} is not valid:\n  " + "\n  ".join(lines)) from error
 
 
-def _inherited(constant: Constant, base: DeviceConstants) -> Constant:
+def inherited(constant: Constant, base: DeviceConstants) -> Constant:
+    """Return a constant of a related device as one of a device of which nothing better is known."""
     note = constant.source if constant.mark == "guessed" else f"of {base.name}: {constant.source}"
     mark: Mark = "guessed" if constant.mark == "guessed" else "sibling"
     return constant.model_copy(update={"mark": mark, "source": note, "spread": max(constant.spread, 0.2)})
@@ -269,8 +291,8 @@ def _inherited(constant: Constant, base: DeviceConstants) -> Constant:
 def read_device(text: str, origin: str) -> DeviceConstants:
     """Return a device from the text of its table. Raises ConstantsError."""
     table = _parse(text, origin)
-    base = load_device(table.based_on) if table.based_on else None
-    constants = {name: _inherited(constant, base) for name, constant in base.constants.items()} if base else {}
+    base = shipped_device(table.based_on) if table.based_on else None
+    constants = {name: inherited(constant, base) for name, constant in base.constants.items()} if base else {}
     constants.update(table.constant)
     wrong = [
         f"{name}: the unit is {constant.unit!r}, not {UNITS[name]!r}"
@@ -299,6 +321,7 @@ def read_device(text: str, origin: str) -> DeviceConstants:
             constants=constants,
             matrix_source=f"of {base.name}: {base.matrix_source}",
             matrix_mark="sibling",
+            observed=table.observed,
         )
     matrix: dict[tuple[str, str, int, int], list[tuple[int, float, float]]] = {}
     for kind, place, ctas, m, n, interval, latency in table.matrix.rows:
@@ -315,6 +338,7 @@ def read_device(text: str, origin: str) -> DeviceConstants:
         matrix_latency=table.matrix.latency,
         matrix_source=table.matrix.source,
         matrix_mark=table.matrix.mark,
+        observed=table.observed,
     )
 
 
@@ -328,25 +352,40 @@ DEVICES: tuple[str, ...] = _names()
 
 
 @cache
-def _shipped(name: str) -> DeviceConstants:
+def shipped_device(name: str) -> DeviceConstants:
+    """Return the shipped table of a device. Raises ConstantsError."""
+    if name not in DEVICES:
+        raise ConstantsError(f"there is no shipped device {name!r}; there are {', '.join(DEVICES)}")
     text = (files("pytest_nvfp4.model") / "devices" / f"{name}.toml").read_text(encoding="utf-8")
     return read_device(text, f"devices/{name}.toml")
 
 
 def load_device(name: str) -> DeviceConstants:
-    """Return a device by the name of a shipped table, or by the path of a table. Raises ConstantsError."""
-    if name in DEVICES:
-        return _shipped(name)
-    path = Path(name)
-    if path.suffix == ".toml":
+    """Return a device: the user's own table of that name, else the shipped one; or the table at a path.
+
+    ``origin`` says which file was taken. Raises ConstantsError.
+    """
+    own = calibrated_path(name)
+    if Path(name).suffix != ".toml" and Path(name).name == name and own.is_file():
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConstantsError(f"device table {name} cannot be read: {error}") from error
-        return read_device(text, name)
-    raise ConstantsError(
-        f"there is no device {name!r}; there are {', '.join(DEVICES)}, or give the path of a table (.toml)"
-    )
+            return _from_file(own)
+        except ConstantsError as error:
+            hint = "`nvfp4 model calibrate` writes it anew; delete it to use the shipped table"
+            raise ConstantsError(f"{error}\n{hint}") from None
+    if name in DEVICES:
+        return shipped_device(name)
+    if Path(name).suffix == ".toml":
+        return _from_file(Path(name))
+    known = ", ".join(dict.fromkeys((*DEVICES, *calibrated_names())))
+    raise ConstantsError(f"there is no device {name!r}; there are {known}, or give the path of a table (.toml)")
+
+
+def _from_file(path: Path) -> DeviceConstants:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConstantsError(f"device table {path} cannot be read: {error}") from error
+    return replace(read_device(text, str(path)), origin=str(path))
 
 
 def describe(device: DeviceConstants) -> list[dict[str, Any]]:

@@ -61,7 +61,7 @@ def lines() -> Iterator[Line]:
         return
     yield bench.gpu
     try:
-        machine = bench.machine
+        machine = bench.gpu.machine()
     except ValueError as error:
         yield Refusal(reason=str(error))
         return
@@ -95,31 +95,19 @@ class _Bench:
         self._stream = Stream(self._memory)
         self._gate = Kernel(self._memory, GATE.rstrip(b"\0").decode(), GATE_NAME)
         values = {name: self._attribute(number) for name, number in _ATTRIBUTES.items()}
-        self._shared = values["shared_bytes"]
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self._memory.driver_call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         name = ctypes.create_string_buffer(_NAME_BYTES)
         self._memory.driver_call("cuDeviceGetName", name, ctypes.c_int(_NAME_BYTES), self._device)
-        self._free = free.value
         self.gpu = Gpu(
             name=name.value.decode(errors="replace"),
             capability=(values["major"], values["minor"]),
             driver=driver_version() or "unknown",
             sms=values["sms"],
             l2_bytes=values["l2_bytes"],
-            memory_bytes=total.value,
-            clusters=self._clusters(values["major"], values["minor"]),
-        )
-
-    @property
-    def machine(self) -> Machine:
-        """What the sizes follow from. Raises ValueError for an architecture without benchmarks."""
-        return Machine.of(
-            capability=self.gpu.capability,
-            sms=self.gpu.sms,
-            l2_bytes=self.gpu.l2_bytes,
-            memory_bytes=self._free,
-            shared_bytes=self._shared,
+            free_bytes=free.value,
+            shared_bytes=values["shared_bytes"],
+            clusters=self._clusters(values),
         )
 
     def _attribute(self, number: int) -> int:
@@ -127,14 +115,13 @@ class _Bench:
         self._memory.driver_call("cuDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(number), self._device)
         return value.value
 
-    def _clusters(self, major: int, minor: int) -> dict[Any, int]:
+    def _clusters(self, values: dict[str, int]) -> dict[Any, int]:
         """Return the resident clusters by size, with one CTA an SM."""
-        if major < 9:
+        if values["major"] < 9:
             return {}
-        kernel = Kernel(self._memory, signals.empty().module(f"sm_{major}{minor}"), ENTRY)
-        found = {
-            str(size): kernel.resident_clusters(size, threads=128, shared=self._shared - 1024) for size in (2, 4, 8, 16)
-        }
+        kernel = Kernel(self._memory, signals.empty().module(f"sm_{values['major']}{values['minor']}"), ENTRY)
+        shared = values["shared_bytes"] - 1024
+        found = {str(size): kernel.resident_clusters(size, threads=128, shared=shared) for size in (2, 4, 8, 16)}
         kernel.unload()
         return found
 

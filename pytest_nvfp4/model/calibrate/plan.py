@@ -38,13 +38,11 @@ class Machine:
     length: float = 1.0
 
     @classmethod
-    def of(
-        cls, *, capability: tuple[int, int], sms: int, l2_bytes: int, memory_bytes: int, shared_bytes: int
-    ) -> Machine:
+    def of(cls, *, capability: tuple[int, int], sms: int, l2_bytes: int, free_bytes: int, shared_bytes: int) -> Machine:
         """Return the machine of a GPU.
 
         Args:
-            memory_bytes: Bytes of its memory that are free.
+            free_bytes: Bytes of its memory that are free.
             shared_bytes: Largest shared memory of a CTA, the system's part included.
 
         Raises:
@@ -57,7 +55,7 @@ class Machine:
                 f"there are for {', '.join(f'{major}.{minor}' for major, minor in ARCHITECTURES)}"
             )
         data = 1 << 30
-        while data > memory_bytes // 4:
+        while data > free_bytes // 4:
             data >>= 1
         return cls(arch, sms, 1 << (max(l2_bytes, 8 << 20) // 4).bit_length() - 1, data, shared_bytes - 1024)
 

@@ -11,7 +11,7 @@ from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.fields import STRICT, Extent, Index, Name, Sentence, Size
 from pytest_nvfp4.isolation.door.json_values import Bounds, read_lines
 from pytest_nvfp4.isolation.door.models import validated
-from pytest_nvfp4.model.calibrate.plan import Benchmark
+from pytest_nvfp4.model.calibrate.plan import Benchmark, Machine
 
 MARKER = "nvfp4-calibration "
 """Beginning of each line that is part of the report; a library may print others."""
@@ -29,6 +29,8 @@ class Gpu(BaseModel):
     """The GPU.
 
     Attributes:
+        free_bytes: Bytes of its memory that were free.
+        shared_bytes: Largest shared memory of a CTA, the system's part included.
         clusters: By size, the clusters that can be resident with one CTA an SM.
     """
 
@@ -39,8 +41,19 @@ class Gpu(BaseModel):
     driver: Name
     sms: Extent
     l2_bytes: Size
-    memory_bytes: Size
+    free_bytes: Size
+    shared_bytes: Size
     clusters: Annotated[dict[Literal["2", "4", "8", "16"], Index], Field(max_length=4)]
+
+    def machine(self) -> Machine:
+        """Return what the sizes of its benchmarks follow from. Raises ValueError if there are none for it."""
+        return Machine.of(
+            capability=self.capability,
+            sms=self.sms,
+            l2_bytes=self.l2_bytes,
+            free_bytes=self.free_bytes,
+            shared_bytes=self.shared_bytes,
+        )
 
 
 class State(BaseModel):

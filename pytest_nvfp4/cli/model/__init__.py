@@ -1,0 +1,1 @@
+"""``nvfp4 model``: modelled times, and the constants of devices that they follow from."""
