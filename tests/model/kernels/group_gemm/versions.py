@@ -1,0 +1,34 @@
+"""The published versions whose twins are here: a kernel file, and values of its constants."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+__all__ = ["VERSIONS", "write_version"]
+
+VERSIONS: Final[dict[str, tuple[str, dict[str, object]]]] = {
+    "v1c": ("one_cta.py", {}),
+    "v2e": ("one_cta.py", {"TILE_N": 256, "STAGES": 4, "MOST_CTAS": 128, "SORTED": True}),
+    "v5e": ("two_cta.py", {"MOST_TOKENS": 128}),
+    "v6b": ("two_cta.py", {"MOST_TOKENS": 256}),
+}
+
+
+def write_version(version: str, folder: Path, constants: Mapping[str, object] | None = None) -> Path:
+    """Write the file of a version, with further values of constants, and return its path.
+
+    Raises:
+        ValueError: The file does not assign one of the constants exactly once.
+    """
+    name, values = VERSIONS[version]
+    text = (Path(__file__).parent / name).read_text()
+    for constant, value in {**values, **(constants or {})}.items():
+        text, count = re.subn(rf"^{constant} = .*$", f"{constant} = {value!r}", text, flags=re.MULTILINE)
+        if count != 1:
+            raise ValueError(f"{name} assigns {constant} {count} times")
+    path = folder / f"{version}.py"
+    path.write_text(text)
+    return path

@@ -1,0 +1,52 @@
+"""The twins of published grouped GEMMs are exact and free of races under GPU MODE's contract."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.sim import SimDevice
+from pytest_nvfp4.device.simulate import simulate
+from pytest_nvfp4.problem import parse_shape
+from tests.model.kernels.group_gemm.versions import VERSIONS, write_version
+
+needs_dsl = pytest.mark.skipif(
+    not all(importlib.util.find_spec(package) for package in ("cutlass", "torch")), reason="needs the DSL and torch"
+)
+
+SHAPE = "72x128x512,200x384x256"
+FEW = {"v1c": {}, "v2e": {"MOST_CTAS": 2}, "v5e": {"SMS": 4}, "v6b": {"SMS": 4}}
+"""Constants with which a CTA has several tiles of the small problem."""
+
+
+def run(path, folder):
+    spec, base = KernelSpec.from_files(path, arch="sm_100a")
+    case = JobCase(problem=ProblemSpec.of(parse_shape(SHAPE)), family="gpumode")
+    (done,) = simulate(SimDevice(), spec, [case], folder=folder / "jobs", base=base, outputs=True, races=True)
+    return done
+
+
+@needs_dsl
+@pytest.mark.slow
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_version_is_exact_and_free_of_races(version, tmp_path):
+    done = run(write_version(version, tmp_path, FEW[version]), tmp_path)
+    assert done.status == "passed", done.findings
+    assert not done.findings
+
+
+@needs_dsl
+@pytest.mark.slow
+def test_an_accumulator_that_is_released_too_early_is_found(tmp_path):
+    path = write_version("v2e", tmp_path, FEW["v2e"])
+    text = path.read_text()
+    assert text.count("if i == SHARED_CHUNKS - 1:") == 1
+    path.write_text(text.replace("if i == SHARED_CHUNKS - 1:", "if i == 0:"))
+    assert run(path, tmp_path).status == "failed"
+
+
+def test_a_constant_that_a_file_does_not_assign_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"one_cta\.py assigns NO_SUCH 0 times"):
+        write_version("v1c", tmp_path, {"NO_SUCH": 1})
