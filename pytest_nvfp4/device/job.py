@@ -239,6 +239,8 @@ class Simulating(Model):
         schedule: ``eager``, ``lazy``, ``late-0-3`` (warps 0 and 3 run last), or the seed of a random schedule.
         protocol: Whether to record what each warp of a launch's first cluster waits for, signals, reads and writes.
             No races are searched for, and in the lazy schedule a wait may return False once.
+        recording: Whether to record each launch for the model of its time (``model.recorder``), in the eager schedule
+            and without a search for races.
         ring_ctas: Largest number of CTAs of a launch whose rings of mbarriers are reported; 0 for none.
         launch_only: Indices of cases whose launches are recorded but not executed, which shows their grids.
         sms: SMs of the simulated device; None for those of the product. It also applies to a job that verifies.
@@ -252,9 +254,17 @@ class Simulating(Model):
     far_end: bool = False
     schedule: str = Field(default="eager", pattern=f"^({schedules.PATTERN})$")
     protocol: bool = False
+    recording: bool = False
     ring_ctas: int = Field(default=0, ge=0, le=9999)
     launch_only: tuple[int, ...] = ()
     sms: int | None = Field(default=None, ge=1, le=9999)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        others = self.races or self.race_warnings or self.protocol or self.trace_ctas or self.schedule != "eager"
+        if self.recording and others:
+            raise ValueError("a recording needs the eager schedule, and excludes races, a protocol and a timeline")
+        return self
 
 
 class Job(Model):

@@ -381,6 +381,7 @@ class SimulatedCall(_Open):
         trace: Timeline as JSON text, if requested.
         protocol: Recordings of the launches as JSON text, if requested (``sim.sync.protocol_log``).
         operands: What the MMAs read, as JSON text, if it was followed (``sim.provenance.record``).
+        recording: Recordings of the launches, if requested (``model.storage``).
     """
 
     call: Index
@@ -392,6 +393,7 @@ class SimulatedCall(_Open):
     trace: Blob | None = None
     protocol: Blob | None = None
     operands: Blob | None = None
+    recording: Blob | None = None
 
     @property
     def printed(self) -> str:

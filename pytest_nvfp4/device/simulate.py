@@ -16,7 +16,12 @@ from pytest_nvfp4.device.result import RECORD_BYTES, Blob, DeviceInfo, Result, S
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.door import DoorError
 
-_RECORDS = (("trace", "timeline"), ("protocol", "recorded protocol"), ("operands", "record of operands"))
+_RECORDS = (
+    ("trace", "timeline"),
+    ("protocol", "recorded protocol"),
+    ("operands", "record of operands"),
+    ("recording", "recording"),
+)
 """Fields of a call that are files, and what they are."""
 
 
@@ -34,6 +39,8 @@ class SimulationResult:
         trace: Timeline as JSON text, if requested.
         protocol: Recordings of the launches as JSON text, if requested.
         operands: What the MMAs read, as JSON text, if it was followed.
+        recording: Recordings of the launches for the model of their times, if requested; ``model.storage.loads`` reads
+            and checks them.
     """
 
     case: JobCase
@@ -46,6 +53,7 @@ class SimulationResult:
     trace: bytes | None = None
     protocol: bytes | None = None
     operands: bytes | None = None
+    recording: bytes | None = None
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -68,6 +76,7 @@ def simulate(
     provenance: bool = False,
     schedule: str = "eager",
     protocol: bool = False,
+    recording: bool = False,
     ring_ctas: int = 0,
     launch_only: tuple[int, ...] = (),
     sms: int | None = None,
@@ -90,6 +99,7 @@ def simulate(
         provenance=provenance,
         schedule=schedule,
         protocol=protocol,
+        recording=recording,
         ring_ctas=ring_ctas,
         launch_only=launch_only,
         sms=sms,

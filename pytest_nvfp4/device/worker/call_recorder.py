@@ -32,8 +32,6 @@ class WatchedOutput(NamedTuple):
     columns: int
 
 
-_TMEM_COLUMNS = 512
-"""TMEM capacity of an SM in columns (PTX ISA, "Tensor Memory")."""
 _PRINTED_CHARACTERS = 100_000
 
 
@@ -51,6 +49,7 @@ class CallRecorder:
     def __init__(self, session: Session, folder: Path, simulating: Simulating) -> None:
         self._session = session
         self._folder = folder
+        self._sources = str(folder / "source")
         self._simulating = simulating
         self._outputs: Sequence[WatchedOutput] = ()
         self._started: list[_StartedLaunch] = []
@@ -90,6 +89,7 @@ class CallRecorder:
             "outputs": [_writes(*output) for output in self._outputs],
             "trace": self._write_trace(call),
             "protocol": self._write_protocol(call),
+            "recording": self._write_recording(call),
             "operands": None if operands is None else self._write(f"operands-{call}.json", operands),
         }
 
@@ -100,7 +100,7 @@ class CallRecorder:
             "block": record.launch.block,
             "cluster": record.launch.cluster,
             "shared_bytes": grid.shared_bytes,
-            "ctas_per_sm": _ctas_per_sm(grid),
+            "ctas_per_sm": grid.ctas_per_sm,
             "counters": {name: int(count) for name, count in sorted(record.counters.items())},
             "writers": writers or None,
             "printed": record.output[-_PRINTED_CHARACTERS:],
@@ -139,9 +139,21 @@ class CallRecorder:
         content = {"stopped": bool(self._session.faults), "launches": monitor.recordings()}
         return self._write(f"protocol-{call}.json", content)
 
+    def _write_recording(self, call: int) -> dict[str, Any] | None:
+        if not self._simulating.recording:
+            return None
+        from pytest_nvfp4.model import storage
+        from pytest_nvfp4.model.recorder import Recorder
+
+        monitor = self._session.machine.monitor
+        assert isinstance(monitor, Recorder)
+        return self._write_bytes(f"recording-{call}.npz", storage.dumps(monitor.recordings(below=self._sources)))
+
     def _write(self, name: str, content: Any) -> dict[str, Any]:
         """Write JSON to a file and return the fields of its ``Blob``."""
-        data = json.dumps(content, separators=(",", ":")).encode()
+        return self._write_bytes(name, json.dumps(content, separators=(",", ":")).encode())
+
+    def _write_bytes(self, name: str, data: bytes) -> dict[str, Any]:
         (self._folder / name).write_bytes(data)
         return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "file": name}
 
@@ -165,14 +177,6 @@ def _rings(log: BarrierLog) -> list[dict[str, Any]]:
         }
         for ring in most.values()
     ]
-
-
-def _ctas_per_sm(grid: Grid) -> int:
-    """Return the CTAs resident on an SM, by shared memory, threads, and the TMEM columns that a CTA allocates."""
-    most = grid.capacity // grid.machine.model.sm_count
-    ctas = grid.counters["ctas"]
-    columns = -(-grid.counters["tmem.columns"] // ctas) if ctas else 0
-    return max(1, min(most, _TMEM_COLUMNS // columns)) if columns else most
 
 
 def _writes(group: int, region: Region, columns: int) -> dict[str, int]:

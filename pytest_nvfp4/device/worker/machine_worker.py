@@ -113,6 +113,7 @@ class MachineWorker(JobSteps):
                 races=settings.races,
                 race_warnings=settings.race_warnings,
                 protocol=settings.protocol,
+                recording=settings.recording,
                 ring_ctas=settings.ring_ctas,
                 sms=job.simulating.sms,
             ),

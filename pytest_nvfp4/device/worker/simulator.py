@@ -10,7 +10,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from pytest_nvfp4.driver.device_model import DeviceModel, for_arch
 from pytest_nvfp4.driver.streams import Streams
@@ -39,6 +39,7 @@ class SimulatorSettings:
         races: Whether to search for races by happens-before, within launches and between the work of streams.
         race_warnings: See ``device.job.Simulating`` (``races.tensor_order``, ``fence.mbarrier_init``).
         protocol: Whether to record the protocol of each launch (see ``device.job.Simulating``).
+        recording: Whether to record launches for the model of their times (see ``device.job.Simulating``).
         ring_ctas: Largest number of CTAs of a launch whose operations on mbarriers are logged.
         sms: SMs of the device, if not those of the product.
     """
@@ -50,6 +51,7 @@ class SimulatorSettings:
     races: bool = False
     race_warnings: bool = False
     protocol: bool = False
+    recording: bool = False
     ring_ctas: int = 0
     sms: int | None = None
 
@@ -85,7 +87,11 @@ def new_session(settings: SimulatorSettings, *, room: tuple[int, int] | None = N
     if settings.protocol:
         # A wait that fails once shows where a kernel waits again, after a test that did not wait.
         machine.asynchronous = Lazy(patient=False) if settings.schedule == "lazy" else machine.asynchronous
-        machine.monitor = cast("Detector", ProtocolLog())
+        machine.monitor = ProtocolLog()
+    if settings.recording:
+        from pytest_nvfp4.model.recorder import Recorder
+
+        machine.monitor = Recorder()
     if detector is not None:
         detector.followed = True
         session.order = HostOrder(session.streams, machine.memory)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import CodeType, FrameType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.deferred import deferred_slots
@@ -43,6 +43,18 @@ def longest_prefix(table: Mapping[str, Any] | frozenset[str], parts: tuple[str, 
     return None
 
 
+class Passage(NamedTuple):
+    """Instructions that a warp executes without a branch: a block, or a region in it that some lanes run.
+
+    Attributes:
+        instructions: Their indices, ascending; a block's without those of its regions.
+        ends: Whether it is a block; its regions come before it.
+    """
+
+    instructions: tuple[int, ...]
+    ends: bool
+
+
 class Program:
     """A kernel, compiled block by block on demand.
 
@@ -50,13 +62,25 @@ class Program:
         module, kernel: The parsed PTX.
         lowerings: From opcode prefix to lowering.
         blocking: Opcode prefixes of instructions that may have to wait, and so start a block.
+        followed: Whether blocks append the numbers of what they execute to ``Warp.path``.
+
+    Attributes:
+        passages: By number, what a compiled block or region executes, if followed.
     """
 
     def __init__(
-        self, module: Module, kernel: Kernel, *, lowerings: Mapping[str, Lowering], blocking: frozenset[str]
+        self,
+        module: Module,
+        kernel: Kernel,
+        *,
+        lowerings: Mapping[str, Lowering],
+        blocking: frozenset[str],
+        followed: bool = False,
     ) -> None:
         self.module = module
         self.kernel = kernel
+        self.passages: list[Passage] = []
+        self._followed = followed
         self.flow = Flow(kernel)
         self.liveness = Liveness(self.flow)
         self.shared = SharedLayout(module, kernel)
@@ -174,31 +198,41 @@ class Program:
         for name, value in registers.LANES.items():
             emitter.globals[f"lane_{name}"] = value
         instructions = self.kernel.instructions
-        at, counted = start, 0
+        at = start
+        executed: list[int] = []
         passed = start
         while at < len(instructions):
             instruction = instructions[at]
-            if at != passed and (at in self._starts or (parked and at in self._meetings) or counted >= _MAX_BLOCK):
+            full = len(executed) >= _MAX_BLOCK
+            if at != passed and (at in self._starts or (parked and at in self._meetings) or full):
                 break
             if not parked and (stop := self._region(at)) is not None:
                 self._emit_region(emitter, at, stop)
+                executed.append(at)
                 at = passed = stop
-                counted += 1
-                if at in self._waits or counted >= _MAX_BLOCK:
+                if at in self._waits or len(executed) >= _MAX_BLOCK:
                     break
                 continue
-            counted += 1
+            executed.append(at)
             if instruction.root in TERMINATORS:
                 emitter.begin(instruction)
-                emitter.leave(counted, self._stores(emitter, at, keep))
+                emitter.leave(self._counting(executed, ends=True), self._stores(emitter, at, keep))
                 terminate(instruction, emitter)
                 emitter.end()
                 return self._finish(start, emitter)
             self._emit(emitter, instruction, meeting=parked and at in self._meetings)
             at += 1
-        emitter.leave(counted, self._stores(emitter, at - 1, keep, after=at))
+        emitter.leave(self._counting(executed, ends=True), self._stores(emitter, at - 1, keep, after=at))
         emitter.line(f"return {at}")
         return self._finish(start, emitter)
+
+    def _counting(self, executed: list[int], *, ends: bool) -> str:
+        """Return the statement that counts what a block or region has executed."""
+        text = f"w.executed += {len(executed)}"
+        if not self._followed:
+            return text
+        self.passages.append(Passage(tuple(executed), ends))
+        return f"{text}; w.path.append({len(self.passages) - 1})"
 
     def _emit(self, emitter: Emitter, instruction: Instruction, *, meeting: bool = False) -> None:
         emitter.begin(instruction)
@@ -251,17 +285,19 @@ class Program:
         live = self.liveness.live_before(stop)
         emitter.begin(branch)
         outer = emitter.open_region(branch.guard.register, negated=not branch.guard.negated, results=written, live=live)
-        inside, counted = at + 1, 0
+        inside = at + 1
+        executed: list[int] = []
         while inside < stop:
             nested = self._region(inside)
-            counted += 1
+            executed.append(inside)
             if nested is not None:
                 self._emit_region(emitter, inside, nested)
                 inside = nested
             else:
                 self._emit(emitter, self.kernel.instructions[inside])
                 inside += 1
-        emitter.close_region(outer, count=counted, results=written, live=live)
+        counting = self._counting(executed, ends=False)
+        emitter.close_region(outer, counting=counting, results=written, live=live)
 
     def _stores(self, emitter: Emitter, at: int, keep: frozenset[int], *, after: int | None = None) -> list[str]:
         live: set[int] = set()

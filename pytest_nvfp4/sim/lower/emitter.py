@@ -189,15 +189,15 @@ class Emitter(Operands):
 
     # ---- for the block compiler ----------------------------------------------------------------------------------
 
-    def leave(self, count: int, stores: Sequence[str]) -> None:
-        """Write what stands before a block's end: its count of instructions and its stores to the register file."""
+    def leave(self, counting: str, stores: Sequence[str]) -> None:
+        """Write what stands before a block's end: the count of its instructions and its stores to the register file."""
         if self._guarded:
             # Inside the guard of an exit: these lines run whether or not lanes leave.
-            before = [f"w.executed += {count}", *self._counted_products("m"), *stores]
+            before = [counting, *self._counted_products("m"), *stores]
             self.lines[-2:-2] = ["    " + text for text in before]
             self.line_at[-2:-2] = [(self._at, "m")] * len(before)
             return
-        for text in (f"w.executed += {count}", *self._counted_products("m"), *stores):
+        for text in (counting, *self._counted_products("m"), *stores):
             self.line(text)
 
     def multiply(self, products: int) -> None:
@@ -242,10 +242,10 @@ class Emitter(Operands):
             self.line(f"o{mask}_{register.slot} = v{register.slot}")
         return outer
 
-    def close_region(self, outer: str, *, count: int, results: Sequence[Register], live: frozenset[int]) -> None:
-        """End the region of ``open_region``, which held ``count`` instructions."""
+    def close_region(self, outer: str, *, counting: str, results: Sequence[Register], live: frozenset[int]) -> None:
+        """End the region of ``open_region``; ``counting`` counts its instructions."""
         mask = self._mask
-        for text in (f"w.executed += {count}", *self._counted_products(mask)):
+        for text in (counting, *self._counted_products(mask)):
             self.line(text)
         merged = [register for register in dict.fromkeys(results) if register.slot in live]
         if merged:

@@ -46,16 +46,13 @@ class Detector(SyncHooks, MapHooks, CopyHooks, TensorHooks):
         self.followed = False
         self._last: dict[int, LaunchRaces] = {}
 
-    def launched(self, grid: Grid, *, stream: int = 0, overlap: Overlap = Overlap.NONE) -> bool:
-        """Make the state of a launch, before processes fork.
-
-        ``overlap``: what of the previous launch on its stream may be missing. Return whether that is checked.
-        """
+    def launched(self, grid: Grid, *, stream: int = 0, overlap: Overlap | None = None, dependent: bool = False) -> bool:  # noqa: ARG002
+        """Make the state of a launch, before processes fork. Return whether its overlap is checked."""
         races = grid.unit(LaunchRaces)
         for region in grid.machine.memory:
             region.read_at = -1
         previous, self._last[stream] = self._last.get(stream), races
-        if overlap is Overlap.NONE or previous is None or not previous.memory.sets.accesses:
+        if overlap is None or previous is None or not previous.memory.sets.accesses:
             return False
         races.overlap = LaunchOverlap(previous.grid, previous.memory, races.reporter, overlap)
         return True

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.memory.pattern import Pattern
-from pytest_nvfp4.sim.monitor import TmemBox
+from pytest_nvfp4.sim.monitor import Monitor, TmemBox
 from pytest_nvfp4.sim.races.agents import BarrierState, CtaMemory, WarpAgent
 from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE, INITS
 from pytest_nvfp4.sim.races.findings import RACE, WARNING
@@ -22,21 +20,16 @@ ZERO = np.zeros(1, np.intp)
 """The offsets of one item at 0."""
 
 
-class Hooks:
+class Hooks(Monitor):
     """A part of the detector.
 
     Args:
         warnings: Whether to report also instructions that official kernels omit.
-
-    Attributes:
-        storing: Whether a warp's store to global memory is being checked.
-        doubts: Findings to decide when the store that caused them has written its bytes.
     """
 
     def __init__(self, *, warnings: bool = False) -> None:
+        super().__init__()
         self.warnings = warnings
-        self.storing = False
-        self.doubts: list[Callable[[], None]] = []
 
     def global_written(self) -> None:
         """Decide the pending findings, after the store."""

@@ -27,7 +27,6 @@ from pytest_nvfp4.sim.run.grid import Grid
 class Overlap(Enum):
     """What of the previous launch may be missing when one begins."""
 
-    NONE = auto()
     WRITES = auto()
     """It has ended, and its writes may not be visible."""
     RUNNING = auto()

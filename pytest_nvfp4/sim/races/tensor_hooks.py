@@ -7,6 +7,7 @@ Their operands in shared memory are read through the async proxy. ``tensor_order
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,10 @@ from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
 from pytest_nvfp4.sim.wgmma.operation import WgmmaOperation
 from pytest_nvfp4.sim.wgmma.unit import Warpgroup
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.tcgen05.copy_plan import CopyPlan
+    from pytest_nvfp4.sim.tcgen05.mma_plan import MmaPlan
 
 
 class TensorHooks(Hooks):
@@ -46,7 +51,14 @@ class TensorHooks(Hooks):
         agent.pipe, agent.queue = pipes[queue], queue
         return pipes[queue]
 
-    def tensor_issued(self, w: Warp, at: int, queue: Hashable, touched: tuple[CtaAccesses, ...]) -> None:
+    def tensor_issued(
+        self,
+        w: Warp,
+        at: int,
+        queue: Hashable,
+        touched: tuple[CtaAccesses, ...],
+        plan: MmaPlan | CopyPlan,  # noqa: ARG002 - the event's argument
+    ) -> None:
         """Check and record what an MMA or copy touches in each CTA that it works on, in the order of its pipe."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         pipe = agent.pipe if agent.queue is queue else self._pipe(agent, queue, w)

@@ -24,6 +24,8 @@ from pytest_nvfp4.sim.run.source import place_of
 from pytest_nvfp4.sim.run.units import HasUnits
 from pytest_nvfp4.sim.run.warp import Warp
 
+_TMEM_COLUMNS = 512
+"""TMEM capacity of an SM in columns (PTX ISA, "Tensor Memory")."""
 PRINTED_MOST = 1 << 20
 """Largest number of printed characters stored, in each process of a launch."""
 
@@ -166,6 +168,13 @@ class Grid(HasUnits):
         return model.sm_count * max(1, min(by_shared, by_threads, model.blocks_per_sm))
 
     @property
+    def ctas_per_sm(self) -> int:
+        """CTAs resident on an SM: ``capacity``, limited by the TMEM columns that a CTA of the launch has allocated."""
+        most, ctas = self.capacity // self.machine.model.sm_count, self.counters["ctas"]
+        columns = -(-self.counters["tmem.columns"] // ctas) if ctas else 0
+        return max(1, min(most, _TMEM_COLUMNS // columns)) if columns else most
+
+    @property
     def started_together(self) -> int:
         """Number of clusters that start before any runs: half of them, if the kernel uses cluster launch control.
 
@@ -206,6 +215,8 @@ class Grid(HasUnits):
             cta.warps = [Warp(cta, i, registers=list(self.program.registers)) for i in range(-(-threads // 32))]
             cluster.ctas.append(cta)
             self.counters["ctas"] += 1
+        if self.machine.monitor is not None:
+            self.machine.monitor.cluster_started(cluster)
         return cluster
 
     def cancel_next(self) -> Dim3 | None:

@@ -10,8 +10,8 @@ from pytest_nvfp4.sim.run.asynchronous import Asynchronous, Eager
 from pytest_nvfp4.sim.run.units import HasUnits
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.sim.monitor import Monitor
     from pytest_nvfp4.sim.provenance.recorder import OperandRecorder
-    from pytest_nvfp4.sim.races.detector import Detector
     from pytest_nvfp4.sim.run.trace import Trace
     from pytest_nvfp4.sim.sync.barrier_log import BarrierLog
 
@@ -25,7 +25,7 @@ class Machine(HasUnits):
         asynchronous: The schedule of asynchronous work.
         changes: Number of changes that another warp may see. A warp that repeats its state while this number is
             constant spins forever.
-        monitor: The race detector, if any.
+        monitor: What is told of a launch's events, such as the race detector, if any.
         trace: The recorder of a timeline, if any.
         operands: The recorder of what MMAs read, if any.
         barrier_log: The log of operations on mbarriers of the running launch, if they are recorded.
@@ -40,7 +40,7 @@ class Machine(HasUnits):
         self.model = model
         self.asynchronous = asynchronous or Eager()
         self.changes = 0
-        self.monitor: Detector | None = None
+        self.monitor: Monitor | None = None
         self.trace: Trace | None = None
         self.operands: OperandRecorder | None = None
         self.barrier_log: BarrierLog | None = None

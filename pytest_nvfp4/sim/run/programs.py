@@ -21,22 +21,24 @@ class Programs:
 
     def __init__(self) -> None:
         self._modules: dict[str, Module] = {}
-        self._programs: dict[tuple[str, str], Program] = {}
+        self._programs: dict[tuple[str, str, bool], Program] = {}
 
-    def get(self, ptx: str, kernel: str) -> Program:
-        """Return the compiled program of a kernel.
+    def get(self, ptx: str, kernel: str, *, followed: bool = False) -> Program:
+        """Return the compiled program of a kernel; if ``followed``, its blocks append to ``Warp.path``.
 
         Raises:
             PtxError: the parser does not accept the text.
             Fault: the module has no such kernel.
         """
-        program = self._programs.get((ptx, kernel))
+        program = self._programs.get((ptx, kernel, followed))
         if program is None:
             module = self._modules.get(ptx)
             if module is None:
                 module = self._modules[ptx] = parse(ptx)
             if kernel not in module.kernels:
                 raise Fault("launch", f"the PTX has no kernel {kernel}; it has {', '.join(module.kernels)}")
-            program = Program(module, module.kernels[kernel], lowerings=lowerings(), blocking=blocking())
-            self._programs[ptx, kernel] = program
+            program = Program(
+                module, module.kernels[kernel], lowerings=lowerings(), blocking=blocking(), followed=followed
+            )
+            self._programs[ptx, kernel, followed] = program
         return program

@@ -95,7 +95,9 @@ class Session:
                 f"{launch.kernel} has no PTX, and only PTX can be simulated",
                 hint="a kernel that was compiled elsewhere, or loaded from a CUBIN, runs only on a GPU",
             )
-        program = self.programs.get(launch.module.ptx, launch.kernel)
+        monitor = self.machine.monitor
+        followed = monitor is not None and monitor.follows_path
+        program = self.programs.get(launch.module.ptx, launch.kernel, followed=followed)
         grid = Grid(
             self.machine,
             program,
@@ -122,8 +124,9 @@ class Session:
                 trace.begin(grid)
             if self.machine.operands is not None:
                 self.machine.operands.begin(grid)
-            if self.machine.monitor is not None:
-                judged = self.machine.monitor.launched(grid, stream=launch.stream, overlap=overlap)
+            if monitor is not None:
+                dependent = launch.programmatic_dependent_launch
+                judged = monitor.launched(grid, stream=launch.stream, overlap=overlap, dependent=dependent)
             # The distribution of CTAs over processes depends on time, so a seed reproduces a run in one process only.
             recorded = trace is not None or log is not None or self.machine.operands is not None
             alone = recorded or self.machine.asynchronous.shuffles
@@ -159,11 +162,11 @@ class Session:
             return None
         return next((record for record in reversed(self.launches) if record.launch.stream == launch.stream), None)
 
-    def _overlap(self, launch: Launch) -> Overlap:
+    def _overlap(self, launch: Launch) -> Overlap | None:
         """Return what of the previous launch may be missing when this one begins."""
         before = self._before(launch)
         if before is None:
-            return Overlap.NONE
+            return None
         return Overlap.RUNNING if before.counters["griddepcontrol.launch_dependents"] else Overlap.WRITES
 
     def _check_dependence(self, launch: Launch, grid: Grid) -> None:

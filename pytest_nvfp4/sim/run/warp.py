@@ -77,11 +77,13 @@ class Warp(HasUnits):
         executed: Number of executed instructions.
         products: Number of products of scalar and packed multiplications, each lane's counted.
         does: Kinds of asynchronous and matrix instructions that it has executed, which make its role.
+        path: Numbers of the passages that it has executed (``lower.compiler.Passage``), between what a monitor adds;
+            empty unless a monitor follows the path.
     """
 
     __slots__ = (
-        "cta", "current", "does", "elected", "executed", "groups", "index", "live", "meeting", "products", "queued",
-        "registers", "tid",
+        "cta", "current", "does", "elected", "executed", "groups", "index", "live", "meeting", "path", "products",
+        "queued", "registers", "tid",
     )  # fmt: skip
 
     def __init__(self, cta: Cta, index: int, *, registers: list[Any]) -> None:
@@ -98,6 +100,7 @@ class Warp(HasUnits):
         self.executed = 0
         self.products = 0
         self.does: set[str] = set()
+        self.path: list[Any] = []
         self.meeting = Meeting()
 
     def wait_for(self, what: Waitable) -> None:

@@ -9,15 +9,15 @@ Memory is recorded in units: 16 bytes of shared memory, or one column of 32 lane
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pytest_nvfp4.sim.memory.access import READ
 from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.memory.shared import SharedMemory
-from pytest_nvfp4.sim.monitor import CopyTarget, CtaAccesses, TmemBox
+from pytest_nvfp4.sim.monitor import CopyTarget, CtaAccesses, Monitor, TmemBox
 from pytest_nvfp4.sim.run.cta import Cluster
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.source import statement
@@ -25,6 +25,10 @@ from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.barrier_log import BarrierEvent, BarrierLog
 from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
 from pytest_nvfp4.sim.sync.rings import rings
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.tcgen05.copy_plan import CopyPlan
+    from pytest_nvfp4.sim.tcgen05.mma_plan import MmaPlan
 
 UNIT = 16
 """Bytes of a unit of shared memory."""
@@ -84,10 +88,11 @@ class _Groups:
         return self.groups[count - 1] if count > 0 else 0
 
 
-class ProtocolLog:
+class ProtocolLog(Monitor):
     """A monitor that records the first cluster of each launch of a machine that also logs barriers."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._recordings: list[dict[str, Any]] = []
         self._begin(None)
 
@@ -102,13 +107,7 @@ class ProtocolLog:
         self._named: dict[Any, int] = {}
         self._groups: dict[tuple[Warp, str], _Groups] = {}
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        """Return a hook that ignores its event: fences, global memory, tensor maps."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return lambda *_, **__: None
-
-    def launched(self, grid: Grid, *, stream: int = 0, overlap: object = None) -> bool:
+    def launched(self, grid: Grid, *, stream: int = 0, overlap: object = None, dependent: bool = False) -> bool:
         """Begin the record of a launch; the overlap of launches is not checked."""
         self._end()
         self._begin(grid.machine.barrier_log)
@@ -140,7 +139,9 @@ class ProtocolLog:
             touched = self._footprint([("tmem", w.cta.rank, _ranges(_box_units(boxes)))])
             self._add(w, ProtocolEvent("write" if write else "read", at, **{"writes" if write else "reads": touched}))
 
-    def tensor_issued(self, w: Warp, at: int, queue: Hashable, touched: tuple[CtaAccesses, ...]) -> None:
+    def tensor_issued(
+        self, w: Warp, at: int, queue: Hashable, touched: tuple[CtaAccesses, ...], plan: MmaPlan | CopyPlan
+    ) -> None:
         """Record an operation of a tcgen05 pipe."""
         if not self._records(w):
             return

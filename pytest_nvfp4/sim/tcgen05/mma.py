@@ -79,7 +79,7 @@ def issue(
     counters["mma.rows"] += plan.ins.m
     counters["mma.columns"] += plan.ins.n
     if core.machine.monitor is not None:
-        core.machine.monitor.tensor_issued(w, at, core.pipe.queue, plan.accesses())
+        core.machine.monitor.tensor_issued(w, at, core.pipe.queue, plan.accesses(), plan)
     core.submit(core.pipe.queue, plan.execute, what=what)
     if core.machine.operands is not None:
         core.machine.operands.multiplied(w, at, plan)

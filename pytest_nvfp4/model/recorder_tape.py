@@ -1,0 +1,188 @@
+"""What one cluster does, as it is recorded: operations and phases by number, and the events on the paths of its warps.
+
+The path of a warp (``Warp.path``) holds numbers of passages, which compiled blocks append, and between them the events
+of the instructions in the passage that follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+from pytest_nvfp4.model.recording import Does, Unit
+from pytest_nvfp4.sim.run.cta import Cluster, Cta
+from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
+
+NO_SLOT = -2
+"""Footprint of an operation without global memory."""
+
+ISSUE, SIGNAL, WAIT = int(Does.ISSUE), int(Does.SIGNAL), int(Does.WAIT)
+PASSES, REFUSED = 8, 9
+"""Entries of a path that are no events: passes of shared memory, and a wait for a phase that returned False."""
+
+
+class Entry(NamedTuple):
+    """An event on a path."""
+
+    does: int
+    at: int
+    item: int = -1
+    times: int = 1
+
+
+class Operation:
+    """An operation.
+
+    Attributes:
+        unit: Number of the unit.
+        shape: Number of the shape, in the launch.
+        pipe: Number of its pipe; -1 for none.
+        done, read: Phases that it signals.
+        footprint: Number of its footprint in the launch, or ``NO_SLOT``.
+    """
+
+    __slots__ = ("done", "footprint", "pipe", "read", "shape", "unit")
+
+    def __init__(self, unit: int, shape: int, pipe: int, footprint: int) -> None:
+        self.unit = unit
+        self.shape = shape
+        self.pipe = pipe
+        self.done: list[int] = []
+        self.read: list[int] = []
+        self.footprint = footprint
+
+
+class Groups:
+    """Operations of a thread or warp that complete by groups. ``groups`` has the phases of each, or -1."""
+
+    __slots__ = ("done", "groups", "open", "read")
+
+    def __init__(self) -> None:
+        self.open: list[Operation] = []
+        self.groups: list[tuple[int, int]] = []
+        self.done = 0
+        """Number of groups whose completion was waited for."""
+        self.read = 0
+
+
+class WarpTape:
+    """The record of one warp.
+
+    Attributes:
+        path: Its path.
+        loads, stores: The phase of loads and stores of TMEM that no wait has covered; -1 for none.
+        copies: Its ``cp.async``; ``copied`` is the last.
+        bulk: Its bulk stores, by lane.
+    """
+
+    __slots__ = ("bulk", "copied", "copies", "loads", "path", "stores", "tape", "warp")
+
+    def __init__(self, warp: Warp, tape: Tape) -> None:
+        self.warp = warp
+        self.tape = tape
+        self.path: list[Any] = warp.path
+        self.loads = -1
+        self.stores = -1
+        self.copies = Groups()
+        self.copied: Operation | None = None
+        self.bulk: dict[int, Groups] = {}
+
+    def issue(self, at: int, unit: int, shape: int, *, pipe: int = -1, footprint: int = NO_SLOT) -> Operation:
+        """Record the issue of an operation."""
+        operations = self.tape.operations
+        self.path.append(Entry(ISSUE, at, len(operations)))
+        made = Operation(unit, shape, pipe, footprint)
+        operations.append(made)
+        return made
+
+    def wait(self, at: int, phase: int) -> None:
+        """Record a wait for a phase."""
+        entry = Entry(WAIT, at, phase)
+        if not self.path or self.path[-1] != entry:
+            self.path.append(entry)
+
+    def issue_and_wait(self, at: int, unit: Unit, shape: int, *, footprint: int = NO_SLOT) -> None:
+        """Record an operation that the warp waits for."""
+        phase = self.tape.phase()
+        self.tape.completes(self.issue(at, unit, shape, footprint=footprint), phase)
+        self.wait(at, phase)
+
+
+class Tape:
+    """The record of one cluster.
+
+    Attributes:
+        operations: Its operations, in the order of their issue in the simulation.
+        counts: By phase, the number of signals so far.
+        current: By barrier, the phase that is not complete.
+        complete: By barrier, the phase completed last.
+        arrivers: By named or cluster barrier, the warps that have arrived in the current round.
+        running: Number of CTAs that have not ended.
+        known: What hooks have looked up by objects of this cluster.
+        finish: Called when all its CTAs have ended.
+    """
+
+    def __init__(self, cluster: Cluster, finish: Callable[[Tape], None]) -> None:
+        self.cluster = cluster
+        self.operations: list[Operation] = []
+        self.counts: list[int] = []
+        self.current: dict[Any, int] = {}
+        self.complete: dict[Any, int] = {}
+        self.arrivers: dict[Any, set[Warp]] = {}
+        self.pipes: dict[Hashable, int] = {}
+        self.known: dict[Any, Any] = {}
+        self.running = len(cluster.ctas)
+        self.finish = finish
+        self.warps = {warp: WarpTape(warp, self) for cta in cluster.ctas for warp in cta.warps}
+
+    def phase(self) -> int:
+        """Return a new phase."""
+        self.counts.append(0)
+        return len(self.counts) - 1
+
+    def phase_of(self, barrier: Any) -> int:
+        """Return the current phase of a barrier."""
+        found = self.current.get(barrier)
+        if found is None:
+            found = self.current[barrier] = self.phase()
+        return found
+
+    def completes(self, operation: Operation, phase: int) -> None:
+        """Let an operation signal a phase when it is complete."""
+        operation.done.append(phase)
+        self.counts[phase] += 1
+
+    def end_phase(self, barrier: Any) -> None:
+        """Complete the current phase of a barrier."""
+        phase = self.current.pop(barrier, None)
+        if phase is not None:
+            self.complete[barrier] = phase
+
+    def pipe(self, queue: Hashable) -> int:
+        """Return the number of a pipe."""
+        return self.pipes.setdefault(queue, len(self.pipes))
+
+    def needed(self) -> list[int]:
+        """Return, by phase, the signals that it needs: of an incomplete one, more than it has received."""
+        needed = list(self.counts)
+        for barrier, phase in self.current.items():
+            missing = 1
+            if isinstance(barrier, Mbarrier):
+                missing = max(1, barrier.pending + (barrier.tx > 0))
+            needed[phase] += missing
+        return needed
+
+
+class CtaEnd:
+    """The unit of a CTA that tells the recorder of its end."""
+
+    def __init__(self, cta: Cta) -> None:
+        self.cta = cta
+
+    def at_exit(self) -> None:
+        """Record the cluster if this was the last of its CTAs."""
+        tape: Tape = self.cta.cluster.units[Tape]
+        tape.running -= 1
+        if not tape.running:
+            tape.finish(tape)
