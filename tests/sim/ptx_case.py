@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.sim.memory.globals import Region
+from pytest_nvfp4.sim.monitor import Monitor
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous
 from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
 from pytest_nvfp4.sim.run.grid import Grid
@@ -123,7 +124,9 @@ def run_ptx(
             body, buffers=len(buffers), values=len(values), arch=arch, globals_=globals_, directives=directives
         )
     )
-    program = Programs().get(text, "kernel")
+    monitor: object = machine.monitor
+    follows = isinstance(monitor, Monitor) and monitor.follows_path
+    program = Programs().get(text, "kernel", followed=follows)
     launched = Grid(
         machine,
         program,
