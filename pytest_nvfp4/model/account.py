@@ -111,7 +111,7 @@ def _own(machine: Machine, warp: WarpRun, first: int, last: int, time: float) ->
             break
         code = step[0]
         if code == WAIT:
-            parts.append((step[2], "barrier", costs.wait))
+            parts.append((step[2], "barrier", step[5]))
         elif code == RUN:
             parts.append((step[2], "instructions", step[4]))
         elif code == DELAY:

@@ -73,6 +73,7 @@ UNITS: Mapping[str, str] = {
     "barrier_arrive": "cycle",
     "barrier_wait": "cycle",
     "fence": "cycle",
+    "fence_near": "cycle",
     "map_change": "cycle",
     "map_acquire": "cycle",
     "map_acquire_changed": "cycle",

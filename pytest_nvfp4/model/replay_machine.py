@@ -128,7 +128,7 @@ class Machine:
             costs.dram_line,
             costs.dram_latency,
         )
-        issue_ns, arrive_ns, wait_ns, cycle = costs.issue, costs.arrive, costs.wait, costs.cycle
+        issue_ns, arrive_ns, cycle = costs.issue, costs.arrive, costs.cycle
         store_latency = costs.store_latency
         sizes = [sum(lines for _, lines in parts) for parts in atoms]
         shares = [
@@ -194,7 +194,7 @@ class Machine:
                         if timeline is not None:
                             timeline.append((f"wait {w.warp.role}", w.sm, t, release, step[2]))
                         t = release
-                    t += wait_ns
+                    t += step[5]
                     pc += 1
                     continue
                 if code == RUN:
@@ -266,8 +266,9 @@ class Machine:
                             cost = missing * shares[print_] * dram_ns
                             dram = (dram if dram > t else t) + cost
                             dram_busy += cost
-                            if dram + dram_latency > through:
-                                memory = dram + dram_latency
+                            # Rows follow each other while the first waits for DRAM, so that its latency adds to them.
+                            memory = dram if dram > through else through
+                            memory += dram_latency if missing > 1 else dram_latency * missing
                     done = memory + step[7]
                     signals = step[8]
                     causes: Any = (
@@ -305,7 +306,9 @@ class Machine:
                     if timeline is not None:
                         timeline.append(("tensor core", w.sm, begin, finish, step[2]))
                 elif code == COMMIT:
-                    done = (run.pipes[step[4]] if step[4] >= 0 and run.pipes[step[4]] > t else t) + step[5]
+                    done = run.pipes[step[4]] if step[4] >= 0 and run.pipes[step[4]] > t else t
+                    for rank in step[7]:  # the pipe takes nothing up meanwhile
+                        tensor[self.slots.sms[run.slot][rank]] += step[5]
                     t += cycle
                     signals = step[6]
                     causes = (("MMA", done),)
@@ -375,8 +378,9 @@ class Machine:
                             cost = missing * shares[print_] * dram_ns
                             dram = (dram if dram > t else t) + cost
                             dram_busy += cost
-                            if dram + dram_latency > through:
-                                memory = dram + dram_latency
+                            # Rows follow each other while the first waits for DRAM, so that its latency adds to them.
+                            memory = dram if dram > through else through
+                            memory += dram_latency if missing > 1 else dram_latency * missing
                     elif print_ >= 0:
                         cost = sizes[print_] * shares[print_] * written_ns
                         l2_write = (l2_write if l2_write > t else t) + cost

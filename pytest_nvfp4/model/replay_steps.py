@@ -8,6 +8,7 @@ index of its last event.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,8 +124,9 @@ class ProgramSteps:
 class _Compiler:
     """Compiles the events of one program."""
 
-    def __init__(self, program: Program, device: DeviceConstants, costs: Costs, ctas: int) -> None:
+    def __init__(self, recording: Recording, program: Program, device: DeviceConstants, costs: Costs) -> None:
         self.program, self.device, self.costs = program, device, costs
+        ctas = math.prod(recording.cluster)
         cycle = costs.cycle
         latency = np.array([device[name] for name in _SCALAR])
         mixes = np.asarray(program.mixes, np.float64).reshape(-1, len(INSTRUCTION_CLASSES))
@@ -138,9 +140,29 @@ class _Compiler:
         self.changes = bool((program.operations["unit"] == Unit.MAP_CHANGE).any()) if len(program.operations) else False
         self.rates: dict[int, tuple[float, float]] = {}
         self.tensor = False
+        self.users: dict[int, tuple[int, ...]] = {}
+        self.burst = 0
+        # Bytes of the copies that a warp has issued since its last wait or arrival. Main loops show that latency grows
+        # with all of them, not with those of one copy (tests/model/main_loop.py).
         self.pipes = int(program.operations["pipe"].max(initial=-1)) + 1 if len(program.operations) else 0
         # Operations as plain tuples: reading a structured array element by element would dominate.
         self.operations: list[tuple[int, int, int, int, int, int]] = program.operations.tolist()
+        self.barriers = self._barriers()
+
+    def _barriers(self) -> set[int]:
+        """Return the phases of barriers: a warp polls these, and is stalled for the others (results, groups)."""
+        units = (Unit.TMA_LOAD, Unit.COMMIT, Unit.SHARED_REMOTE)
+        found = {
+            phase
+            for unit, _, _, _, *lists in self.operations
+            if unit in units
+            for index in lists
+            for phase in self.signals(index)
+        }
+        for warp in self.program.warps:
+            arrivals = warp.events["does"] == Does.SIGNAL
+            found.update(np.unique(warp.events["item"][arrivals]).tolist())
+        return found
 
     def signals(self, index: int) -> tuple[int, ...]:
         return self.program.signals[index] if index >= 0 else ()
@@ -172,15 +194,17 @@ class _Compiler:
                 steps.append((RUN, before, site, number, self.alone[item] * count, issued * cycle, passes * port))
                 before = 0.0
                 continue
+            if does != Does.ISSUE:
+                self.burst = 0
             if does == Does.WAIT:
-                step: Step = (WAIT, before, site, number, item)
+                step: Step = (WAIT, before, site, number, item, self.costs.wait if item in self.barriers else 0.0)
             elif does == Does.SIGNAL:
                 step = (SIGNAL, before, site, number, item, count)
             else:
                 unit, shape_index, slot, pipe, done, read = self.operations[item]
                 shape = self.program.shapes[shape_index]
                 if unit in (Unit.TENSOR, Unit.TMEM_COPY):
-                    ctas = shape.ctas or (cta,)
+                    ctas = self.users[pipe] = shape.ctas or (cta,)
                     if unit == Unit.TENSOR:
                         interval, tail = self.rate(shape_index, shape)
                         self.tensor = True
@@ -223,14 +247,15 @@ class _Compiler:
                 ctas = shape.ctas or (cta,)
                 for rank in ctas:
                     self.busy["TMA load"][rank] += rows * costs.row
-                latency = costs.latency + costs.latency_per_kib * shape.bytes / 1024
+                self.burst += shape.bytes
+                latency = costs.latency + costs.latency_per_kib * self.burst / 1024
                 return (LOAD, *head, slot, rows * costs.row, ctas, latency, own)
             case Unit.TMA_STORE:
                 time = shape.bytes * costs.store_byte
                 self.busy["TMA store"][cta] += time
                 return (STORE, *head, slot, time, read, done)
             case Unit.COMMIT:
-                return (COMMIT, *head, pipe, device["commit"] * cycle, own)
+                return (COMMIT, *head, pipe, device["commit"] * cycle, own, self.users.get(pipe, ()))
             case Unit.TMEM_LOAD | Unit.TMEM_STORE:
                 time = max(shape.columns, 1) * device["tmem_column"] * cycle
                 self.busy["tensor memory"][cta] += time / 4
@@ -249,10 +274,20 @@ class _Compiler:
             case Unit.GRID_WAIT:
                 return (GRID_WAIT, *head, own)
             case _:
-                names = {Unit.MAP_CHANGE: "map_change", Unit.FENCE: "fence", Unit.TMEM_ALLOCATE: "tmem_allocate"}
-                changed = "map_acquire_changed" if self.changes else "map_acquire"
-                name = names.get(code, changed)
+                name = self.delay(code, shape.kind)
                 return (DELAY, *head, device[name] * cycle, own, name)
+
+    def delay(self, unit: Unit, kind: str) -> str:
+        """Return the constant that says for how long an operation stalls its warp."""
+        match unit:
+            case Unit.TMEM_ALLOCATE:
+                return "tmem_allocate"
+            case Unit.MAP_CHANGE:  # tensormap.replace is an ordinary store; the copy of a map contains a fence
+                return "shared_store" if kind.startswith("replace.shared") else "map_change"
+            case Unit.MAP_ACQUIRE:
+                return "map_acquire_changed" if self.changes else "map_acquire"
+            case _:  # PTX ISA, membar/fence: those of the GPU and the system wait for memory
+                return "fence" if kind.endswith((".gpu", ".gl", ".sys")) and "proxy" not in kind else "fence_near"
 
 
 _Fields = tuple[int, int, int, int]
@@ -261,10 +296,9 @@ _Fields = tuple[int, int, int, int]
 
 def steps_of(recording: Recording, device: DeviceConstants, costs: Costs) -> tuple[ProgramSteps, ...]:
     """Return the programs of a recording as steps."""
-    size = recording.cluster[0] * recording.cluster[1] * recording.cluster[2]
     compiled = []
     for program in recording.programs:
-        compiler = _Compiler(program, device, costs, size)
+        compiler = _Compiler(recording, program, device, costs)
         warps = tuple(compiler.warp(warp.cta, warp.index, warp.role, warp.events.tolist()) for warp in program.warps)
         phases = tuple(np.asarray(program.phases).tolist())
         compiled.append(ProgramSteps(warps, phases, compiler.pipes, compiler.busy, compiler.tensor))
