@@ -117,7 +117,7 @@ def content(module: Module, kind: Kind, *, label: str) -> bytes:
         # DSL 4.4.0 ends its PTX with a NUL byte.
         return path.read_bytes().rstrip(b"\0") if kind == "ptx" else path.read_bytes()
     if kind == "sass" and "cubin" in module.files:
-        return binaries.run("nvdisasm", "--print-code", str(module.files["cubin"])).encode()
+        return binaries.run("nvdisasm", "--print-code", cubin=module.files["cubin"]).encode()
     raise InputError(f"{label}: the compile produced no {kind.upper()} of {module.name}")
 
 

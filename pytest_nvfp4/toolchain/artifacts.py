@@ -13,6 +13,8 @@ from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.toolchain import binaries, ptx
 from pytest_nvfp4.toolchain.trace import Artifact, Code
 
+_USED = ("cuobjdump", "--dump-resource-usage")
+_DISASSEMBLED = ("nvdisasm", "--print-code")
 _USAGE = re.compile(r"Function\s+([\w$.]+):\s*\n\s*(.*)")
 _SECTION = re.compile(r"^\.text\.([\w$.]+):|^\s*\.section\s+\.text\.([\w$.]+),|Function\s*:\s*([\w$.]+)")
 _OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)")
@@ -24,9 +26,8 @@ _KINDS: dict[str, Literal["ptx", "cubin", "sass", "mlir"]] = {
 }
 
 
-def _usage(cubin: Path) -> dict[str, dict[str, int]]:
-    """Return the resource usage of each kernel of a CUBIN from ``cuobjdump --dump-resource-usage``."""
-    text = binaries.run("cuobjdump", "--dump-resource-usage", str(cubin))
+def _usage(text: str) -> dict[str, dict[str, int]]:
+    """Return the resource usage of each kernel of a CUBIN as cuobjdump prints it."""
     return {
         name: {key: int(value) for key, value in re.findall(r"([A-Z]+)(?:\[\d+\])?:(\d+)", facts)}
         for name, facts in _USAGE.findall(text)
@@ -79,16 +80,16 @@ def collect(
     mixes: dict[str, Counter[str]] = {}
     missing: set[str] = set()
     for cubin in sorted(folder.glob("*.cubin")):
-        try:
-            usage |= _usage(cubin)
-        except binaries.ToolUnavailableError as error:
-            missing.add(f"registers and local memory are not known: {error}")
-        try:
-            sass = binaries.run("nvdisasm", "--print-code", str(cubin))
+        used, sass = binaries.run_each([_USED, _DISASSEMBLED], cubin=cubin)
+        if isinstance(used, str):
+            usage |= _usage(used)
+        else:
+            missing.add(f"registers and local memory are not known: {used}")
+        if isinstance(sass, str):
             cubin.with_suffix(".sass").write_text(sass, encoding="utf-8")
             mixes |= _sass_mixes(sass)
-        except binaries.ToolUnavailableError as error:
-            missing.add(f"SASS is not available: {error}")
+        else:
+            missing.add(f"SASS is not available: {sass}")
     findings += [Finding(kind="environment", message=text, severity="warning") for text in sorted(missing)]
     code: list[Code] = []
     for path in sorted(folder.glob("*.ptx")):
@@ -97,16 +98,16 @@ def collect(
             Path(file).is_relative_to(str(library)) for file in module.files
         )
         for kernel in module.kernels:
-            used = usage.get(kernel.symbol)
+            facts = usage.get(kernel.symbol)
             mix = mixes.get(kernel.symbol)
             code.append(
                 Code(
                     symbol=kernel.symbol,
                     source_name=None if foreign else _source_name(kernel.symbol, functions),
                     library=foreign,
-                    registers=used.get("REG") if used else None,
-                    stack_bytes=used.get("STACK") if used else None,
-                    local_bytes=used.get("LOCAL") if used else None,
+                    registers=facts.get("REG") if facts else None,
+                    stack_bytes=facts.get("STACK") if facts else None,
+                    local_bytes=facts.get("LOCAL") if facts else None,
                     spill_stores=mix.get("STL", 0) if mix is not None else None,
                     spill_loads=mix.get("LDL", 0) if mix is not None else None,
                     static_smem_bytes=module.static_smem_bytes,

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import shutil
-import subprocess
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from pytest_nvfp4 import isolation
+from pytest_nvfp4.isolation.wall import Wall
+from pytest_nvfp4.isolation.wall.program import ENDED
+from pytest_nvfp4.temporary import temporary_folder
+from pytest_nvfp4.toolchain.launcher import worker
+
 _WHEELS = {"nvdisasm": "nvidia-cuda-nvdisasm", "cuobjdump": "nvidia-cuda-cuobjdump"}
+_PROGRAM = "pytest_nvfp4.isolation.wall.program"
 _TIMEOUT_S = 60
+_MEMORY_BYTES = 4 << 30
+_OUTPUT_BYTES = 256 << 20
+_Ended = tuple[int, str, str]
+"""The status of a program, its standard output and its standard error."""
 
 
 class ToolUnavailableError(RuntimeError):
@@ -31,21 +43,74 @@ def find(tool: str) -> Path | None:
     return Path(found) if found else None
 
 
-def run(tool: str, *arguments: str) -> str:
-    """Run a tool and return its standard output.
+def run(tool: str, *options: str, cubin: Path) -> str:
+    """Run a tool on a CUBIN and return its standard output. Raises ToolUnavailableError, see ``run_each``."""
+    (answer,) = run_each([(tool, *options)], cubin=cubin)
+    if isinstance(answer, ToolUnavailableError):
+        raise answer
+    return answer
 
-    Raises:
-        ToolUnavailableError: it is not installed, failed, or exceeded a minute.
+
+def run_each(commands: Sequence[tuple[str, ...]], *, cubin: Path) -> list[str | ToolUnavailableError]:
+    """Run tools with options on a CUBIN, which a kernel's process wrote, behind a wall.
+
+    Returns:
+        For each the standard output, or why there is none: it is not installed, failed, exceeded a minute or its
+        limits.
     """
-    path = find(tool)
-    if path is None:
-        raise ToolUnavailableError(f"{tool} is not installed: pip install {_WHEELS[tool]}")
-    try:
-        done = subprocess.run(
-            [str(path), *arguments], capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+    places = {tool: find(tool) for tool, *_ in commands}
+    asked = [[str(places[tool]), *options, str(cubin.resolve())] for tool, *options in commands if places[tool]]
+    answers = iter(_behind_a_wall(asked, cubin, [path for path in places.values() if path]) if asked else [])
+    return [
+        _answer(tool, next(answers))
+        if places[tool]
+        else ToolUnavailableError(f"{tool} is not installed: pip install {_WHEELS[tool]}")
+        for tool, *_ in commands
+    ]
+
+
+def _behind_a_wall(commands: list[list[str]], cubin: Path, programs: Sequence[Path]) -> list[_Ended | str]:
+    """Return how each command ended; a text says why that is unknown."""
+    with temporary_folder("tools") as folder:
+        wall = Wall(
+            folder=str(folder),
+            readable=(*map(str, programs), str(cubin.resolve())),
+            memory_bytes=_MEMORY_BYTES,
+            file_bytes=_OUTPUT_BYTES,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ToolUnavailableError(f"{tool} did not run: {error}") from error
-    if done.returncode:
-        raise ToolUnavailableError(f"{tool} ended with status {done.returncode}: {done.stderr.strip()[:400]}")
-    return done.stdout
+        try:
+            outcome = isolation.run(
+                worker(_PROGRAM, json.dumps(commands)),
+                cwd=folder,
+                deadline_s=_TIMEOUT_S,
+                environ={},
+                wall=wall,
+                result_bytes=_OUTPUT_BYTES,
+            )
+        except OSError as error:
+            return [f"did not run: {error}"] * len(commands)
+    ended: list[_Ended | str] = list(_ended(outcome.result or b""))
+    why = "printed too much" if outcome.result_overflow else outcome.describe_end()
+    unknown = f"{why}: {outcome.stderr.text.strip()[-400:]}"
+    return [*ended, *[unknown] * len(commands)][: len(commands)]
+
+
+def _ended(data: bytes) -> Iterator[_Ended]:
+    """Yield what a result of ``wall.program`` says of each command, as far as it is complete."""
+    at = 0
+    while at + ENDED.size <= len(data):
+        status, printed, errors = ENDED.unpack_from(data, at)
+        first, at = at + ENDED.size, at + ENDED.size + printed + errors
+        if at > len(data):
+            return
+        middle = first + printed
+        yield status, data[first:middle].decode("utf-8", "replace"), data[middle:at].decode("utf-8", "replace")
+
+
+def _answer(tool: str, ended: _Ended | str) -> str | ToolUnavailableError:
+    if isinstance(ended, str):
+        return ToolUnavailableError(f"{tool} {ended}")
+    status, printed, errors = ended
+    if status:
+        return ToolUnavailableError(f"{tool} ended with status {status}: {errors.strip()[:400]}")
+    return printed

@@ -97,6 +97,7 @@ def _separate(wall: Wall, parent: int, keep: set[int]) -> Surroundings:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     read, write = os.pipe()
     mirror = os.getpid()
+    become_subreaper()  # before there is a child that can leave one behind; it is not inherited
     if pid := os.fork():
         os.close(write)
         _mirror(pid, parent, read)
@@ -132,7 +133,6 @@ def _mirror(child: int, parent: int, read: int | None) -> NoReturn:
     """Forward signals to a child, and end as it does, or with the parent; ``read`` is where init writes the status."""
     orphaned = signal.SIGRTMIN + 5
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    become_subreaper()
     set_dumpable(False)
     set_death_signal(orphaned)
     limits.forbid_core_files()
