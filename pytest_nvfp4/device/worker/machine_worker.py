@@ -98,6 +98,7 @@ class MachineWorker(JobSteps):
         """Start the simulator, and let it execute the requests of the kernel's process."""
         from pytest_nvfp4.device.worker.attributing import Attributor
         from pytest_nvfp4.device.worker.kernel_process import KernelProcess
+        from pytest_nvfp4.device.worker.later_calls import LaterCalls
         from pytest_nvfp4.device.worker.simulation import Simulation
         from pytest_nvfp4.device.worker.simulator import SimulatorSettings, new_session
         from pytest_nvfp4.machine.server import Server
@@ -129,7 +130,10 @@ class MachineWorker(JobSteps):
             crashed=lambda finding: self._events.send("finding", **finding.to_dict()),
         )
         attributor = Attributor(session, server) if job.action == "verify" else None
-        return kernel, Simulation(session, folder=self._folder, simulating=simulating, attributor=attributor)
+        later = LaterCalls(session, server) if settings.races else None
+        return kernel, Simulation(
+            session, folder=self._folder, simulating=simulating, attributor=attributor, later_calls=later
+        )
 
     def _import_kernel(self, kernel: KernelProcess, spec: KernelSpec) -> None:
         self._events.stage("import kernel")
@@ -166,6 +170,7 @@ class MachineWorker(JobSteps):
         from pytest_nvfp4.device.worker.verify import CallRunner
 
         raised: Finding | None = None
+        later: list[Finding] = []
         try:
             if self._exercises:
                 self._exercise(kernel, simulation)
@@ -176,7 +181,8 @@ class MachineWorker(JobSteps):
                 findings = FarEnd(torch, simulation.session, kernel).findings()
                 self._send_case([worker_finding(finding) for finding in findings])
             else:
-                CallRunner(kernel, HostMemory(), self._events, self._folder, simulation=simulation).run(self._job)
+                calls = CallRunner(kernel, HostMemory(), self._events, self._folder, simulation=simulation)
+                later = calls.run(self._job)
         except KernelError as error:
             raised = error.finding
         noticed = kernel.end()
@@ -184,6 +190,10 @@ class MachineWorker(JobSteps):
             self._finish("cheated", *(Finding("cheat", message) for message in noticed))
         if raised is not None:
             self._finish("error", raised)
+        if any(finding.severity == "error" for finding in later):
+            self._finish("failed", *later)
+        for finding in later:
+            self._events.send("finding", **finding.to_dict())
 
     def _exercise(self, kernel: KernelProcess, simulation: Simulation) -> None:
         from pytest_nvfp4.device.worker.kernel_process import KernelError

@@ -12,6 +12,7 @@ from pytest_nvfp4.device.worker.attributing import Attributor
 from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers, Region
 from pytest_nvfp4.device.worker.call_recorder import CallRecorder, WatchedOutput
 from pytest_nvfp4.device.worker.late_caller import LateCaller
+from pytest_nvfp4.device.worker.later_calls import LaterCalls
 from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.device.worker.returned_tensors import Returned
 from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
@@ -43,6 +44,7 @@ class Simulation:
         folder: Folder for recorded files.
         simulating: Settings for the record of each call; None to collect findings only.
         attributor: Attributes the outputs of calls; None if nobody asks who wrote them.
+        later_calls: Makes further calls; None if nobody asks for them.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Simulation:
         folder: Path,
         simulating: Simulating | None = None,
         attributor: Attributor | None = None,
+        later_calls: LaterCalls | None = None,
     ) -> None:
         settings = simulating or Simulating()
         self.session = session
@@ -62,6 +65,7 @@ class Simulation:
         self._provenance = settings.provenance
         self._operands: OperandJudge | None = None
         self.attributor = attributor
+        self.later_calls = later_calls
         self._recorder = None if simulating is None else CallRecorder(self.session, folder, simulating)
 
     def inputs(self, inputs: ProblemInput) -> ProblemInput:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,9 +60,14 @@ class CallRunner:
         self._job: Job | None = None
         self._spec: KernelSpec | None = None
         self._overwritten: set[tuple[int, int, int]] = set()
+        self._wrong = False
 
-    def run(self, job: Job) -> None:
-        """Make every planned call; read the outputs again after later calls, and once the device is idle."""
+    def run(self, job: Job) -> list[Finding]:
+        """Make every planned call; read the outputs again after later calls, and once the device is idle.
+
+        Returns:
+            What is wrong with later calls on the same inputs, if the job asks for these.
+        """
         self._job, self._spec = job, job.kernel
         self._outputs = job.action != "simulate" or job.simulating.outputs
         if job.action == "simulate":
@@ -104,6 +110,15 @@ class CallRunner:
         self._kernel.settle()
         self._memory.synchronize()
         self._read_again(made.values(), after=None)
+        if self._wrong or self._simulation is None or self._simulation.later_calls is None:
+            return []
+        self._events.stage("later calls on the same inputs")
+        found = []
+        for one in made.values():
+            one.slot.fill(self._memory, rotation.set_inputs(job.cases[one.case], 0))
+            sizes = job.cases[one.case].problem.sizes
+            found += self._simulation.later_calls.findings(partial(self._kernel.call, one.slot, sizes))
+        return found
 
     def _unjudged(self, case: JobCase, sizes: Sizes) -> None:
         """Call the kernel with other sizes than those that are judged; its errors are dropped."""
@@ -155,6 +170,7 @@ class CallRunner:
         if returned is not None and not stopped and self._outputs:
             sent = self._sender.send(returned, slot, call=position, case=call.case, inputs=None)
         attributed = {} if returned is None or stopped else self._attributed(position, call, slot, returned)
+        self._wrong |= stopped or returned is None or any(finding.severity == "error" for finding in findings)
         self._events.send(
             "case",
             **attributed,
