@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from pytest_nvfp4.bench.mark import EXTRA_KEY, TIMER_NAME
+from pytest_nvfp4.bench.mark import EXTRA_KEY, MODELLED_TIMER, TIMER_NAME
+from pytest_nvfp4.bench.modelled_facts import TimeChange, origin
 from pytest_nvfp4.bench.provenance import Aspect, Provenance, ProvenanceError, differences, refusals
 from pytest_nvfp4.bench.regression import ShapeRounds
+from pytest_nvfp4.device.modelled import ModelledCall
 
 if TYPE_CHECKING:
     import pytest
@@ -56,7 +58,7 @@ def read_baseline(entry: Mapping[str, Any], *, nodeid: str, source: str) -> Base
     """
     where = f"{source}: the baseline of {nodeid}"
     save = "save a new one with --benchmark-autosave"
-    timer = _within(entry, "options").get("timer")
+    timer = _timer(entry)
     extra = _within(entry, "extra_info").get(EXTRA_KEY)
     if timer != TIMER_NAME:
         raise BaselineError(f"{where} is not a device time: its timer is {timer!r}, not {TIMER_NAME!r}; {save}")
@@ -74,13 +76,18 @@ def read_baseline(entry: Mapping[str, Any], *, nodeid: str, source: str) -> Base
     return Baseline(nodeid, source, tuple(time * 1e6 for time in data), provenance)
 
 
+def _timer(entry: Mapping[str, Any]) -> object:
+    """Return the name of the timer of a stored benchmark; None if it has none."""
+    return _within(entry, "options").get("timer")
+
+
 def _within(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return a part of a stored entry; empty if it is missing or no mapping."""
     part = entry.get(name)
     return part if isinstance(part, Mapping) else {}
 
 
-def _is_time(value: object) -> bool:
+def _is_time(value: object) -> TypeGuard[int | float]:
     return not isinstance(value, bool) and isinstance(value, int | float) and _SHORTEST_S <= value <= _LONGEST_S
 
 
@@ -92,6 +99,12 @@ def baseline_rounds(config: pytest.Config, nodeid: str) -> Baseline | None:
     """
     session = config.pluginmanager.get_plugin("pytest-benchmark")
     compared = getattr(session, "compared_mapping", None) or {}
+    for path, entries in compared.items():
+        if any(_timer(entry) == MODELLED_TIMER for entry in entries.values()):
+            raise BaselineError(
+                f"{path} holds modelled times, and measured times are compared with measured ones only; name a file of "
+                "measured times with --benchmark-compare"
+            )
     having = [path for path, entries in compared.items() if nodeid in entries]
     if not having:
         return None
@@ -149,3 +162,34 @@ def against(
     if provenance.kernel_sha256 is not None and provenance.kernel_sha256 == baseline.provenance.kernel_sha256:
         notes.append("the kernel's files are those of the baseline, byte for byte")
     return Comparable(rounds, tuple(notes))
+
+
+def modelled_baseline(
+    entries: Mapping[Any, Mapping[str, Mapping[str, Any]]], call: ModelledCall, nodeid: str
+) -> str | TimeChange:
+    """Return the change of a modelled time against the latest stored one of a test, or why there is none.
+
+    Args:
+        entries: The stored benchmarks of each compared file, by node id.
+        call: The modelled time.
+        nodeid: Node id of the test.
+
+    Raises:
+        BaselineError: The stored time is damaged, or it was measured.
+    """
+    having = {path: stored[nodeid] for path, stored in entries.items() if nodeid in stored}
+    if not having:
+        return "no baseline of this check"
+    source, entry = max(having.items(), key=lambda pair: str(pair[0]))
+    if _timer(entry) != MODELLED_TIMER:
+        raise BaselineError(
+            f"{source} holds measured times, and modelled times are compared with modelled ones only; name a file of "
+            f"{call.machine} with --benchmark-compare"
+        )
+    known = _within(_within(entry, "extra_info"), EXTRA_KEY)
+    if changed := [key for key, value in origin(call).items() if known.get(key) != value]:
+        return f"not compared with {source}: another {' and '.join(changed)}"
+    seconds = _within(entry, "stats").get("min")
+    if not _is_time(seconds):
+        raise BaselineError(f"{source}: the baseline of {nodeid} is damaged: {seconds!r} is not a time in seconds")
+    return TimeChange(float(seconds) * 1e6, call.us)

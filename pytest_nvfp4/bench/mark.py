@@ -11,14 +11,16 @@ EXTRA_KEY = "nvfp4"
 
 TIMER_NAME = "nvfp4_device_time"
 """Name that pytest-benchmark stores as the timer of a replayed benchmark."""
+MODELLED_TIMER = "nvfp4_modelled_time"
+"""Name that pytest-benchmark stores as the timer of a modelled time."""
 
 
 class ReplayClock:
     """A timer whose time is set, in seconds as those of pytest-benchmark."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = TIMER_NAME) -> None:
         self.now = 0.0
-        self.__name__ = TIMER_NAME  # pytest-benchmark stores the timer by this attribute
+        self.__name__ = name  # pytest-benchmark stores the timer by this attribute
 
     def __call__(self) -> float:
         """Return the time that was set."""
@@ -30,12 +32,12 @@ def replay_mark() -> pytest.MarkDecorator:
     return pytest.mark.benchmark(timer=ReplayClock())
 
 
-def mark_item(item: pytest.Item) -> None:
+def mark_item(item: pytest.Item, *, timer: str = TIMER_NAME) -> None:
     """Mark a test for replay; other settings of its ``benchmark`` markers still apply.
 
-    It must be called during collection: the fixture reads the marker when it is made.
+    It must be called before the fixture is made, which reads the marker then.
     """
     settings: dict[str, Any] = {}
     for marker in reversed(list(item.iter_markers("benchmark"))):
         settings.update(marker.kwargs)
-    item.add_marker(pytest.mark.benchmark(**{**settings, "timer": ReplayClock()}), append=False)
+    item.add_marker(pytest.mark.benchmark(**{**settings, "timer": ReplayClock(timer)}), append=False)

@@ -7,12 +7,14 @@ by the function of the round, so ``stats.data`` holds the measured times. The te
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from pytest_nvfp4.bench.mark import EXTRA_KEY, ReplayClock
+from pytest_nvfp4.bench.modelled_facts import origin
 from pytest_nvfp4.bench.provenance import Provenance
 from pytest_nvfp4.bench.stats import as_rounds
+from pytest_nvfp4.device.modelled import ModelledCall
 from pytest_nvfp4.device.result import DeviceInfo, Measurement
 from pytest_nvfp4.problem import Problem
 
@@ -75,6 +77,15 @@ class BenchmarkReplay:
         seconds = [float(time) / 1e6 for time in as_rounds(measurement.device_us, what=problem.name)]
         provenance = Provenance.of(measurement, device=device, problem=problem, kernel_sha256=kernel_sha256)
         self._benchmark.extra_info[EXTRA_KEY] = provenance.model_dump(mode="json")
+        self._rounds(seconds)
+        return provenance
+
+    def replay_modelled(self, call: ModelledCall) -> None:
+        """Store a modelled time in pytest-benchmark, with what it was modelled with; there is one round."""
+        self._benchmark.extra_info[EXTRA_KEY] = {"is_a_measurement": False, "machine": call.machine, **origin(call)}
+        self._rounds([call.us / 1e6])
+
+    def _rounds(self, seconds: Sequence[float]) -> None:
         times = iter(seconds)
 
         def rewind() -> None:
@@ -85,4 +96,3 @@ class BenchmarkReplay:
             self._clock.now = next(times, seconds[-1])
 
         self._benchmark.pedantic(advance, setup=rewind, rounds=len(seconds), iterations=1)
-        return provenance

@@ -72,6 +72,11 @@ class SourceFile(Model):
             sha256=hashlib.sha256(data).hexdigest(),
         )
 
+    def with_text(self, text: str) -> SourceFile:
+        """Return the file with another text."""
+        sha256 = hashlib.sha256(text.encode(self.encoding)).hexdigest()
+        return SourceFile(path=self.path, text=text, encoding=self.encoding, sha256=sha256)
+
 
 class KernelSpec(Model):
     """A kernel: its file, the user's modules that it imports, and how it is called.

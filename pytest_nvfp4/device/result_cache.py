@@ -1,4 +1,4 @@
-"""Caches of simulated verdicts and calls.
+"""Caches of simulated verdicts and calls, and of modelled times.
 
 The simulator is deterministic, so a case that passed passes again until something that it depends on changes: the
 kernel's files and options, the case, this package's code, or what surrounds a worker (`toolchain.surroundings`). Only
@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from pydantic import ValidationError
 
 from pytest_nvfp4.device.job import JobCase, KernelSpec
+from pytest_nvfp4.device.modelled import ModelledCall
 from pytest_nvfp4.device.result import SimulatedCall
 from pytest_nvfp4.device.simulate import SimulationResult
 from pytest_nvfp4.temporary import remove_unfinished
@@ -139,3 +140,21 @@ class SimulationCache(_ResultCache):
         """Store the simulation of a case, if it passed."""
         if done.status == "passed" and done.call is not None:
             self._write(kernel, done.case, done.call.model_dump_json())
+
+
+class ModelledCache(_ResultCache):
+    """Cache of modelled calls; its name has the device's table and the conditions. See also ``_ResultCache``."""
+
+    _NAME = "modelled"
+
+    def get(self, kernel: KernelSpec, case: JobCase) -> ModelledCall | None:
+        """Return the modelled call of a case, None on a cache miss."""
+        data = self._read(kernel, case)
+        try:
+            return None if data is None else ModelledCall.model_validate_json(data)
+        except ValidationError:
+            return None
+
+    def add(self, kernel: KernelSpec, case: JobCase, call: ModelledCall) -> None:
+        """Store the modelled call of a case."""
+        self._write(kernel, case, call.model_dump_json())

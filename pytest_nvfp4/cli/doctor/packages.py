@@ -137,6 +137,17 @@ def optional() -> Iterator[Item]:
         yield Item.judged(
             "optional", "modal", known, found, "modal token new", needed_for=purpose, otherwise=State.WARNING
         )
+    perfetto, purpose = version_of("perfetto"), "timelines in modelled time (nvfp4 model --timeline)"
+    fix = "pip install perfetto"
+    yield Item.judged(
+        "optional",
+        "perfetto",
+        bool(perfetto),
+        perfetto or "not installed",
+        fix,
+        needed_for=purpose,
+        otherwise=State.ABSENT,
+    )
     z3, purpose = version_of("z3-solver"), "proofs of the CTA map and the scale-factor layout"
     fix = "pip install z3-solver"
     yield Item.judged(

@@ -1,0 +1,230 @@
+"""Modelled times of one call of a kernel: the recordings of its launches, replayed on a table of a device.
+
+Every time here is *modelled*. It is no measurement, and none is ever compared
+with a measured one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
+
+from pytest_nvfp4.device.job import Model
+from pytest_nvfp4.device.simulate import SimulationResult
+from pytest_nvfp4.driver.device_model import for_arch
+from pytest_nvfp4.isolation.door.fields import Count, Microseconds, Name, Sentence
+from pytest_nvfp4.model.bands import Band, band_of
+from pytest_nvfp4.model.constants import DEVICES, ConstantsError, DeviceConstants, load_device
+from pytest_nvfp4.model.recording import Recording
+from pytest_nvfp4.model.replay import Conditions, Replay, ReplayError, replay_sequence
+from pytest_nvfp4.model.scope import kind_of, refusals
+from pytest_nvfp4.model.storage import loads
+
+MODEL = "1"
+"""Version of the replayer: modelled times of two versions are not compared."""
+
+_LINES = 1000
+_Share = Annotated[float, Field(ge=0, le=1.000001)]
+
+
+class PathPart(Model):
+    """Time on the critical path of a launch, of one role of warps at one line.
+
+    Attributes:
+        role: What the warps do, as ``cost`` names it.
+        source: ``file:line`` of the author's source; empty if the PTX does not say.
+        cause: What the time is spent on or waited for.
+        us: The time.
+    """
+
+    role: Name
+    source: Name
+    cause: Name
+    us: Microseconds
+
+
+class UnitBusy(Model):
+    """Share of a launch's time in which a unit works: on the SM where it works longest, and on average."""
+
+    unit: Name
+    busiest: _Share
+    mean: _Share
+
+
+class ModelledLaunch(Model):
+    """The modelled time of one launch.
+
+    Attributes:
+        kernel: Name of the kernel.
+        ctas: Number of its CTAs.
+        us: Its time, from the end of the launch before.
+        kernel_us: Part of it from the start of the first CTA to the end of the last one.
+        launch_us: Part of it before the first CTA starts.
+        fill_us: Time until the first matrix instruction of the median SM, or the first copy if there is none.
+        drain_us: Time after the last matrix instruction of the median SM.
+        tail_us: Time in which some SMs have no work left.
+        waves: Rounds of CTAs on the SMs.
+        bound: The unit that limits the launch.
+        busy: Shares of time in which units work.
+        path: The critical path, by role, line and cause, the longest part first. Its parts add up to ``kernel_us``.
+        notes: What the replay assumed.
+    """
+
+    kernel: Name
+    ctas: Count
+    us: Microseconds
+    kernel_us: Microseconds
+    launch_us: Microseconds
+    fill_us: Microseconds
+    drain_us: Microseconds
+    tail_us: Microseconds
+    waves: Annotated[float, Field(ge=0)]
+    bound: Name
+    busy: Annotated[tuple[UnitBusy, ...], Field(max_length=_LINES)]
+    path: Annotated[tuple[PathPart, ...], Field(max_length=_LINES)]
+    notes: Annotated[tuple[Sentence, ...], Field(max_length=_LINES)] = ()
+
+
+class ModelledCall(Model):
+    """The modelled time of one call.
+
+    Attributes:
+        device: Name of the device's table.
+        title: The device.
+        table: Version and digest of the table.
+        model: Version of the replayer.
+        conditions: Conditions that the launches are modelled under.
+        kind: Kind of the kernel (`model.scope.kind_of`).
+        launches: The launches; empty if the call is refused.
+        refused: Why no time is modelled; empty if one is.
+    """
+
+    device: Name
+    title: Name
+    table: Name
+    model: Name = MODEL
+    conditions: Name
+    kind: Name
+    launches: Annotated[tuple[ModelledLaunch, ...], Field(max_length=_LINES)] = ()
+    refused: Annotated[tuple[Sentence, ...], Field(max_length=_LINES)] = ()
+
+    @property
+    def us(self) -> float:
+        """Time of the call: the sum of its launches."""
+        return sum(launch.us for launch in self.launches)
+
+    @property
+    def machine(self) -> str:
+        """Name of the machine that pytest-benchmark stores the time under."""
+        return machine_name(self.device)
+
+    @property
+    def band(self) -> Band | None:
+        """The band of such kernels on the device; None if they were not compared with measured times."""
+        return band_of(self.device, self.kind)
+
+
+def machine_name(device: str) -> str:
+    """Return the name under which pytest-benchmark stores modelled times of a device: ``modelled-b200``."""
+    return f"modelled-{device}"
+
+
+def device_for(arch: str, name: str | None = None) -> DeviceConstants:
+    """Return a device's table: the named one, or that of the device that the simulator imitates.
+
+    Raises:
+        ConstantsError: There is no such table, or the device does not run code of the architecture.
+    """
+    if name is not None:
+        device = load_device(name)
+        if arch not in device.arch:
+            raise ConstantsError(
+                f"the kernel is for {arch}, which {device.title} does not run; it runs {', '.join(device.arch)}"
+            )
+        return device
+    # Without a name it is the product that the simulator imitates, whose SM count the kernel's host code has seen.
+    product = for_arch(arch).name.rpartition(" ")[2].lower()
+    if product in DEVICES and arch in load_device(product).arch:
+        return load_device(product)
+    raise ConstantsError(f"there is no table of {product!r} for {arch}; there are tables of {', '.join(DEVICES)}")
+
+
+def conditions_of(name: str, device: DeviceConstants) -> Conditions:
+    """Return conditions by name, for a device. Raises KeyError."""
+    conditions = {"gpumode": Conditions.gpumode(), "single": Conditions()}[name]
+    # The rate of DRAM in GPU MODE's conditions is that of its B200.
+    return conditions if device.name == "b200" else replace(conditions, dram_tb_s=None)
+
+
+def conditions_text(conditions: Conditions) -> str:
+    """Return conditions in words: ``15 calls between two events, cold L2, launched in a stream``."""
+    calls = conditions.calls_between_events
+    words = ["a single call" if calls == 1 else f"{calls} calls between two events"]
+    words.append("cold L2" if conditions.cold_l2 else "warm L2")
+    words.append(_LAUNCHED[conditions.launch])
+    for value, unit in ((conditions.clock_ghz, "GHz"), (conditions.dram_tb_s, "TB/s of DRAM")):
+        if value is not None:
+            words.append(f"{value:g} {unit}")
+    if conditions.ctas_per_sm is not None:
+        words.append(f"{conditions.ctas_per_sm} CTAs an SM")
+    return ", ".join(words)
+
+
+_LAUNCHED = {
+    "stream": "launched in a stream",
+    "dependent": "programmatic dependent launches",
+    "graph": "launched by a graph",
+    "none": "without launch costs",
+}
+
+
+def recordings_of(done: SimulationResult) -> tuple[Recording, ...]:
+    """Return the recordings of a simulation, which may have none. Raises DoorError if they are damaged."""
+    return () if done.recording is None else loads(done.recording)
+
+
+def modelled_call(recordings: Sequence[Recording], device: DeviceConstants, conditions: Conditions) -> ModelledCall:
+    """Return the modelled time of a call from the recordings of its launches, or why there is none."""
+    refused = [line for recording in recordings for line in refusals(recording)]
+    if not recordings:
+        refused = ["the call launched no kernel"]
+    done: list[Replay] = []
+    if not refused:
+        try:
+            done = replay_sequence(recordings, device, conditions=conditions)
+        except ReplayError as error:
+            refused = [str(error)]
+    return ModelledCall(
+        device=device.name,
+        title=device.title,
+        table=f"{device.version} {device.digest}",
+        conditions=conditions_text(conditions),
+        kind=kind_of(recordings),
+        launches=tuple(map(launch_of, recordings, done)),
+        refused=tuple(dict.fromkeys(refused)),
+    )
+
+
+def launch_of(recording: Recording, done: Replay) -> ModelledLaunch:
+    """Return what a replay of a launch found."""
+    x, y, z = recording.grid
+    return ModelledLaunch(
+        kernel=recording.kernel,
+        ctas=x * y * z,
+        us=done.total_us,
+        kernel_us=done.kernel_us,
+        launch_us=done.launch_us,
+        fill_us=done.fill_us,
+        drain_us=done.drain_us,
+        tail_us=done.tail_us,
+        waves=done.waves,
+        bound=done.bound,
+        busy=tuple(UnitBusy(unit=unit, busiest=most, mean=mean) for unit, (most, mean) in done.busy.items()),
+        path=tuple(
+            PathPart(role=part.role, source=part.site, cause=part.waits_for, us=part.us) for part in done.path[:_LINES]
+        ),
+        notes=done.notes,
+    )

@@ -1,0 +1,79 @@
+"""Native Perfetto traces, read back with the classes of the format."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_nvfp4.model.timeline import Slice, TimelineUnavailableError, perfetto_trace, rows
+
+SLICES = (
+    Slice("SM 0", "warp 4 mma", "run", 0.0, 20.0),
+    Slice("SM 0", "warp 4 mma", "wait", 20.0, 1020.4, {"for": "k.py:12", "phase": 3, "share": 0.5}),
+    Slice("SM 0", "TMA", "load", 5.0, 300.0),
+    Slice("SM 0", "TMA", "load", 100.0, 400.0),
+    Slice("SM 1", "TMA", "load", 5.0, 301.0),
+)
+
+
+def read(data: bytes) -> dict[tuple[str, ...], list[tuple[str, int, int]]]:
+    """Return the slices of a trace by the names of their track and its parents; every end has its begin."""
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
+
+    trace = Trace()
+    trace.ParseFromString(data)
+    names: dict[int, tuple[str, ...]] = {}
+    found: dict[tuple[str, ...], list[tuple[str, int, int]]] = defaultdict(list)
+    stacks: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    last: dict[int, int] = defaultdict(int)
+    for packet in trace.packet:
+        if packet.HasField("track_descriptor"):
+            described = packet.track_descriptor
+            parent = names[described.parent_uuid] if described.HasField("parent_uuid") else ()
+            names[described.uuid] = (*parent, described.name)
+            continue
+        event = packet.track_event
+        assert packet.timestamp >= last[event.track_uuid]
+        last[event.track_uuid] = packet.timestamp
+        if event.type == TrackEvent.TYPE_SLICE_BEGIN:
+            stacks[event.track_uuid].append((event.name, packet.timestamp))
+        else:
+            name, begin = stacks[event.track_uuid].pop()
+            found[names[event.track_uuid]].append((name, begin, packet.timestamp))
+    assert not any(stacks.values())
+    return found
+
+
+def test_tracks_slices_and_details_are_read_back() -> None:
+    data = perfetto_trace(SLICES, title="modelled")
+    found = read(data)
+    assert found[("modelled", "SM 0", "warp 4 mma")] == [("run", 0, 20), ("wait", 20, 1020)]
+    assert found[("modelled", "SM 0", "TMA")] == [("load", 5, 300)]
+    assert found[("modelled", "SM 0", "TMA (2)")] == [("load", 100, 400)]
+    assert found[("modelled", "SM 1", "TMA")] == [("load", 5, 301)]
+    for text in (b"k.py:12", b"phase"):
+        assert text in data
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=30))
+def test_no_slice_is_lost_and_rows_hold_stacks(spans: list[tuple[int, int]]) -> None:
+    slices = [Slice("SM 0", "TMA", str(at), begin, begin + length) for at, (begin, length) in enumerate(spans)]
+    assert sorted(piece.name for row in rows(slices) for piece in row) == sorted(piece.name for piece in slices)
+    found = read(perfetto_trace(slices, title="t"))
+    back = sorted(entry for entries in found.values() for entry in entries)
+    assert back == sorted((piece.name, int(piece.begin_ns), int(piece.end_ns)) for piece in slices)
+
+
+def test_a_slice_that_ends_before_it_begins_is_refused() -> None:
+    with pytest.raises(ValueError, match="ends before it begins"):
+        perfetto_trace([Slice("SM 0", "TMA", "load", 2.0, 1.0)], title="t")
+
+
+def test_without_the_package_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "perfetto.protos.perfetto.trace.perfetto_trace_pb2", None)
+    with pytest.raises(TimelineUnavailableError, match=r"pip install 'pytest-nvfp4\[timeline\]'"):
+        perfetto_trace(SLICES, title="t")
