@@ -14,6 +14,8 @@
     benchmark-problems = ["gpumode-bench-2"]          # timed on these (default: GPU MODE's four benchmarks)
     protected = ["*.sA", "*.tCtAcc"]
     cost-tolerance = { "instructions*" = "10%", "tma.load.requests" = "any" }    # growth that passes the cost check
+    model-problems = ["gpumode-0"]                    # its time is modelled on these (default: none)
+    model-tolerance = "10%"                           # growth of the modelled time that passes the model check
 
     [[tool.pytest_nvfp4.kernel]]
     path = "examples/dense_gemm.py"
@@ -85,6 +87,8 @@ class KernelSettings:
         compile_options: Options in addition to the kernel's own.
         cost_tolerance: Patterns of counters, each with the share by which they may grow before the cost check fails
             (infinity for any growth).
+        model: The problems on which its time is modelled; none by default.
+        model_tolerance: Share by which its modelled time may grow before the model check fails.
         side_stream: Whether its callers may call it while a stream of their own is torch's current one; None for the
             default of its contract (see ``on_side_stream``).
         torch_operators: Whether operators of torch may compute its outputs, as those of a reference or a baseline.
@@ -104,6 +108,8 @@ class KernelSettings:
     protected: tuple[str, ...] = ()
     compile_options: tuple[str, ...] = ()
     cost_tolerance: tuple[tuple[str, float], ...] = ()
+    model: tuple[Problem, ...] = ()
+    model_tolerance: float = 0.1
     side_stream: bool | None = None
     torch_operators: bool = False
     readable: tuple[str, ...] = ()
@@ -284,6 +290,13 @@ class _Reader:
                 raise self.fail(key, str(path), "there is no such file or folder")
         return tuple(map(str, paths))
 
+    def share(self, key: str, default: float) -> float:
+        value = self._table.get(key)
+        share = default if value is None else _share(value)
+        if share is None:
+            raise self.fail(key, value, 'a share such as "10%", or "any", is expected')
+        return share
+
     def tolerances(self, key: str, default: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
         table = self._table.get(key)
         if table is None:
@@ -309,7 +322,8 @@ def _share(value: object) -> float | None:
 
 _COMMON_KEYS = (
     *("arch", "problems", "verify-problems", "simulate-problems", "fitted-problem", "benchmark-problems"),
-    *("protected", "compile-options", "cost-tolerance", "side-stream", "torch-operators", "readable", "network"),
+    *("protected", "compile-options", "cost-tolerance", "model-problems", "model-tolerance", "side-stream"),
+    *("torch-operators", "readable", "network"),
 )
 _KERNEL_KEYS = (*_COMMON_KEYS, "path", "name", "entry", "exercise")
 _TOP_KEYS = (*_COMMON_KEYS, "default-problems", "kernel")
@@ -338,6 +352,8 @@ def _kernel(reader: _Reader, base: KernelSettings, own: Mapping[str, Problem], p
         protected=reader.texts("protected", base.protected),
         compile_options=reader.texts("compile-options", base.compile_options),
         cost_tolerance=reader.tolerances("cost-tolerance", base.cost_tolerance),
+        model=problems("model-problems", base.model) or (),
+        model_tolerance=reader.share("model-tolerance", base.model_tolerance),
         side_stream=reader.flag("side-stream", base.side_stream),
         torch_operators=reader.flag("torch-operators", base.torch_operators) or False,
         readable=reader.paths("readable", base.readable),

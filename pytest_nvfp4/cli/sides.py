@@ -23,7 +23,7 @@ from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.sheet import Sheet, SheetError, codegen_facts, launch_facts
 
 _MOST_BYTES = 64 << 20
-_SHEETS = {f"# nvfp4-{kind} 1": kind for kind in ("launch", "codegen", "cost")}
+_SHEETS = {f"# nvfp4-{kind} 1": kind for kind in ("launch", "codegen", "cost", "model")}
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Side:
     Attributes:
         label: The file or revision as the user named it.
         listing: Layouts; None for a snapshot of facts.
-        facts: Launch facts, code facts and costs by name, under ``launch``, ``codegen`` and ``cost`` if present.
+        facts: Facts by name, under ``launch``, ``codegen``, ``cost`` and ``model`` as far as present.
         traced: Trace of the kernel; None for a snapshot.
         protected: Patterns of layouts that its settings protect.
         failure: Why the kernel did not compile, so that it has nothing to compare.

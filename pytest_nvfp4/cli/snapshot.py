@@ -12,7 +12,7 @@ from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.sides import Side, of_snapshot
 from pytest_nvfp4.report.document import Column, Document, Facts, Table
 
-_KINDS = {"launch": "launch facts", "codegen": "code facts", "cost": "costs"}
+_KINDS = {"launch": "launch facts", "codegen": "code facts", "cost": "costs", "model": "modelled times"}
 _FIELDS = ("name", "canonical", "raw", "space", "align", "dtype")
 _COLUMNS = (
     Column("layout", code=True, share=3),
@@ -36,7 +36,7 @@ def _kind(side: Side) -> str:
 
 @click.group("snapshot")
 def snapshot_command() -> None:
-    """Read snapshot files of layouts, launch facts, code facts or costs."""
+    """Read snapshot files of layouts, launch facts, code facts, costs or modelled times."""
 
 
 @snapshot_command.command("show")

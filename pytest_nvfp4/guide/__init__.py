@@ -12,6 +12,7 @@ TOPICS = (
     "simulator",
     "races",
     "cost",
+    "model",
     "benchmark",
     "remotes",
     "proofs",

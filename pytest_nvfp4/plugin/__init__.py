@@ -26,6 +26,7 @@ from pytest_nvfp4.plugin.fixtures import (
     nvfp4_device,
     nvfp4_fact_snapshot,
     nvfp4_kernel,
+    nvfp4_model_snapshot,
     nvfp4_trace,
 )
 from pytest_nvfp4.plugin.remote import RemoteRun
@@ -44,6 +45,7 @@ __all__ = [
     "nvfp4_device",
     "nvfp4_fact_snapshot",
     "nvfp4_kernel",
+    "nvfp4_model_snapshot",
     "nvfp4_trace",
 ]
 

@@ -56,7 +56,7 @@ class FactSnapshot:
         rule = self._kinds[kind]
         comparison = Comparison(self._item, self._run, trace, name=name, what=f"{kind} facts")
         received = Sheet(kind, header(trace, self._run), rule.facts(trace))
-        if (stored := _stored(comparison, received)) is None:
+        if (stored := stored_sheet(comparison, received)) is None:
             return
         every = diff_facts(stored.facts, received.facts)
         gated = rule.gated(every, same_dsl=stored.header.get("dsl") == trace.dsl_version)
@@ -97,7 +97,7 @@ class CostSnapshot:
         origin = {"problem": problem.name, "model": f"{call.model}, {call.sms} SMs", "counts": COUNTS}
         names = {code.symbol: code.source_name for code in trace.code if code.source_name}
         received = Sheet("cost", header(trace, self._run) | origin, cost_facts(call, problem, names))
-        if (stored := _stored(comparison, received)) is None:
+        if (stored := stored_sheet(comparison, received)) is None:
             return
         every = cost_changes(
             stored.facts,
@@ -112,7 +112,7 @@ class CostSnapshot:
         _settle(comparison, received, every, gated, failure=changed, note=note)
 
 
-def _stored(comparison: Comparison, received: Sheet) -> Sheet | None:
+def stored_sheet(comparison: Comparison, received: Sheet) -> Sheet | None:
     """Record a comparison, and return the sheet to compare with; None if it was missing or damaged and is now written.
 
     Raises:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
     from pytest_nvfp4.plugin.compare_facts import CostSnapshot, FactSnapshot
     from pytest_nvfp4.plugin.compare_layouts import LayoutSnapshot
+    from pytest_nvfp4.plugin.compare_modelled import ModelSnapshot
     from pytest_nvfp4.plugin.kernels import KernelFactory
 
 
@@ -76,3 +77,11 @@ def nvfp4_cost_snapshot(request: pytest.FixtureRequest) -> CostSnapshot:
     from pytest_nvfp4.plugin.compare_facts import CostSnapshot
 
     return CostSnapshot(request.node, request.config.stash[RUN])
+
+
+@pytest.fixture
+def nvfp4_model_snapshot(request: pytest.FixtureRequest) -> ModelSnapshot:
+    """Compare a modelled time with the stored snapshot; for checks only."""
+    from pytest_nvfp4.plugin.compare_modelled import ModelSnapshot
+
+    return ModelSnapshot(request.node, request.config.stash[RUN])

@@ -24,7 +24,7 @@ from pytest_nvfp4.plugin.checks.base import CheckItem
 from pytest_nvfp4.plugin.options import Options
 from pytest_nvfp4.plugin.places import owner_of
 
-_FIXTURES = frozenset({"layout_snapshot", "nvfp4_fact_snapshot", "nvfp4_cost_snapshot"})
+_FIXTURES = frozenset({"layout_snapshot", "nvfp4_fact_snapshot", "nvfp4_cost_snapshot", "nvfp4_model_snapshot"})
 _MAGIC = b"# nvfp4-"
 """First bytes of every snapshot of this package; any other file is left alone."""
 

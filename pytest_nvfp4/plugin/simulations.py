@@ -20,8 +20,11 @@ from pytest_nvfp4.plugin.state import RUN
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
+    from pytest_nvfp4.device.modelled import ModelledCall
     from pytest_nvfp4.device.result_cache import ResultKeys, SimulationCache, VerdictCache
     from pytest_nvfp4.device.simulate import SimulationResult
+    from pytest_nvfp4.model.constants import DeviceConstants
+    from pytest_nvfp4.model.replay import Conditions
     from pytest_nvfp4.toolchain.sealed_files import SealedFiles
 
 
@@ -252,6 +255,42 @@ class Simulations:
         if not done.findings:
             passed.add(kernel, done)
         return done
+
+    def modelled(
+        self, kernel: KernelSpec, case: JobCase, device: DeviceConstants, conditions: Conditions, *, base: Path
+    ) -> ModelledCall | SimulationResult:
+        """Return the modelled time of a case, or the simulation if it did not pass.
+
+        If the simulator does not support the architecture, the calling test is skipped or fails.
+        """
+        from pytest_nvfp4.device.modelled import modelled_call, recordings_of
+        from pytest_nvfp4.device.result_cache import ModelledCache
+        from pytest_nvfp4.device.simulate import simulate
+        from pytest_nvfp4.toolchain.cache import content_key
+
+        self._devices.require_simulator(kernel.arch)
+        table = content_key({"table": device.digest, "conditions": repr(conditions)})
+        stored = ModelledCache(self._sealed, name=f"modelled-{device.name}-{table[:16]}", keys=self._keys)
+        with self.locked(f"model {case.problem.name}", kernel):
+            if not self._devices.options.fresh and (known := stored.get(kernel, case)) is not None:
+                with self._lock:
+                    self.cache_hits += 1
+                return known
+            (done,) = simulate(
+                self._devices.simulator,
+                kernel,
+                [case],
+                folder=self._devices.jobs,
+                base=base,
+                deadline_s=self._devices.options.timeout_s,
+                recording=True,
+            )
+            if done.errors or done.status != "passed":
+                return done
+            call = modelled_call(recordings_of(done), device, conditions)
+            stored.add(kernel, case, call)
+            self._config.add_cleanup(stored.prune)
+            return call
 
 
 def _part(name: str, sms: int | None) -> str:

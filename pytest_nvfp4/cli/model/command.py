@@ -17,6 +17,7 @@ class ModelGroup(LazyGroup):
     """Subcommands of ``nvfp4 model``; a kernel or an option in their place stands for the default one."""
 
     table: ClassVar[dict[str, tuple[str, str]]] = {
+        "time": ("cli.model.time", "Model the time of one call of a kernel, and say where it goes (the default)."),
         "calibrate": ("cli.model.calibrate", "Measure the constants of a GPU, and write its device table."),
         "devices": ("cli.model.devices", "List device tables, or the constants of one with their sources."),
     }

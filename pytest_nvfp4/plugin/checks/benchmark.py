@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.bench.storage import BenchmarkHooks
     from pytest_nvfp4.bench.table import TimesRow
     from pytest_nvfp4.device.job import Job
+    from pytest_nvfp4.plugin.device_options import DeviceOptions
 
 _MARKER = "nvfp4_threshold"
 _FINDINGS_SHOWN = 4
@@ -92,14 +93,9 @@ class BenchmarkCheck(Check):
 
     def _install(self, config: pytest.Config) -> None:
         """Register hooks with pytest-benchmark, and a storage for the GPU, if there is a device that can be timed."""
-        from pytest_nvfp4.device.gpus import gpu_names
-
         options = config.stash[DEVICES].options
-        names = gpu_names() if options.device in ("auto", "local") else []
-        if options.remote is not None:
-            names = [f"NVIDIA {options.remote.options.gpu}"]
-        timed = names or options.device not in ("auto", "local", "sim", "none")
-        if not timed or not config.pluginmanager.hasplugin("benchmark"):
+        names = _gpu_names(options)
+        if not may_time(options) or not config.pluginmanager.hasplugin("benchmark"):
             return
         from pytest_nvfp4.bench.storage import BenchmarkHooks, use_gpu_storage
 
@@ -223,6 +219,20 @@ class BenchmarkCheck(Check):
 
             terminal.write_sep("-", "nvfp4: device times")
             terminal.write_line(render(self._rows, geomeans=self._geomeans).strip("\n"))
+
+
+def _gpu_names(options: DeviceOptions) -> list[str]:
+    """Return the GPUs that may time a kernel."""
+    from pytest_nvfp4.device.gpus import gpu_names
+
+    if options.remote is not None:
+        return [f"NVIDIA {options.remote.options.gpu}"]
+    return gpu_names() if options.device in ("auto", "local") else []
+
+
+def may_time(options: DeviceOptions) -> bool:
+    """Return whether a device of a run may time kernels: a GPU, a remote, or a device that a package adds."""
+    return bool(_gpu_names(options)) or options.device not in ("auto", "local", "sim", "none")
 
 
 def _threshold(config: pytest.Config) -> float:

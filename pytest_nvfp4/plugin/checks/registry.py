@@ -17,6 +17,7 @@ from pytest_nvfp4.plugin.checks.cost import CostCheck
 from pytest_nvfp4.plugin.checks.coverage import CoverageCheck
 from pytest_nvfp4.plugin.checks.launch import LaunchCheck
 from pytest_nvfp4.plugin.checks.layouts import LayoutsCheck
+from pytest_nvfp4.plugin.checks.model import ModelCheck
 from pytest_nvfp4.plugin.checks.races import RacesCheck
 from pytest_nvfp4.plugin.checks.search import SearchCheck
 from pytest_nvfp4.plugin.checks.tmem import TmemCheck
@@ -37,6 +38,7 @@ BUILT_IN: tuple[type[Check], ...] = (
     VerifyCheck,
     CoverageCheck,
     CostCheck,
+    ModelCheck,
     RacesCheck,
     SearchCheck,
     BenchmarkCheck,

@@ -1,0 +1,288 @@
+"""``nvfp4 model KERNEL``: the modelled time of one call, where it goes, and what would change it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pytest_nvfp4.cli import output
+from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.options import arch_of, document_options, timeout_option
+from pytest_nvfp4.report.document import Block, Document, Styled
+from pytest_nvfp4.temporary import temporary_folder
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.cli.model.page import Modelled
+    from pytest_nvfp4.cli.model.subject import Subject
+    from pytest_nvfp4.cli.model.tune import Outcome, Variant
+    from pytest_nvfp4.device.job import JobCase
+    from pytest_nvfp4.device.modelled import ModelledCall
+    from pytest_nvfp4.device.simulate import SimulationResult
+    from pytest_nvfp4.model.constants import DeviceConstants
+    from pytest_nvfp4.model.replay import Conditions
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@dataclass(frozen=True)
+class _How:
+    """What the times are modelled for."""
+
+    device: DeviceConstants
+    conditions: Conditions
+    timeout_s: float
+    folder: Path
+
+
+@click.command("time")
+@click.argument("kernel", type=click.Path(path_type=Path))
+@click.option(
+    "--problem", "names", multiple=True, metavar="NAME", help="Problem or shape MxNxK[,...]; may be repeated."
+)
+@click.option(
+    "--device", "device_name", metavar="NAME", help="Table of a device, or a file.  [default: that of the architecture]"
+)
+@click.option(
+    "--conditions",
+    "condition_name",
+    type=click.Choice(["gpumode", "single"]),
+    default="gpumode",
+    show_default=True,
+    help="15 calls between two events, as GPU MODE times them, or a single call.",
+)
+@click.option("--arch", callback=arch_of, metavar="ARCH", help="Architecture, such as sm_100a.")
+@click.option("--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several.")
+@click.option(
+    "--exercise",
+    metavar="[FILE::]FUNCTION",
+    help="Function that calls the kernel on inputs of its own.  [default: that of the settings]",
+)
+@click.option(
+    "--tune",
+    "tuned",
+    multiple=True,
+    metavar="NAME=V1,V2",
+    help="Values to try of a constant at the top level of KERNEL; may be repeated, for all combinations.",
+)
+@click.option(
+    "--verify-problem",
+    "small",
+    metavar="NAME",
+    help="Problem that each combination of --tune is verified on.  [default: the smallest known]",
+)
+@click.option(
+    "--timeline", type=_FILE, metavar="FILE", help="Write a timeline in modelled time for ui.perfetto.dev (.pftrace)."
+)
+@click.option(
+    "--timeline-sms",
+    type=click.IntRange(1, 999),
+    default=8,
+    show_default=True,
+    metavar="N",
+    help="SMs of the timeline: the first ones.",
+)
+@timeout_option(600.0)
+@document_options(csv=True, page=True)
+def time_command(
+    kernel: Path,
+    *,
+    names: tuple[str, ...],
+    device_name: str | None,
+    condition_name: str,
+    arch: str | None,
+    configuration: str | None,
+    exercise: str | None,
+    tuned: tuple[str, ...],
+    small: str | None,
+    timeline: Path | None,
+    timeline_sms: int,
+    timeout: float,
+) -> Document:
+    """Model the time of one call of KERNEL on a device, without a GPU.
+
+    The kernel runs in the simulator, which records what every warp issues and waits for. The recording is replayed on a
+    table of the device's constants. The result is a modelled time, never a measured one: with the range in which 90 %
+    of the measured times of such kernels lie, where the time goes by warp and line, how busy each unit is, and what a
+    change of the device or the kernel would bring. Kernels unlike those that the model was compared with are refused.
+    """
+    from pytest_nvfp4.cli.model import tune
+    from pytest_nvfp4.cli.model.subject import subject_of
+    from pytest_nvfp4.device.modelled import conditions_of, device_for
+    from pytest_nvfp4.device.sim import SimDevice
+    from pytest_nvfp4.model.constants import ConstantsError
+
+    wanted = tune.parse(tuned)
+    subject = subject_of(kernel, names, arch=arch, configuration=configuration, exercise=exercise)
+    if (unsupported := SimDevice(arch=subject.spec.arch).unsupported(subject.spec.arch)) is not None:
+        raise InputError(f"{subject.label}: {unsupported}")
+    if timeline is not None and (len(subject.cases) > 1 or wanted):
+        raise InputError("--timeline shows one call: name one --problem, and leave out --tune")
+    if wanted and len(subject.cases) > 1:
+        raise InputError("--tune ranks by the time of one call: name one --problem")
+    if small is not None and not wanted:
+        raise InputError("--verify-problem is that of --tune, which is not given")
+    try:
+        device = device_for(subject.spec.arch, device_name)
+    except ConstantsError as error:
+        raise InputError(str(error)) from error
+    if device.origin:
+        output.note(f"the table of {device.name} is {device.origin}")
+    with temporary_folder("model") as folder:
+        how = _How(device, conditions_of(condition_name, device), timeout, Path(folder))
+        if wanted:
+            return _tuned(subject, tune.variants(subject, wanted), how, small)
+        return _timed(subject, how, timeline, timeline_sms)
+
+
+def _timed(subject: Subject, how: _How, timeline: Path | None, sms: int) -> Document:
+    from pytest_nvfp4.cli.model import page
+
+    with output.working(f"recording {subject.label} in the simulator"):
+        done = _record(subject, subject.cases, how)
+    with output.working(f"replaying it on {how.device.title}"):
+        modelled = [_modelled(each, how) for each in done]
+    if timeline is not None:
+        _write_timeline(timeline, done[0], how, sms=sms)
+    sections = [
+        page.section(
+            each, f"{subject.label} on {each.problem}", [subject.finding_text(finding) for finding in each.findings]
+        )
+        for each in modelled
+    ]
+    data = {
+        "kernel": subject.label,
+        "arch": subject.spec.arch,
+        "note": page.NO_MEASUREMENT,
+        "problems": [page.as_data(each) for each in modelled],
+    }
+    blocks: list[Block] = [page.summary(modelled), *sections, Styled(page.NO_MEASUREMENT, "muted")]
+    return Document(f"Modelled times of {subject.label}", blocks, data, all(each.ok for each in modelled))
+
+
+def _record(subject: Subject, cases: Sequence[JobCase], how: _How, *, recording: bool = True) -> list[SimulationResult]:
+    from pytest_nvfp4.device.sim import SimDevice
+    from pytest_nvfp4.device.simulate import simulate
+
+    return simulate(
+        SimDevice(arch=subject.spec.arch),
+        subject.spec,
+        cases,
+        folder=how.folder,
+        base=subject.base,
+        deadline_s=how.timeout_s,
+        outputs=not recording,
+        recording=recording,
+    )
+
+
+def _modelled(done: SimulationResult, how: _How) -> Modelled:
+    from pytest_nvfp4.cli.model.page import Modelled
+    from pytest_nvfp4.device.modelled import modelled_call, recordings_of
+
+    call: ModelledCall | None = None
+    if done.status == "passed" and not done.errors:
+        call = modelled_call(recordings_of(done), how.device, how.conditions)
+    return Modelled(done.case.problem.name, call, (), done.findings, done.status)
+
+
+def _write_timeline(file: Path, done: SimulationResult, how: _How, *, sms: int) -> None:
+    """Write the timeline of a call.
+
+    Raises:
+        InputError: The package for it is not installed, or the file cannot be written.
+    """
+    from pytest_nvfp4.device.modelled import conditions_text, recordings_of
+    from pytest_nvfp4.model.replay import ReplayError, replay_sequence
+    from pytest_nvfp4.model.timeline import TimelineUnavailableError, perfetto_trace, slices_of
+
+    if done.recording is None:
+        output.note(f"{file} was not written: nothing was recorded")
+        return
+    try:
+        recordings = recordings_of(done)
+        replays = replay_sequence(recordings, how.device, conditions=how.conditions, timeline=True)
+        title = f"modelled on {how.device.title} ({conditions_text(how.conditions)}); not measured"
+        output.write_file(file, perfetto_trace(slices_of(recordings, replays, sms=sms), title=title))
+    except ReplayError as error:
+        output.note(f"{file} was not written: {error}")
+        return
+    except TimelineUnavailableError as error:
+        raise InputError(str(error)) from error
+    output.note(f"{file}: open it at https://ui.perfetto.dev; its time is modelled, not measured")
+
+
+def _tuned(subject: Subject, made: Sequence[Variant], how: _How, small: str | None) -> Document:
+    from pytest_nvfp4.cli.model import page, tune
+    from pytest_nvfp4.device.modelled import conditions_text
+
+    verified_on = _small_case(subject, small)
+    with output.working(f"verifying and modelling {len(made)} variants of {subject.label}"):
+        found = tune.tried(made, lambda variant: _attempt(variant, how, verified_on))
+    (case,) = subject.cases
+    where = "its exercise" if verified_on is None else verified_on.problem.name
+    conditions = conditions_text(how.conditions)
+    blocks: list[Block] = [
+        Styled(f"{subject.label} on {case.problem.name}, modelled on {how.device.title} ({conditions})", "strong"),
+        tune.table(found),
+        f"each combination is right on {where} by the exact oracle, unless its row says otherwise; {subject.label} is "
+        "unchanged",
+        Styled(page.NO_MEASUREMENT, "muted"),
+    ]
+    data = {
+        "kernel": subject.label,
+        "arch": subject.spec.arch,
+        "problem": case.problem.name,
+        "device": how.device.name,
+        "conditions": conditions,
+        "verified_on": where,
+        "is_a_measurement": False,
+        "note": page.NO_MEASUREMENT,
+        "variants": tune.as_data(found),
+    }
+    return Document(
+        f"Modelled variants of {subject.label}", blocks, data, any(each.us is not None for _, each in found)
+    )
+
+
+def _small_case(subject: Subject, name: str | None) -> JobCase | None:
+    """Return the case that variants are verified on; None if the kernel's exercise judges its own results."""
+    from pytest_nvfp4.device.job import ProblemSpec
+    from pytest_nvfp4.problem import GPUMODE
+    from pytest_nvfp4.settings import load
+
+    (case,) = subject.cases
+    if subject.spec.entry is not None:
+        if name is not None:
+            raise InputError(f"{subject.label}: its exercise has inputs of its own: leave out --verify-problem")
+        return None
+    problems = load(subject.root).resolve_problems([name]) if name else (*GPUMODE, case.problem.problem())
+    problem = min(problems, key=lambda problem: problem.work)
+    problem.require_contract()
+    return case.model_copy(update={"problem": ProblemSpec.of(problem)})
+
+
+def _attempt(variant: Variant, how: _How, verified_on: JobCase | None) -> Outcome:
+    """Verify a variant on a small problem, and model its time."""
+    from pytest_nvfp4.cli.model.tune import Outcome
+
+    if verified_on is not None:
+        (judged,) = _record(variant.subject, [verified_on], how, recording=False)
+        if judged.status != "passed":
+            return Outcome(None, reason=_reason(variant, judged))
+    (done,) = _record(variant.subject, variant.subject.cases, how)
+    modelled = _modelled(done, how)
+    if modelled.call is None:
+        return Outcome(None, reason=_reason(variant, done))
+    if modelled.call.refused:
+        return Outcome(None, reason=f"no time is modelled: {modelled.call.refused[0]}")
+    return Outcome(modelled.call.us, ", ".join(dict.fromkeys(launch.bound for launch in modelled.call.launches)))
+
+
+def _reason(variant: Variant, done: SimulationResult) -> str:
+    finding = next(iter(done.errors), None)
+    text = variant.subject.finding_text(finding).partition("\n")[0] if finding is not None else "no reason is known"
+    return f"{done.status} on {done.case.problem.name}: {text}"

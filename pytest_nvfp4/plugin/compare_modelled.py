@@ -1,0 +1,115 @@
+"""Comparison of a modelled time with its snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_nvfp4.bench.modelled_facts import causes, modelled_facts, origin, time_change
+from pytest_nvfp4.device.modelled import ModelledCall
+from pytest_nvfp4.plugin.compare_facts import stored_sheet
+from pytest_nvfp4.plugin.comparison import Comparison, header
+from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.state import Run
+from pytest_nvfp4.toolchain.sheet import Sheet
+from pytest_nvfp4.toolchain.trace import Trace
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.problem import Problem
+
+KIND = "model"
+_DECIDES = {
+    "device": "the device",
+    "table": "the table of the device's constants (version and digest)",
+    "model": "the version of the replayer",
+    "conditions": "the conditions",
+}
+"""Lines of the header that must be equal for two times to be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSnapshot:
+    """Comparison of a call's modelled time with the stored snapshot."""
+
+    _item: pytest.Item
+    _run: Run
+
+    def __call__(self, trace: Trace, call: ModelledCall, problem: Problem, *, tolerance: float) -> str:
+        """Compare, and return the result in words.
+
+        Args:
+            trace: The kernel's trace, for names and versions.
+            call: Its modelled time.
+            problem: Its problem.
+            tolerance: Share by which the time may grow.
+
+        Raises:
+            CheckFailure: The snapshot is missing or damaged, or the time grew.
+            pytest.skip.Exception: No time is modelled, or it was modelled with another table.
+        """
+        comparison = Comparison(self._item, self._run, trace, name=None, what="modelled time")
+        if call.refused:
+            self._refused(comparison, call)
+        names = {code.symbol: code.source_name for code in trace.code if code.source_name}
+        lines = header(trace, self._run) | {"problem": problem.name} | origin(call)
+        received = Sheet(KIND, lines, modelled_facts(call, names))
+        if (stored := stored_sheet(comparison, received)) is None:
+            return "recorded"
+        if changed := [what for key, what in _DECIDES.items() if stored.header.get(key) != received.header[key]]:
+            comparison.settle(received.render(), passes=True)
+            if comparison.updating:
+                return "recorded"
+            pytest.skip(
+                f"not compared: {' and '.join(changed)} differ{'s' * (len(changed) == 1)} from {comparison.shown}; "
+                f"record the time anew: {comparison.update_command()}"
+            )
+        try:
+            change = time_change(stored.facts, call)
+        except ValueError as error:
+            raise comparison.damaged(received.render(), error) from error
+        slower = change.share > tolerance
+        if comparison.settle(received.render(), passes=not slower):
+            return "recorded" if comparison.updating and slower else _words(change.share, tolerance, str(change))
+        grown = causes(stored.facts, call)
+        where = "\n".join(f"  {text}" for _, text in grown)
+        raise comparison.failure(
+            f"modelled slower: {comparison.kernel} on {problem.name}, {call.title}: {change}, tolerance "
+            f"{100 * tolerance:g} %, against {comparison.shown}\n"
+            f"what grew on the modelled critical path:\n{where}\n"
+            "nothing was measured; `nvfp4 model` shows where the time goes\n"
+            f"if the change is meant: {comparison.update_command()}, and commit the snapshot",
+            line=self._line(trace, [place for place, _ in grown]),
+        )
+
+    def _line(self, trace: Trace, places: Sequence[str]) -> int | None:
+        """Return the first line of the kernel's own file among some places ``file:line``."""
+        for place in places:
+            file, _, line = place.rpartition(":")
+            if Path(file).name == Path(trace.kernel).name and line.isdigit():
+                return int(line)
+        return None
+
+    def _refused(self, comparison: Comparison, call: ModelledCall) -> None:
+        """Skip the item, or fail if a time was modelled before.
+
+        Raises:
+            CheckFailure: There is a snapshot.
+            pytest.skip.Exception: There is none.
+        """
+        reason = f"no time is modelled: {'; '.join(call.refused)}"
+        if comparison.stored is None:
+            pytest.skip(reason)
+        raise CheckFailure(
+            f"{reason}\na time was modelled before ({comparison.shown}); if that is meant, remove the snapshot",
+            file=comparison.trace.kernel,
+        )
+
+
+def _words(share: float, tolerance: float, change: str) -> str:
+    if share < -tolerance:
+        return f"modelled faster: {change}; --snapshot-update records it"
+    return change if share else "as recorded"
