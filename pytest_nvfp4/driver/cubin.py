@@ -19,6 +19,9 @@ _EM_CUDA: Final = 190
 _EIATTR_KPARAM_INFO: Final = 0x17
 _EIATTR_CBANK_PARAM_SIZE: Final = 0x19
 _EIATTR_REGCOUNT: Final = 0x2F
+_EIATTR_REQNTID: Final = 0x10
+_CTA_GROUPS: Final = {0x51: "cta_group::1", 0x52: "cta_group::2"}
+"""EIATTR_TCGEN05_1CTA_USED and EIATTR_TCGEN05_2CTA_USED, and the modifiers of tcgen05 that they stand for."""
 _EIFMT_SIZED: Final = 4
 _HEADER_BYTES: Final = 64
 _FATBIN_MAGIC: Final = b"\x50\xed\x55\xba"
@@ -42,12 +45,16 @@ class CubinKernel:
         params: ``(offset, size)`` in bytes of each parameter, in order.
         static_smem: Static shared memory in bytes.
         registers: Registers per thread at the launch; None if the CUBIN has no count.
+        threads: The only shape of a CTA with which it may be launched; None for any.
+        cta_groups: Modifiers of its tcgen05 instructions: ``cta_group::1``.
     """
 
     name: str
     params: tuple[tuple[int, int], ...]
     static_smem: int
     registers: int | None = None
+    threads: tuple[int, int, int] | None = None
+    cta_groups: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +125,20 @@ def parse(image: bytes) -> dict[str, CubinKernel]:
         for section in sections:
             if section.name.startswith(".nv.info."):
                 name = section.name.removeprefix(".nv.info.")
-                params = _params(name, image[section.offset : section.offset + section.size])
+                blob = image[section.offset : section.offset + section.size]
+                params = _params(name, blob)
                 # From sm_90 on, a kernel's section includes the system's reserved shared memory of each CTA, 1024
                 # bytes: 512 static bytes make a section of 1536 bytes, dynamic shared memory alone one of 1024.
                 static = smem.get(name, 0)
                 static -= reserved if static >= reserved else 0
-                kernels[name] = CubinKernel(name=name, params=params, static_smem=static, registers=registers.get(name))
+                kernels[name] = CubinKernel(
+                    name=name,
+                    params=params,
+                    static_smem=static,
+                    registers=registers.get(name),
+                    threads=_threads(blob),
+                    cta_groups=frozenset(_CTA_GROUPS[at] for at, _, _ in _attributes(blob) if at in _CTA_GROUPS),
+                )
     except CubinError:
         raise
     except (struct.error, IndexError, OverflowError, ValueError) as error:
@@ -175,6 +190,14 @@ def _attributes(blob: bytes) -> Iterator[tuple[int, int, bytes]]:
         length = value if form == _EIFMT_SIZED else 0
         yield attribute, value, blob[at : at + length]
         at += length
+
+
+def _threads(blob: bytes) -> tuple[int, int, int] | None:
+    for attribute, _, payload in _attributes(blob):
+        if attribute == _EIATTR_REQNTID:
+            x, y, z = struct.unpack_from("<III", payload)
+            return x, y, z
+    return None
 
 
 def _params(name: str, blob: bytes) -> tuple[tuple[int, int], ...]:

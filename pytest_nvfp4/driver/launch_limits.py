@@ -13,6 +13,8 @@ from pytest_nvfp4.driver.launches import HostSideError, Launch, LaunchRejectedEr
 
 _PORTABLE_CLUSTER_CTAS: Final = 8
 _PTX_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(([^)]*)\)")
+_PTX_THREADS = re.compile(r"\.entry\s+([\w$]+)\s*\([^)]*\)[^{;]*?\.reqntid\s+([\d\s,]+)")
+_PTX_CTA_GROUP = re.compile(r"\btcgen05\.[\w.:]*\b(cta_group::[12])")
 _PTX_PARAM = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z]+)(\d+)\s+(?:\.ptr[^,\[]*?\s)?([\w$]+)(?:\[(\d+)\])?")
 
 
@@ -32,6 +34,27 @@ def check_sizes(sizes: Mapping[str, tuple[int, ...]], text: str) -> None:
             raise HostSideError(
                 f"{name}: the parameters have {expected} bytes in the CUBIN, {written[name]} in the PTX of its compile"
             )
+
+
+def check_code(kernels: Mapping[str, CubinKernel], text: str) -> None:
+    """Raise HostSideError for a CUBIN that cannot come from its PTX.
+
+    ptxas keeps ``.reqntid`` and adds no instructions of tcgen05. It may remove some that cannot be reached, so that PTX
+    alone with them is no error.
+    """
+    required = {
+        name: tuple((*(int(number) for number in sizes.replace(",", " ").split()), 1, 1)[:3])
+        for name, sizes in _PTX_THREADS.findall(text)
+    }
+    written = set(_PTX_CTA_GROUP.findall(text))
+    for name, kernel in kernels.items():
+        problem = ""
+        if kernel.threads != required.get(name):
+            problem = f"requires CTAs of {kernel.threads} threads, and its PTX of {required.get(name)}"
+        elif added := kernel.cta_groups - written:
+            problem = f"has instructions of tcgen05 with {min(added)}, and its PTX has none"
+        if problem:
+            raise HostSideError(f"{name}: the CUBIN {problem}: load a module with the PTX of its own compile")
 
 
 def check_launch(launch: Launch, kernel: CubinKernel, device: DeviceModel, *, reserved: int, portable: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from pytest_nvfp4.driver import cubin
 from pytest_nvfp4.driver.device_model import DeviceModel
-from pytest_nvfp4.driver.launch_limits import check_launch, check_sizes, ptx_entries
+from pytest_nvfp4.driver.launch_limits import check_code, check_launch, check_sizes, ptx_entries
 from pytest_nvfp4.driver.launches import Dim3, HostSideError, Launch, ModuleImage
 
 _MOST_MODULES: Final = 4096
@@ -39,6 +39,7 @@ class Modules:
             if missing := set(entries) - set(ptx_entries(text)):
                 raise HostSideError(f"the PTX of a module has no kernel {min(missing)[:200]}")
             check_sizes(sizes, text)
+            check_code(entries, text)
         registers = {name: entry.registers for name, entry in entries.items() if entry.registers is not None}
         self._modules.append((ModuleImage(cubin=image, ptx=text, param_sizes=sizes, registers=registers), entries))
         self._known[image, ptx] = len(self._modules) - 1

@@ -1,10 +1,11 @@
-"""Tables of published times, and errors against them."""
+"""Tables of points with times: CSV whose first lines, after ``#``, tell their source; and errors against them."""
 
 from __future__ import annotations
 
 import csv
+import io
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +13,35 @@ DATA = Path(__file__).parent / "data"
 
 
 def rows(name: str) -> list[dict[str, str]]:
-    """Return the rows of a table in ``data``; lines that begin with # say where it comes from."""
-    with (DATA / name).open(encoding="utf-8") as file:
-        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+    """Return the rows of a table in ``data``."""
+    return read_table(DATA / name)
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table.
+
+    Raises:
+        ValueError: The table does not tell its source, or a row is too short or too long.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if not lines or not lines[0].startswith("#"):
+        raise ValueError(f"{path.name} does not tell its source")
+    found = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    if any(None in row or None in row.values() for row in found):
+        raise ValueError(f"{path.name} has a row that is too short or too long")
+    return found
+
+
+def write_table(path: Path, table: Sequence[dict[str, str]]) -> None:
+    """Replace the rows of a table and keep what it tells of its source; a reader sees the old table or the new one."""
+    told = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(table[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    beside = path.with_suffix(".new")
+    beside.write_text("\n".join([*told, text.getvalue()]), encoding="utf-8")
+    beside.replace(path)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from cutlass import Int32
 __all__ = ["Operands", "compile_gemm", "draw", "expected", "room"]
 
 NAMES = ("a", "b", "sfa", "sfb")
+NO_VALUES = (np.zeros((0, 0)), np.zeros((0, 0)))
 GLOBAL = cute.AddressSpace.gmem
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -90,9 +91,8 @@ def room(kind: str, m: int, n: int, k: int) -> Operands:
     """Operands without values, for recordings: their bytes are reserved and never written."""
     sizes = {"a": m * k * BITS[kind] // 8, "b": n * k * BITS[kind] // 8}
     scales = {f"sf{key}": -(-rows // 128) * -(-k // 64) * 512 for key, rows in (("a", m), ("b", n))}
-    nothing = np.zeros((0, 0))
     tensors = {key: torch.empty(size, dtype=torch.uint8, device="cuda") for key, size in (sizes | scales).items()}
-    return Operands(**tensors, a_values=nothing, b_values=nothing)
+    return Operands(**tensors, a_values=NO_VALUES[0], b_values=NO_VALUES[1])
 
 
 def expected(gemm: Gemm, operands: Operands) -> torch.Tensor:

@@ -1,0 +1,75 @@
+"""What-if answers equal replays of what they stand for."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_nvfp4.model.constants import load_device
+from pytest_nvfp4.model.recording import Recording, Shape, Unit
+from pytest_nvfp4.model.replay import Conditions, replay
+from pytest_nvfp4.model.what_if import one_more_stage, what_if
+
+from .builder import ProgramBuilder, recording
+from .main_loop import main_loop
+
+B200 = load_device("b200")
+
+
+def answers(made: Recording, conditions: Conditions = Conditions()) -> dict[str, float]:  # noqa: B008
+    base = replay(made, B200, conditions=conditions)
+    return {answer.name: answer.replay.kernel_us for answer in what_if(made, B200, base, conditions=conditions)}
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+def test_one_more_stage_is_the_loop_with_one_more_stage(stages: int):
+    assert answers(main_loop(128, 128, 128, stages, 40))["stage"] == pytest.approx(
+        replay(main_loop(128, 128, 128, stages + 1, 40), B200).kernel_us, rel=1e-9
+    )
+
+
+def test_without_a_ring_there_is_no_further_stage():
+    program = ProgramBuilder()
+    warp = program.warp(0, 0, "load")
+    for _ in range(3):  # each copy is waited for by the warp that issues it: nothing to relax
+        arrived = program.phase(1)
+        warp.issue(Unit.TMA_LOAD, Shape(rows=8, bytes=1024, ctas=(0,)), done=[arrived])
+        warp.wait(arrived)
+    assert one_more_stage(program.build()) is None
+
+
+def test_dram_and_l2_matter_where_dram_does():
+    cold = main_loop(128, 64, 128, 4, 60, cold=True, clusters=148)
+    base = replay(cold, B200).kernel_us
+    found = answers(cold)
+    assert found["l2"] < found["dram"] <= base
+    warm = main_loop(128, 64, 128, 4, 60)
+    assert answers(warm)["dram"] == replay(warm, B200).kernel_us
+
+
+def test_tensor_maps_cost_what_is_gained_without_them():
+    def kernel(maps: bool) -> Recording:
+        program = ProgramBuilder()
+        warp = program.warp(0, 0, "load")
+        if maps:
+            for unit in (Unit.MAP_CHANGE, Unit.MAP_ACQUIRE):
+                changed = program.phase(1)
+                warp.issue(unit, Shape(kind="copy"), done=[changed])
+                warp.wait(changed)
+        arrived = program.phase(1)
+        warp.issue(Unit.TMA_LOAD, Shape(rows=8, bytes=1024, ctas=(0,)), done=[arrived])
+        warp.wait(arrived)
+        return recording(program.build())
+
+    assert "maps" not in answers(kernel(False))
+    assert answers(kernel(True))["maps"] == pytest.approx(replay(kernel(False), B200).kernel_us, rel=1e-9)
+    assert replay(kernel(True), B200).kernel_us > replay(kernel(False), B200).kernel_us + 0.1
+
+
+def test_launches_and_occupancy():
+    made = main_loop(128, 64, 128, 2, 20, clusters=296)
+    base = replay(made, B200)
+    found = {answer.name: answer.replay for answer in what_if(made, B200, base)}
+    assert found["launch"].total_us == pytest.approx(base.kernel_us)
+    assert found["occupancy"].kernel_us < base.kernel_us
+    assert found["occupancy"].waves == 1
+    assert "occupancy" not in answers(main_loop(128, 64, 128, 2, 20, clusters=148))
