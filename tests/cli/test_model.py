@@ -3,15 +3,22 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_nvfp4.cli.model.command import DEFAULT, ModelGroup, model_command
-from pytest_nvfp4.model.constants import DEVICES, MARKS, UNITS
+from pytest_nvfp4.device.remote import registry
+from pytest_nvfp4.device.remote.base import Cost, PythonProgram, RemoteError
+from pytest_nvfp4.device.remote.options import RemoteOptions
+from pytest_nvfp4.isolation import OnOutput
+from pytest_nvfp4.model.constants import DEVICES, MARKS, UNITS, load_device, shipped_device
 from tests.cli.helpers import Result
+from tests.model.calibrate.readings_of import HOPPER, known_gpu
 
 Cli = Callable[..., Result]
 TABLE = (files("pytest_nvfp4.model") / "devices" / "b200.toml").read_text()
@@ -76,3 +83,94 @@ def test_a_kernel_stands_for_the_default_subcommand(monkeypatch: pytest.MonkeyPa
             model_command.main([first], standalone_mode=False)
     with pytest.raises(Exception, match="no such command"):
         model_command.main(["calibrat"], standalone_mode=False)
+
+
+class FakeRemote:
+    """A remote whose GPU has known constants."""
+
+    def __init__(self, report: bytes, *, error: RemoteError | None = None) -> None:
+        self.report, self.error, self.stopped = report, error, False
+
+    def execute(self, program: PythonProgram, *, on_output: OnOutput) -> int:
+        assert program.deadline_s == 30
+        if self.error is not None:
+            raise self.error
+        on_output("stdout", self.report)
+        return 0
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def cost(self) -> Cost:
+        return Cost(seconds=12)
+
+
+@pytest.fixture
+def remotes(monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeRemote]:
+    made: dict[str, FakeRemote] = {}
+
+    def make(name: str, options: RemoteOptions) -> FakeRemote:
+        assert options.longest_s == 90
+        return made[name]
+
+    monkeypatch.setattr(registry, "remote", make)
+    return made
+
+
+def test_calibrate_writes_a_table_that_is_found_by_name(
+    cli: Cli, own_tables: Path, remotes: dict[str, FakeRemote]
+) -> None:
+    remotes["modal"] = FakeRemote(known_gpu().report(HOPPER))
+    done = cli("model", "calibrate", "--remote", "modal", "--timeout", 30, "--json")
+    found = json.loads(done.out)
+    assert (found["device"], found["file"]) == ("h200", str(own_tables / "h200.toml"))
+    assert found["constants"]["tma_row"]["value"] == 2.5
+    assert not found["missing"]
+    assert remotes["modal"].stopped
+    assert "12 s" in done.err
+    own = load_device("h200")
+    assert (own.origin, own["tma_row"], own.digest) == (found["file"], 2.5, found["digest"])
+    listed = cli("model", "devices", "h200").out
+    assert "measured_here" in listed
+    assert re.search(r"load from the far part of L2 +410 cycle", listed)
+
+
+def test_calibrate_names_what_it_did_not_measure(cli: Cli, tmp_path: Path, remotes: dict[str, FakeRemote]) -> None:
+    known = known_gpu()
+    known.per["map.acquire.changed"] = 100.0
+    remotes["modal"] = FakeRemote(known.report(HOPPER))
+    out = tmp_path / "new" / "mine.toml"
+    done = cli("model", "calibrate", "--remote", "modal", "--timeout", 30, "--out", out)
+    assert done.code == 0
+    assert "map_acquire_changed: map_acquire_changed would be -200" in done.out
+    shipped = shipped_device("h200").constants["map_acquire_changed"]
+    assert load_device(str(out)).constants["map_acquire_changed"] == shipped
+
+
+def test_calibrate_needs_a_gpu(cli: Cli, own_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    done = cli("model", "calibrate")
+    assert (done.code, done.out) == (2, "")
+    assert "this machine: there is no NVIDIA GPU" in done.err
+    assert not list(own_tables.iterdir())
+
+
+def test_a_remote_that_fails_or_runs_no_programs_is_an_error(cli: Cli, remotes: dict[str, FakeRemote]) -> None:
+    remotes["modal"] = FakeRemote(b"", error=RemoteError("network", "no route"))
+    assert "modal: no route" in cli("model", "calibrate", "--remote", "modal", "--timeout", 30).err
+    remotes["modal"] = FakeRemote(b"")
+    assert "reported no GPU" in cli("model", "calibrate", "--remote", "modal", "--timeout", 30).err
+    remotes["popcorn:x"] = SimpleNamespace(stop=lambda: None, cost=Cost)  # type: ignore[assignment]
+    done = cli("model", "calibrate", "--remote", "popcorn:x", "--timeout", 30)
+    assert "runs kernels, but no programs" in done.err
+
+
+def test_calibrate_runs_its_benchmarks_in_a_process(
+    cli: Cli, own_tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU that is none: the process looks for it with the driver, and says what is missing."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-00000000-0000-0000-0000-000000000000")
+    done = cli("model", "calibrate")
+    assert done.code == 2
+    assert "this machine: the GPU cannot be used: " in done.err
+    assert not list(own_tables.iterdir())

@@ -97,13 +97,8 @@ class Measurements:
         counts = self._operations.get(name, ())
         if len(counts) < 2:
             raise NotMeasuredError(f"benchmark {name} has no two sizes")
-        low, high = (getattr(self._point(name, point), field) for point in (0, len(counts) - 1))
-        steps = counts[-1] - counts[0]
-        # Repeats of the two sizes are independent: each is compared with the median of the other size.
-        middle = float(np.median(low)), float(np.median(high))
-        values = [(value - middle[0]) / steps for value in high] + [(middle[1] - value) / steps for value in low]
-        estimate = robust(values, name)
-        return Estimate((middle[1] - middle[0]) / steps, estimate.spread, (name,))
+        low, high = (robust(getattr(self._point(name, point), field), name) for point in (0, len(counts) - 1))
+        return (high - low).scaled(1 / (counts[-1] - counts[0]))
 
     def cycles(self, name: str) -> Estimate:
         """Return the SM cycles of one operation. Raises NotMeasuredError."""

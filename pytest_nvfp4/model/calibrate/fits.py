@@ -174,16 +174,19 @@ def _stores(found: Fitted, measured: Measurements) -> None:
 def _lines(found: Fitted, measured: Measurements) -> None:
     """Single loads: latencies of L2 and DRAM."""
 
-    def of(name: str) -> Estimate:
-        return robust(measured.samples(name), name)
-
     def mean() -> Estimate:
-        values = measured.samples("l2.latency")
-        levels = two_levels(values)
-        # Half of the lines lie in the far partition, and a replay does not know which: the mean of all.
-        return Estimate(float(np.mean(values)), of("l2.latency").spread if levels is None else 0.0, ("l2.latency",))
+        # Half of the lines lie in the far part of L2, and a replay does not know which: the mean of all.
+        values = np.asarray(measured.samples("l2.latency"))
+        error = float(values.std() / len(values) ** 0.5)
+        return Estimate(float(values.mean()), error / float(values.mean()), ("l2.latency",))
+
+    def dram() -> Estimate:
+        # Both benchmarks load the same lines: what one of them takes longer from DRAM, wherever it lies in L2.
+        cold, warm = (np.asarray(measured.samples(name)) for name in ("dram.latency", "l2.latency"))
+        return robust((cold - warm).tolist(), "dram.latency").scaled(1 / measured.ghz("l2.latency").value)
 
     found.add("load_latency", mean)
+    found.add("dram_latency", dram)
     try:
         levels = two_levels(measured.samples("l2.latency"))
     except NotMeasuredError:
@@ -192,11 +195,6 @@ def _lines(found: Fitted, measured: Measurements) -> None:
         found.observed.append(Observed(f"load from the {word} part of L2", "cycle", _exact(level, "l2.latency")))
     found.add("atomic_latency", lambda: measured.cycles("atomic"))
     found.add("load_rate", lambda: measured.cycles("global.load").over(16 * memory.VECTOR_BYTES))
-
-    def dram() -> Estimate:
-        return (of("dram.latency") - mean()).scaled(1 / measured.ghz("l2.latency").value)
-
-    found.add("dram_latency", dram)
 
 
 def _bandwidths(found: Fitted, machine: plan.Machine, measured: Measurements) -> None:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 ENTRY = "bench"
 RECORD_WORDS = 8
 RECORD_BYTES = 8 * RECORD_WORDS
+_VERSIONS = {"sm_103a": "8.8"}
 _VERSION = "8.7"
-"""Version of the PTX ISA: the first with the NVFP4 kinds of sm_100a."""
+"""Version of the PTX ISA: the first with the NVFP4 kinds of sm_100a; sm_103a needs a later one."""
 
 _MODULE = """
 .version {version}
@@ -95,7 +96,7 @@ class Body:
     def module(self, arch: str) -> str:
         """Return the text of a module for an architecture."""
         return _MODULE.format(
-            version=_VERSION,
+            version=_VERSIONS.get(arch, _VERSION),
             arch=arch,
             entry=ENTRY,
             record=RECORD_BYTES,

@@ -120,11 +120,8 @@ class Report(BaseModel):
     def refused(self) -> str:
         """Return why the readings must not be used as a whole, or an empty text."""
         general = [refusal.reason for refusal in self.refusals if not refusal.benchmark]
-        if general:
-            return general[0]
-        if self.gpu is None:
-            return "the process reported no GPU"
-        return next((text for state in self.states if (text := busy(state))), "")
+        in_use = [text for state in self.states if (text := busy(state))]
+        return next(iter([*general, *in_use]), "" if self.gpu else "the process reported no GPU")
 
 
 def busy(state: State) -> str:

@@ -1,0 +1,138 @@
+"""Each micro-benchmark ends in the simulator, does as many operations as it claims, and is free of races."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.model.calibrate.kernel import Body
+from pytest_nvfp4.model.calibrate.plan import ARCHITECTURES, Machine, plan
+from pytest_nvfp4.sim.fault import Fault
+from tests.model.calibrate.simulated import benchmarks, launch, without
+
+ARCHS = ("sm_90a", "sm_100a")
+SAMPLE = {
+    "sm_90a": ("tma.multicast.2", "store.rate.4096", "l2.latency", "mbarrier.remote", "map.acquire.changed",
+               "mma.f16.ss.1.64.64.rate", "launch.programmatic"),
+    "sm_100a": ("tmem.load.32", "tmem.copy.rate", "mma.f8f6f4.ss.1.128.64.latency", "mma.mxf4nvf4.ss.2.256.64.rate"),
+}  # fmt: skip
+
+
+def wrong(name: str, arch: str) -> list[str]:
+    benchmark = benchmarks(arch)[name]
+    launched = launch(benchmark, arch)
+    found = [f"{name}: {message}" for message in launched.findings]
+    if set(launched.counts) != {benchmark.points[-1].operations}:
+        found.append(f"{name}: counted {launched.counts}, claims {benchmark.points[-1].operations}")
+    if not launched.ordered:
+        found.append(f"{name}: the clocks are not in order")
+    if benchmark.samples and not launched.samples.all():
+        found.append(f"{name}: a sample is missing")
+    return found
+
+
+@pytest.mark.parametrize(("arch", "name"), [(arch, name) for arch, names in SAMPLE.items() for name in names])
+def test_a_benchmark_does_what_it_claims(arch: str, name: str) -> None:
+    assert not wrong(name, arch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_benchmark_does_what_it_claims(arch: str) -> None:
+    common = set(benchmarks(ARCHS[0])) & set(benchmarks(ARCHS[1])) - {"clock"}
+    names = [name for name in benchmarks(arch) if arch == ARCHS[0] or name not in common]
+    assert not [message for name in names for message in wrong(name, arch)]
+
+
+@pytest.mark.parametrize(
+    ("arch", "name", "removed", "message"),
+    [
+        ("sm_90a", "mma.f16.ss.1.64.64.rate", "fence.proxy.async", "proxy"),
+        ("sm_90a", "mma.f16.ts.1.64.64.rate", "wgmma.fence", "wgmma"),
+        ("sm_90a", "store.rate.4096", "fence.proxy.async", "proxy"),
+        ("sm_90a", "map.acquire.changed", "bar.warp.sync", ""),
+        ("sm_100a", "mma.mxf4nvf4.ss.2.256.64.rate", "barrier.cluster.wait", ""),
+        ("sm_100a", "mma.mxf4nvf4.ss.1.128.64.rate", "tcgen05.st.sync", ""),
+        ("sm_100a", "tmem.load.32", "tcgen05.st.sync", "TMEM"),
+    ],
+)
+def test_a_line_less_is_found(arch: str, name: str, removed: str, message: str) -> None:
+    """Negative controls: the simulator judges these kernels as it does any other."""
+    benchmark = benchmarks(arch)[name]
+    try:
+        found = launch(benchmark, arch, body=without(benchmark.body, removed)).findings
+    except Fault as fault:
+        found = [str(fault)]
+    assert found
+    assert any(message in text for text in found)
+
+
+def test_a_ring_that_reuses_slots_too_early_is_found() -> None:
+    """In the ring of a cluster, each CTA must have received a slot's data before it is loaded again."""
+    benchmark = benchmarks("sm_90a")["tma.multicast.2"]
+    timed = benchmark.body.timed
+    start, end = timed.index("EMPTY:"), timed.index("mbarrier.arrive.expect_tx")
+    body = Body(timed[:start] + timed[end:], benchmark.body.before, benchmark.body.after)
+    try:
+        launched = launch(benchmark, "sm_90a", body=body)
+    except Fault:
+        return
+    assert launched.findings
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES.values())
+def test_each_launch_fits_its_gpu(arch: str) -> None:
+    (capability,) = [key for key, value in ARCHITECTURES.items() if value == arch]
+    machine = Machine.of(capability=capability, sms=132, l2_bytes=50 << 20, free_bytes=80 << 30, shared_bytes=232_448)
+    names = [benchmark.name for benchmark in plan(machine)]
+    assert len(set(names)) == len(names)
+    for benchmark in plan(machine):
+        assert benchmark.shared <= machine.shared_bytes
+        assert benchmark.ctas % benchmark.cluster == 0
+        assert len({point.operations for point in benchmark.points}) in (1, len(benchmark.points))
+        if benchmark.tensor is not None:
+            assert benchmark.tensor.rows * benchmark.tensor.pitch <= machine.data_bytes
+            assert benchmark.tensor.rows & benchmark.tensor.rows - 1 == 0
+
+
+def test_a_gpu_without_benchmarks_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"8\.0; there are for 9\.0"):
+        Machine.of(capability=(8, 0), sms=108, l2_bytes=40 << 20, free_bytes=40 << 30, shared_bytes=166_912)
+
+
+def assembler(arch: str) -> Path | None:
+    """ptxas, which triton's wheel has."""
+    try:
+        import triton
+    except ImportError:
+        return None
+    tool = "ptxas-blackwell" if arch != "sm_90a" else "ptxas"
+    path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / tool
+    return path if path.is_file() else None
+
+
+ASSEMBLED = {
+    "sm_90a": r"tma\.multicast\.4|store\.rate\.4096|l2\.latency|map\.acquire|mma\.f16\.[st]s\.1\.64\.256\.rate",
+    "sm_100a": r"tmem\..*\.128|tmem\.copy\.rate|mma\..*\.2\.256\.256\.rate|mma\.mxf4nvf4\..*\.64\.rate",
+    "sm_103a": r"mma\.mxf4nvf4\.ss\.2\.256\.256\.rate",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHITECTURES.values())
+def test_ptxas_assembles_kernels_without_a_warning(arch: str, tmp_path: Path) -> None:
+    """Warnings count: ptxas waits for each wgmma where it cannot keep several in flight, and only says so."""
+    tool = assembler(arch)
+    if tool is None:
+        pytest.skip("triton has no ptxas here")
+    (capability,) = [key for key, value in ARCHITECTURES.items() if value == arch]
+    machine = Machine.of(capability=capability, sms=132, l2_bytes=50 << 20, free_bytes=80 << 30, shared_bytes=232_448)
+    chosen = [benchmark for benchmark in plan(machine) if re.fullmatch(ASSEMBLED[arch], benchmark.name)]
+    assert chosen
+    for benchmark in chosen:
+        source = tmp_path / "kernel.ptx"
+        source.write_text(benchmark.body.module(arch))
+        command = [str(tool), "-arch", arch, str(source), "-o", str(tmp_path / "kernel.cubin")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout + done.stderr) == (0, ""), f"{benchmark.name}: {done.stderr}"
