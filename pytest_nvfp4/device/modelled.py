@@ -188,6 +188,13 @@ def recordings_of(done: SimulationResult) -> tuple[Recording, ...]:
 
 def modelled_call(recordings: Sequence[Recording], device: DeviceConstants, conditions: Conditions) -> ModelledCall:
     """Return the modelled time of a call from the recordings of its launches, or why there is none."""
+    return replayed_call(recordings, device, conditions)[0]
+
+
+def replayed_call(
+    recordings: Sequence[Recording], device: DeviceConstants, conditions: Conditions
+) -> tuple[ModelledCall, tuple[Replay, ...]]:
+    """Return `modelled_call`, and the replays of the launches; none if the call is refused."""
     refused = [line for recording in recordings for line in refusals(recording)]
     if not recordings:
         refused = ["the call launched no kernel"]
@@ -197,7 +204,7 @@ def modelled_call(recordings: Sequence[Recording], device: DeviceConstants, cond
             done = replay_sequence(recordings, device, conditions=conditions)
         except ReplayError as error:
             refused = [str(error)]
-    return ModelledCall(
+    call = ModelledCall(
         device=device.name,
         title=device.title,
         table=f"{device.version} {device.digest}",
@@ -206,6 +213,7 @@ def modelled_call(recordings: Sequence[Recording], device: DeviceConstants, cond
         launches=tuple(map(launch_of, recordings, done)),
         refused=tuple(dict.fromkeys(refused)),
     )
+    return call, tuple(done)
 
 
 def launch_of(recording: Recording, done: Replay) -> ModelledLaunch:

@@ -34,9 +34,7 @@ class Answer:
     """A what-if question, and its modelled time."""
 
     question: str
-    us: float | None
-    reason: str = ""
-    """Why there is no time."""
+    us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +188,7 @@ def _busy(launch: ModelledLaunch) -> Table:
 
 def _answers(answers: Sequence[Answer], us: float) -> Table:
     columns = (Column("change"), Column("modelled", "us", right=True), Column("difference", right=True))
-    rows: list[list[Cell]] = []
-    for answer in answers:
-        if answer.us is None:
-            rows.append([answer.question, None, answer.reason])
-        else:
-            rows.append([answer.question, micro(answer.us), f"{100 * (answer.us / us - 1):+.1f} %"])
-    return Table(columns, rows)
+    return Table(columns, [[each.question, micro(each.us), f"{100 * (each.us / us - 1):+.1f} %"] for each in answers])
 
 
 def as_data(each: Modelled) -> dict[str, Any]:
@@ -224,7 +216,5 @@ def as_data(each: Modelled) -> dict[str, Any]:
             "worst": band.worst,
             "times": band.times,
         }
-    data["what_if"] = [
-        {"change": answer.question, "modelled_us": answer.us, "reason": answer.reason} for answer in each.answers
-    ]
+    data["what_if"] = [{"change": answer.question, "modelled_us": answer.us} for answer in each.answers]
     return data

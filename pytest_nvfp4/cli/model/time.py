@@ -16,14 +16,15 @@ from pytest_nvfp4.report.document import Block, Document, Styled
 from pytest_nvfp4.temporary import temporary_folder
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.cli.model.page import Modelled
+    from pytest_nvfp4.cli.model.page import Answer, Modelled
     from pytest_nvfp4.cli.model.subject import Subject
     from pytest_nvfp4.cli.model.tune import Outcome, Variant
     from pytest_nvfp4.device.job import JobCase
     from pytest_nvfp4.device.modelled import ModelledCall
     from pytest_nvfp4.device.simulate import SimulationResult
     from pytest_nvfp4.model.constants import DeviceConstants
-    from pytest_nvfp4.model.replay import Conditions
+    from pytest_nvfp4.model.recording import Recording
+    from pytest_nvfp4.model.replay import Conditions, Replay
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -62,6 +63,9 @@ class _How:
     help="Function that calls the kernel on inputs of its own.  [default: that of the settings]",
 )
 @click.option(
+    "--what-if/--no-what-if", "asked", default=True, show_default=True, help="Replay it also with single changes."
+)
+@click.option(
     "--tune",
     "tuned",
     multiple=True,
@@ -96,6 +100,7 @@ def time_command(
     arch: str | None,
     configuration: str | None,
     exercise: str | None,
+    asked: bool,
     tuned: tuple[str, ...],
     small: str | None,
     timeline: Path | None,
@@ -135,16 +140,16 @@ def time_command(
         how = _How(device, conditions_of(condition_name, device), timeout, Path(folder))
         if wanted:
             return _tuned(subject, tune.variants(subject, wanted), how, small)
-        return _timed(subject, how, timeline, timeline_sms)
+        return _timed(subject, how, timeline, timeline_sms, asked=asked)
 
 
-def _timed(subject: Subject, how: _How, timeline: Path | None, sms: int) -> Document:
+def _timed(subject: Subject, how: _How, timeline: Path | None, sms: int, *, asked: bool) -> Document:
     from pytest_nvfp4.cli.model import page
 
     with output.working(f"recording {subject.label} in the simulator"):
         done = _record(subject, subject.cases, how)
     with output.working(f"replaying it on {how.device.title}"):
-        modelled = [_modelled(each, how) for each in done]
+        modelled = [_modelled(each, how, asked=asked) for each in done]
     if timeline is not None:
         _write_timeline(timeline, done[0], how, sms=sms)
     sections = [
@@ -179,14 +184,40 @@ def _record(subject: Subject, cases: Sequence[JobCase], how: _How, *, recording:
     )
 
 
-def _modelled(done: SimulationResult, how: _How) -> Modelled:
+def _modelled(done: SimulationResult, how: _How, *, asked: bool) -> Modelled:
+    """Return the modelled time of a simulated call, with what-if answers if they are asked for."""
     from pytest_nvfp4.cli.model.page import Modelled
-    from pytest_nvfp4.device.modelled import modelled_call, recordings_of
+    from pytest_nvfp4.device.modelled import recordings_of, replayed_call
 
     call: ModelledCall | None = None
+    answers: list[Answer] = []
     if done.status == "passed" and not done.errors:
-        call = modelled_call(recordings_of(done), how.device, how.conditions)
-    return Modelled(done.case.problem.name, call, (), done.findings, done.status)
+        recordings = recordings_of(done)
+        call, replays = replayed_call(recordings, how.device, how.conditions)
+        answers = _answers(recordings, replays, how) if asked else []
+    return Modelled(done.case.problem.name, call, answers, done.findings, done.status)
+
+
+def _answers(recordings: Sequence[Recording], replays: Sequence[Replay], how: _How) -> list[Answer]:
+    """Return the what-if answers of a call, the largest gain first.
+
+    A launch to which a change does not apply takes the time that it takes without the change.
+    """
+    from pytest_nvfp4.cli.model.page import Answer
+    from pytest_nvfp4.model.replay import ReplayError
+    from pytest_nvfp4.model.what_if import what_if
+
+    saved: dict[str, float] = {}
+    for recording, base in zip(recordings, replays, strict=True):
+        try:
+            for answer in what_if(recording, how.device, base, conditions=how.conditions):
+                gain = base.total_us - answer.replay.total_us
+                saved[answer.question] = saved.get(answer.question, 0.0) + gain
+        except ReplayError as error:
+            output.note(f"no what-if answers for {base.kernel}: {error}")
+    whole = sum(base.total_us for base in replays)
+    ranked = sorted(saved.items(), key=lambda pair: -pair[1])
+    return [Answer(question, whole - gain) for question, gain in ranked]
 
 
 def _write_timeline(file: Path, done: SimulationResult, how: _How, *, sms: int) -> None:
@@ -274,7 +305,7 @@ def _attempt(variant: Variant, how: _How, verified_on: JobCase | None) -> Outcom
         if judged.status != "passed":
             return Outcome(None, reason=_reason(variant, judged))
     (done,) = _record(variant.subject, variant.subject.cases, how)
-    modelled = _modelled(done, how)
+    modelled = _modelled(done, how, asked=False)
     if modelled.call is None:
         return Outcome(None, reason=_reason(variant, done))
     if modelled.call.refused:
