@@ -22,6 +22,7 @@ from pytest_nvfp4.device.worker.job_steps import JobSteps, completed
 from pytest_nvfp4.device.worker.memory import CudaMemory, DeviceMemory, DriverError, HostMemory
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, taken
+from pytest_nvfp4.isolation.seal.audit import KernelAudit
 from pytest_nvfp4.isolation.seal.keeper import Sealed, keep
 from pytest_nvfp4.isolation.wall import enter_from_environment
 from pytest_nvfp4.toolchain.worker.findings import from_exception
@@ -65,8 +66,12 @@ class _Worker(JobSteps):
         # Everything that the worker relies on is loaded and recorded before the kernel's first line runs.
         act = self._action(torch)
         end_imports()
-        accesses = watch(folder=self._folder, sources=self._sources, own=self._own)
-        self._sealed.seal("pytest_nvfp4", {"the worker": self, "what it calls": act, "__main__": globals()})
+
+        def seal(audit: KernelAudit) -> None:
+            roots = {"the worker": self, "what it calls": act, "its audit": audit, "__main__": globals()}
+            self._sealed.seal("pytest_nvfp4", roots)
+
+        accesses = watch(folder=self._folder, sources=self._sources, own=self._own, seal=seal)
         custom, prepare = self._import_kernel(self._job.kernel)
         raised: BaseException | None = None
         try:

@@ -80,10 +80,12 @@ def import_kernel(
     return ImportedKernel(function, lambda sizes: contract.prepare(prepare, sizes))
 
 
-def watch(*, folder: Path, sources: Path, own: Callable[[str], bool]) -> Callable[[], list[str]]:
+def watch(
+    *, folder: Path, sources: Path, own: Callable[[str], bool], seal: Callable[[KernelAudit], None] | None = None
+) -> Callable[[], list[str]]:
     """Watch from now on what a kernel requests of the objects around it; the result returns the first accesses.
 
-    ``folder`` is the job's, ``sources`` that of the kernel's files.
+    ``folder`` is the job's, ``sources`` that of the kernel's files. ``seal`` is called before the audit starts.
     """
     audit = KernelAudit(
         own=own,
@@ -93,6 +95,8 @@ def watch(*, folder: Path, sources: Path, own: Callable[[str], bool]) -> Callabl
     )
     _trap_oracle(audit)
     hide_frames()
+    if seal is not None:
+        seal(audit)
     audit.start()
     return lambda: audit.messages[:_MOST_REPORTED]
 

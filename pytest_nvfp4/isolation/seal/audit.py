@@ -53,14 +53,42 @@ _FILE_EVENTS = {
 """Events about files, with the number of leading arguments that are paths."""
 _CODE_EVENTS = frozenset({"compile", "exec", "code.__new__", "function.__new__"})
 _EVENTS = frozenset({*_FILE_EVENTS, *_CODE_EVENTS, "ctypes.dlsym"})
-_ATTRIBUTE_EVENTS = frozenset({"object.__getattr__", "object.__setattr__", "object.__delattr__"})
+_ATTRIBUTE_EVENTS = frozenset({"object.__setattr__", "object.__delattr__"})
+_ATTRIBUTE_READ = "object.__getattr__"
 _READ_EVENTS = frozenset({"os.listdir", "os.scandir"})
 _PROCESS = re.compile(r"/proc/(self|thread-self|\d+)/(task/\d+/)?(fd|fdinfo|mem|environ|cmdline|maps|map_files)(/|$)")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
+_Listener = Callable[[str, tuple[Any, ...]], None]
+
+
+def _filtered(events: frozenset[str], listener: _Listener) -> _Listener:
+    """Return an audit hook that passes on some events.
+
+    A compile raises millions of others. The hook is a plain function because Python looks for an attribute of it at
+    each event, which makes a bound method three times as slow (measured with CPython 3.11). What it uses are defaults,
+    which a seal compares, and no cells. The trace of a compile reads an attribute of each frame; the first comparison
+    is for these events, because hashing their names takes longer.
+    """
+
+    def hook(
+        event: str,
+        arguments: tuple[Any, ...],
+        events: frozenset[str] = events,
+        listener: _Listener = listener,
+        unread: str = "" if _ATTRIBUTE_READ in events else _ATTRIBUTE_READ,
+    ) -> None:
+        if event != unread and event in events:
+            listener(event, arguments)
+
+    return hook
+
+
 class KernelAudit:
     """Records accesses by the kernel's own code, from :meth:`start` to the end of the process.
+
+    Seal it before it starts: the list of what is sealed raises an event for each address.
 
     Args:
         own: Returns whether a source file is the kernel's.
@@ -68,7 +96,11 @@ class KernelAudit:
         allowed: Folders below it that the kernel may use.
         read_only: Folders that the kernel must not change: this package and the caches.
         objects: Whether requests of frames and of the heap count; traces count always.
+        opened: Receives the arguments of each event of an opened file.
     """
+
+    fixed = True
+    """For the seal: no attribute is bound again."""
 
     def __init__(
         self,
@@ -78,9 +110,10 @@ class KernelAudit:
         allowed: tuple[Path, ...],
         read_only: tuple[Path, ...],
         objects: bool = True,
+        opened: Callable[[tuple[Any, ...]], None] | None = None,
     ) -> None:
         self._objects = _OBJECT_EVENTS if objects else _TRACES
-        self._attributes = _FRAME_ATTRIBUTES | _CODE_ATTRIBUTES if objects else _CODE_ATTRIBUTES
+        self._opened = opened
         self._own = own
         self._folder = _prefix(folder)
         self._allowed = tuple(map(_prefix, allowed))
@@ -88,10 +121,12 @@ class KernelAudit:
         self._messages: dict[str, None] = {}
         self._requester = Requester(own)
         self._thread = threading.local()
+        events = _EVENTS | _ATTRIBUTE_EVENTS | self._objects.keys() | ({_ATTRIBUTE_READ} if objects else set())
+        self._filtered = _filtered(events, self._hook)
 
     def start(self) -> None:
         """Begin to record; the hook cannot be removed."""
-        sys.addaudithook(self._hook)
+        sys.addaudithook(self._filtered)
 
     @property
     def messages(self) -> list[str]:
@@ -103,16 +138,20 @@ class KernelAudit:
         self._messages.setdefault(message)
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
-        attribute = event in _ATTRIBUTE_EVENTS and arguments[1] in self._attributes
-        if not attribute and event not in _EVENTS and event not in self._objects:
+        if event == _ATTRIBUTE_READ:
+            if arguments[1] not in _FRAME_ATTRIBUTES:
+                return
+        elif event in _ATTRIBUTE_EVENTS and arguments[1] not in _CODE_ATTRIBUTES:
             return
         if getattr(self._thread, "busy", False):
             return  # `sys._getframe` below raises an event of its own
         self._thread.busy = True
         try:
-            frame = sys._getframe(1)
+            frame = sys._getframe(2)
             if event in _FILE_EVENTS:
                 self._check_file_access(event, arguments, frame)
+                if event == "open" and self._opened is not None:
+                    self._opened(arguments)
             elif event in _CODE_EVENTS:
                 self._check_made_code(event, arguments, frame)
             elif event == "ctypes.dlsym":
@@ -122,9 +161,9 @@ class KernelAudit:
                 if event == "sys._getframe":
                     words |= _HANDING_OUT
                 self._check_object_access(_OBJECT_EVENTS[event], frame, words)
-            elif arguments[1] in _FRAME_ATTRIBUTES:
+            elif event == _ATTRIBUTE_READ:
                 self._check_object_access(f"a frame ({arguments[1]})", frame, _FRAME_ATTRIBUTES)
-            elif event != "object.__getattr__":
+            else:
                 self._check_changed_code(arguments, frame)
         finally:
             self._thread.busy = False

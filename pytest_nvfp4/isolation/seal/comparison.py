@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
 
-from pytest_nvfp4.isolation.seal.cpython import Bytecode, LayoutError, ascii_text, dict_entries
+from pytest_nvfp4.isolation.seal.cpython import Bytecode, DictBytes, LayoutError, ascii_text, dict_bytes
 
-_GAP = 512
-"""Bytes between two ranges below which they are read at once."""
+_GAP = 2048
+"""Bytes between two ranges below which they are read at once; a reading costs as much as some kilobytes of it."""
 _AGAIN = 3
 """Readings of a dictionary that may be changing while it is read."""
 
@@ -59,13 +59,15 @@ class _Span:
 
     @cached_property
     def select(self) -> Callable[[bytes], object]:
-        """Return the parts and codes of the span's bytes, to compare them at once."""
-        return itemgetter(*(slice(at, at + size) for at, size, _ in (*self.parts, *self.codes)))
+        """Return the parts of the span's bytes, to compare them at once."""
+        return itemgetter(*(slice(at, at + size) for at, size, _ in self.parts)) if self.parts else lambda _: ()
 
 
 @dataclass(slots=True)
 class Comparison:
     """What some memory held when this was made, and what of it has changed since.
+
+    Most of the memory is what it was at the last reading, which is compared first.
 
     Raises:
         LayoutError: The interpreter stores names in a way that is not known here.
@@ -76,6 +78,14 @@ class Comparison:
     listed: Listed
     _spans: list[_Span] = field(default_factory=list)
     _before: list[bytes] = field(default_factory=list)
+    _intact: dict[int, bytes] = field(default_factory=dict)
+    """The last bytes of a span, by its address, that differ from those before in nothing that counts."""
+    _running: dict[int, bytes] = field(default_factory=dict)
+    """The last units of a code, by their address, that do the same as those before."""
+    _bound: dict[int, DictBytes] = field(default_factory=dict)
+    """The last content of a dictionary with all of its bindings."""
+    _closed: dict[int, DictBytes] = field(default_factory=dict)
+    """The last content of a dictionary without new names."""
     _names: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     _keys: dict[int, set[int]] = field(default_factory=dict)
     _bytecode: Bytecode = field(default_factory=Bytecode)
@@ -86,7 +96,8 @@ class Comparison:
         names = self.listed.names
         for space, key, value, label in zip(names[::4], names[1::4], names[2::4], names[3::4], strict=True):
             self._names.setdefault(space, []).append((key, value, label))
-        self._keys = {space: set(dict_entries(self.memory.read, space)) for space, _, _ in self.listed.closed}
+        self._closed = {space: dict_bytes(self.memory.read, space) for space, _, _ in self.listed.closed}
+        self._keys = {space: set(held.addresses()) for space, held in self._closed.items()}
         if wrong := list(self._changed_names()):
             raise LayoutError(f"{self.listed.labels[wrong[0]]} is not found where Python should store it")
 
@@ -102,23 +113,41 @@ class Comparison:
             except OSError:  # whatever was there has gone
                 yield from (label for _, _, label in (*span.parts, *span.codes))
                 continue
-            if span.select(now) == span.select(before):
+            if now == self._intact.get(span.address):
                 continue
-            for offset, size, label in span.parts:
-                if now[offset : offset + size] != before[offset : offset + size]:
-                    yield label
-            for offset, size, label in span.codes:
-                units, earlier = now[offset : offset + size], before[offset : offset + size]
-                if units != earlier and not self._bytecode.same(units, earlier):
-                    yield label
+            changed = []
+            for start, size, label in span.codes:
+                end = start + size
+                if not self._do_same(span.address + start, now[start:end], before[start:end]):
+                    changed.append(label)
+            if span.select(now) != span.select(before):
+                ends = ((offset, offset + size, label) for offset, size, label in span.parts)
+                changed += [label for start, end, label in ends if now[start:end] != before[start:end]]
+            if not changed:
+                self._intact[span.address] = now
+            yield from changed
+
+    def _do_same(self, address: int, now: bytes, before: bytes) -> bool:
+        """Return whether the units of a code do the same as before."""
+        if now in (before, self._running.get(address)):
+            return True
+        same = self._bytecode.same(now, before)
+        if same:
+            self._running[address] = now
+        return same
 
     def _hiding_names(self) -> Iterator[str]:
         """Return new names that hide others: a global name a built-in one, an attribute an inherited one."""
         for space, label, index in self.listed.closed:
             try:
-                new = dict_entries(self.memory.read, space).keys() - self._keys[space]
+                held = dict_bytes(self.memory.read, space)
             except (LayoutError, OSError):  # it is being resized; the last reading is of a stopped process
                 continue
+            if held == self._closed[space]:
+                continue
+            new = held.addresses().keys() - self._keys[space]
+            if not new:
+                self._closed[space] = held
             for key in new:
                 with suppress(OSError, LayoutError):
                     name = ascii_text(self.memory.read, key)
@@ -130,11 +159,16 @@ class Comparison:
             wrong = [label for _, _, label in bindings]
             for _ in range(_AGAIN):
                 try:
-                    held = dict_entries(self.memory.read, space)
+                    held = dict_bytes(self.memory.read, space)
                 except (LayoutError, OSError):
                     continue
-                wrong = [label for key, value, label in bindings if held.get(key) != value]
+                if held == self._bound.get(space):
+                    wrong = []
+                    break
+                values = held.addresses()
+                wrong = [label for key, value, label in bindings if values.get(key) != value]
                 if not wrong:
+                    self._bound[space] = held
                     break
             yield from wrong
 

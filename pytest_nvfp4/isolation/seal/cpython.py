@@ -13,6 +13,7 @@ import opcode
 import struct
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import CodeType
 from typing import Final
 
@@ -56,18 +57,43 @@ class LayoutError(ValueError):
     """A structure does not have the layout that this module knows."""
 
 
-def dict_entries(read: Read, address: int) -> dict[int, int]:
-    """Return the address of the value for each address of a key of a dictionary. Raises LayoutError or OSError."""
+@dataclass(frozen=True, slots=True)
+class DictBytes:
+    """What decides which names a dictionary binds to what.
+
+    Attributes:
+        width: Words of an entry.
+        entries: The entries.
+        values: The values, if they are kept apart from the entries.
+    """
+
+    width: int
+    entries: bytes
+    values: bytes | None
+
+    def addresses(self) -> dict[int, int]:
+        """Return the address of the value for each address of a key."""
+        words = struct.unpack(f"<{len(self.entries) // 8}Q", self.entries)
+        keys, values = words[self.width - 2 :: self.width], words[self.width - 1 :: self.width]
+        if self.values is not None:
+            values = struct.unpack(f"<{len(self.values) // 8}Q", self.values)
+        return {key: value for key, value in zip(keys, values, strict=True) if key and value}
+
+
+def dict_bytes(read: Read, address: int) -> DictBytes:
+    """Return the entries of a dictionary as they lie in memory. Raises LayoutError or OSError."""
     used, _, keys, values = _DICT.unpack(read(address + 16, _DICT.size))
     _, index_bytes, kind, _, _, entries = _KEYS.unpack(read(keys + 8, _KEYS.size))
     if not 0 <= entries <= LARGEST_DICT or index_bytes > 24 or kind > _SPLIT or not 0 <= used <= LARGEST_DICT:
         raise LayoutError(f"a dictionary with {entries} entries of kind {kind}")
     width = 2 if kind else 3
-    words = struct.unpack(f"<{width * entries}Q", read(keys + 32 + (1 << index_bytes), 8 * width * entries))
-    key_words, value_words = words[width - 2 :: width], words[width - 1 :: width]
-    if values:
-        value_words = struct.unpack(f"<{entries}Q", read(values + _VALUES_OFFSET, 8 * entries))
-    return {key: value for key, value in zip(key_words, value_words, strict=True) if key and value}
+    held = read(keys + 32 + (1 << index_bytes), 8 * width * entries)
+    return DictBytes(width, held, read(values + _VALUES_OFFSET, 8 * entries) if values else None)
+
+
+def dict_entries(read: Read, address: int) -> dict[int, int]:
+    """Return the address of the value for each address of a key of a dictionary. Raises LayoutError or OSError."""
+    return dict_bytes(read, address).addresses()
 
 
 def ascii_text(read: Read, address: int) -> str:

@@ -43,8 +43,13 @@ _LAST: Final = b'{"event": "end"'
 _LONGEST_LAST: Final = 1 << 12
 _DONE: Final = b"\0"
 """What the worker says when it has sent its last event."""
-_POLL_S: Final = (0.05, 1.0)
-"""Range of the random time between two readings while the worker runs."""
+_READINGS: Final = (5.0, 100.0)
+"""Range of the random time between two readings while the worker runs, in times of a reading: 2 % of a core on average.
+
+On a busy machine both last longer, so that the readings of a compile do not become more.
+"""
+_LONGEST_WAIT_S: Final = 2.0
+_SHORTEST_READING_S: Final = 0.01
 _MOST_CHUNKS: Final = 64
 """Chunks that are read after the end of the worker; what it left behind could write without end."""
 _MOST_NAMED: Final = 20
@@ -157,9 +162,11 @@ class _Keeper:
                 self._drain()
                 self._end()
             if time.monotonic() >= until:
+                started = time.monotonic()
                 if not self._ended:
                     self._compare()
-                until = time.monotonic() + random.uniform(*_POLL_S)
+                took = max(time.monotonic() - started, _SHORTEST_READING_S)
+                until = started + took + min(took * random.uniform(*_READINGS), _LONGEST_WAIT_S)
 
     def _drain(self) -> None:
         for _ in range(_MOST_CHUNKS):

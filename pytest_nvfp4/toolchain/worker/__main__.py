@@ -115,9 +115,10 @@ def _work(session: TraceSession, sealed: Sealed, stack: contextlib.ExitStack) ->
     end_imports()
     _suppress_bytecode(session.watched)
     contract.provide_task(beside=session.kernel.parent)
-    session.opened.start()
     audit = _audit(session)
-    sealed.seal("pytest_nvfp4", {"the tracer": session, "its launches": launches, "__main__": globals()})
+    roots = {"the tracer": session, "its launches": launches, "its audit": audit, "__main__": globals()}
+    sealed.seal("pytest_nvfp4", roots)
+    audit.start()
     if job["capture"]:
         session.capture.start()
     try:
@@ -136,17 +137,16 @@ def _work(session: TraceSession, sealed: Sealed, stack: contextlib.ExitStack) ->
 
 
 def _audit(session: TraceSession) -> KernelAudit:
-    """Record changes of code, of traces and of compiled files by the user's code; frames and the heap are its own."""
+    """Return the audit of changes of code, traces and compiled files; frames and the heap are the user's own."""
     artifacts = Path(session.job["artifacts"])
-    audit = KernelAudit(
+    return KernelAudit(
         own=session.watched,
         folder=artifacts.parent,
         allowed=(Path.cwd(),),
         read_only=(Path(session.job["package"]), Path(session.job["cache"])),
         objects=False,
+        opened=session.opened.add,
     )
-    audit.start()
-    return audit
 
 
 def _import_dsl(session: TraceSession) -> bool:

@@ -60,6 +60,7 @@ class Capture:
         """Number of values that were recorded."""
         self.errors: dict[tuple[str, int], str] = {}
         """Errors of the capture itself, by file and line; they never affect the compile."""
+        self._hook = _trace_of(self._files, self._enter)
 
     def values(self) -> list[Captured]:
         """Return all values in order of first appearance; a second distinct type of a name is ``name#2``."""
@@ -71,13 +72,13 @@ class Capture:
 
     def start(self) -> None:
         """Install the hook in this thread and in future threads."""
-        threading.settrace(self._enter)
-        sys.settrace(self._enter)
+        threading.settrace(self._hook)
+        sys.settrace(self._hook)
 
     @property
     def running(self) -> bool:
         """Whether the hook is still in this thread."""
-        return sys.gettrace() == self._enter
+        return sys.gettrace() is self._hook
 
     def stop(self) -> None:
         """Remove the hook."""
@@ -95,7 +96,7 @@ class Capture:
             self._files[file] = known
         return self._files[file]
 
-    def _enter(self, frame: FrameType, _event: str, _arg: Any) -> _Trace | None:
+    def _enter(self, frame: FrameType) -> _Trace | None:
         names = self._names(frame.f_code.co_filename)
         if names is None:
             return None
@@ -200,6 +201,19 @@ class Capture:
         name = label if len(known) == 1 else f"{label}#{len(known)}"
         self._order.append(Captured(name, text, file, line))
         self.count += 1
+
+
+def _trace_of(files: dict[str, SourceNames | None], enter: Callable[[FrameType], _Trace | None]) -> _Trace:
+    """Return a trace function that calls ``enter`` for new frames, except in files that are known not to be watched.
+
+    A compile enters millions of frames of the DSL.
+    """
+
+    def trace(frame: FrameType, _event: str, _arg: Any) -> _Trace | None:
+        # `files` itself stands for a file that is not known yet
+        return None if files.get(frame.f_code.co_filename, files) is None else enter(frame)
+
+    return trace
 
 
 def _attributes_of(value: object) -> list[tuple[str, object]]:

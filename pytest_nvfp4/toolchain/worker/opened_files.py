@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,18 +23,15 @@ class OpenedFiles:
         self._watched = watched
         self._files: dict[str, None] = {}
 
-    def start(self) -> None:
-        """Begin to record; an audit hook stays until the process ends."""
-        sys.addaudithook(self._hook)
-
     def names(self) -> list[str]:
         """Return the absolute paths of the first files, in the order in which they were opened."""
         return list(self._files)
 
-    def _hook(self, event: str, args: tuple[Any, ...]) -> None:
-        if event != "open" or len(self._files) >= _MOST:
+    def add(self, arguments: tuple[Any, ...]) -> None:
+        """Record a file, from the arguments of the event ``open``."""
+        if len(self._files) >= _MOST:
             return
-        path, _, flags = args
+        path, _, flags = arguments
         if type(path) is not str or path.endswith(_MODULES) or (type(flags) is int and flags & os.O_ACCMODE):
             return
         try:
