@@ -59,10 +59,9 @@ def _trace(number: int) -> Trace:
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Cache, Bait]]:
+def cache(user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Cache, Bait]]:
     """A cache and its user's files."""
-    bait = Bait(tmp_path / "user", 0, f"nvfp4-mark-{uuid.uuid4().hex}")
-    monkeypatch.setenv("HOME", str(bait.folder / "home"))
+    bait = Bait(user, 0, f"nvfp4-mark-{uuid.uuid4().hex}")
     monkeypatch.setenv("NVFP4_CACHE_DIR", str(bait.folder / "cache"))
     files = bait.lay()
     yield Cache(bait.folder / "cache", tmp_path / "stored"), bait

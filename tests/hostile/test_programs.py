@@ -32,13 +32,11 @@ def cases(*classes: str) -> list[object]:
 
 
 @pytest.fixture
-def bait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bait]:
+def bait(user: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bait]:
     """A user's folder and a port that no kernel may reach: neither is changed or used when the test ends."""
-    monkeypatch.setenv("HOME", str(tmp_path / "user/home"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user/cache"))
     monkeypatch.delenv("NVFP4_CACHE_DIR", raising=False)
     with listening() as (port, received):
-        bait = Bait(tmp_path / "user", port, f"nvfp4-mark-{uuid.uuid4().hex}")
+        bait = Bait(user, port, f"nvfp4-mark-{uuid.uuid4().hex}")
         files = bait.lay()
         yield bait
         assert not received, "the port was reached"

@@ -174,18 +174,28 @@ class Project:
         return cases
 
 
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The place of the home and the temporary folder of all projects, whose workers are forked from one server."""
+    return tmp_path_factory.mktemp("environment")
+
+
 @pytest.fixture
 def project(
     pytester: pytest.Pytester,
     bank: Bank,
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path_factory: pytest.TempPathFactory,
+    environment: Path,
 ) -> Iterator[Project]:
     """An empty project. Runs inside this process must not change what the run around them knows of syrupy."""
     for name in _OUTER:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(CACHE_VARIABLE, str(bank.cache.root))
-    temporary = tmp_path_factory.mktemp("temporary")
+    home, temporary = environment / "home", environment / "temporary"
+    for folder in (home, temporary):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+    monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.setenv("COLUMNS", "120")
