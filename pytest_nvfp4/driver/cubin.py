@@ -2,8 +2,9 @@
 
 Host code embeds its CUBIN in a "fat binary" container. A CUBIN is a 64-bit ELF file. Kernel ``k`` has a section
 ``.text.k``; its ``.nv.info.k`` section is a list of attributes, of which each ``EIATTR_KPARAM_INFO`` describes one
-parameter. The module's ``.nv.info`` has an ``EIATTR_REGCOUNT`` for each function, by the symbol in the section header
-of ``.text.k``. ``cuobjdump -elf`` prints the names of the attribute numbers.
+parameter, or each ``EIATTR_KPARAM_INFO_V2`` if all have more than 4 KiB together. The module's ``.nv.info`` has an
+``EIATTR_REGCOUNT`` for each function, by the symbol in the section header of ``.text.k``. ``cuobjdump -elf`` prints the
+names of the attribute numbers.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final
 _ELF_MAGIC: Final = b"\x7fELF"
 _EM_CUDA: Final = 190
 _EIATTR_KPARAM_INFO: Final = 0x17
+_EIATTR_KPARAM_INFO_V2: Final = 0x45
 _EIATTR_CBANK_PARAM_SIZE: Final = 0x19
 _EIATTR_REGCOUNT: Final = 0x2F
 _EIATTR_REQNTID: Final = 0x10
@@ -203,18 +205,23 @@ def _threads(blob: bytes) -> tuple[int, int, int] | None:
 def _params(name: str, blob: bytes) -> tuple[tuple[int, int], ...]:
     found: dict[int, tuple[int, int]] = {}
     total = 0
+    most = _MAX_PARAM_BYTES
     for attribute, value, payload in _attributes(blob):
         if attribute == _EIATTR_KPARAM_INFO:
             _, ordinal, offset, flags = struct.unpack_from("<IHHI", payload)
             found[ordinal] = (offset, flags >> 18)
+        elif attribute == _EIATTR_KPARAM_INFO_V2:
+            _, ordinal, offset, flags = struct.unpack_from("<IHHI", payload)
+            found[ordinal] = (offset, flags & 0xFFFF)
+            most = 0xFFFF
         elif attribute == _EIATTR_CBANK_PARAM_SIZE:
             total = value
     if sorted(found) != list(range(len(found))):
         raise CubinError(f"kernel {name} describes parameters {sorted(found)}: one is missing")
     params = tuple(found[i] for i in range(len(found)))
     starts = [offset for offset, _ in params[1:]] + [total]
-    if any(start - offset > _MAX_PARAM_BYTES for (offset, _), start in zip(params, starts, strict=False)):
-        raise CubinError(f"kernel {name}: a parameter exceeds the {_MAX_PARAM_BYTES} bytes that its record can express")
+    if any(start - offset > most for (offset, _), start in zip(params, starts, strict=False)):
+        raise CubinError(f"kernel {name}: a parameter exceeds the {most} bytes that its record can express")
     end = max((offset + size for offset, size in params), default=0)
     if end > total:
         raise CubinError(f"kernel {name}: the parameters end at byte {end}, but the parameter area has {total} bytes")
