@@ -1,0 +1,111 @@
+"""``nvfp4 model KERNEL``: arguments, and the tables of ``--tune``; the guide's page runs the command itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.model import tune
+from pytest_nvfp4.cli.model.subject import OWN_INPUTS, subject_of
+from pytest_nvfp4.report.document import Document
+from pytest_nvfp4.report.render import OutputFormat, render
+from tests.cli.helpers import ROOT
+
+SHIPPED = ROOT / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+EXERCISED = ROOT / "kernels" / "copy_transpose" / "sm90.py"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--tune", "NUM_STAGES"), "must be NAME=VALUE,VALUE..."),
+        (("--tune", "NUM_STAGES=2,,3"), "must be NAME=VALUE,VALUE..."),
+        (("--tune", "NUM_STAGES=2", "--tune", "NUM_STAGES=3"), "names NUM_STAGES twice"),
+        (("--tune", "STAGES=2"), "STAGES is not assigned at the top level of the file"),
+        (("--tune", "AB_DTYPE=2"), "AB_DTYPE is not a constant"),
+        (("--tune", "NUM_STAGES=two"), "'two' is not of this type (int)"),
+        (("--tune", "A=1,2,3,4,5,6,7,8,9", "--tune", "B=1,2,3,4,5,6,7,8"), "asks for 72 combinations"),
+        (("--tune", "NUM_STAGES=2", "--problem", "gpumode-0", "--problem", "gpumode-1"), "name one --problem"),
+        (("--timeline", "t.pftrace", "--tune", "NUM_STAGES=2"), "--timeline shows one call"),
+        (("--verify-problem", "gpumode-0"), "--verify-problem is that of --tune"),
+        (("--device", "b201"), "there is no device 'b201'"),
+        (("--device", "h200"), "is for sm_100a, which NVIDIA H200"),
+        (("--arch", "sm_120a"), "the simulator supports sm_100a and sm_90a"),
+        (("--exercise", "nothing.py::call"), "which does not exist"),
+        (("--exercise", "custom_kernel", "--problem", "gpumode-0"), "leave out --problem"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_clear_error(cli, arguments: tuple[str, ...], said: str) -> None:
+    for command in (("model",), ("model", "time")):
+        done = cli(*command, str(SHIPPED), *arguments)
+        assert done.code == 2
+        assert said in done.err
+        assert done.err.count("\n") == 1 or "Usage" in done.err
+
+
+def test_a_kernel_with_an_exercise_has_inputs_of_its_own() -> None:
+    subject = subject_of(EXERCISED, [], arch=None, configuration=None, exercise=None)
+    assert [case.problem.name for case in subject.cases] == [OWN_INPUTS]
+    assert subject.spec.entry == "kernels/copy_transpose/sm90.py::exercise" or subject.spec.entry == "sm90.py::exercise"
+    with pytest.raises(InputError, match="leave out --problem"):
+        subject_of(EXERCISED, ["gpumode-0"], arch=None, configuration=None, exercise=None)
+
+
+class TestTune:
+    @pytest.fixture
+    def made(self) -> list[tune.Variant]:
+        subject = subject_of(SHIPPED, ["gpumode-0"], arch=None, configuration=None, exercise=None)
+        return tune.variants(subject, tune.parse(["NUM_STAGES=2,3", "CTAS_PER_SM=1,2"]))
+
+    def text(self, variant: tune.Variant) -> str:
+        spec = variant.subject.spec
+        return next(file.text for file in spec.files if file.path == spec.main)
+
+    def test_the_file_is_the_first_variant_and_no_other_equals_it(self, made: list[tune.Variant]) -> None:
+        assert [tuple(variant.values.values()) for variant in made] == [(3, 2), (2, 1), (2, 2), (3, 1)]
+        assert [variant.as_it_is for variant in made] == [True, False, False, False]
+        assert self.text(made[0]) == SHIPPED.read_text()
+        assert "\nNUM_STAGES = 2\n" in self.text(made[1])
+        assert "\nCTAS_PER_SM = 1\n" in self.text(made[1])
+        assert len({variant.subject.spec.sha256 for variant in made}) == 4
+
+    def test_variants_are_ranked_and_failures_come_last_with_their_reason(self, made: list[tune.Variant]) -> None:
+        outcomes = {
+            (3, 2): tune.Outcome(20.0, "TMA load"),
+            (2, 1): tune.Outcome(None, reason="failed on gpumode-2: k.py:7: too much shared memory"),
+            (2, 2): tune.Outcome(25.0, "latency"),
+            (3, 1): tune.Outcome(15.0, "DRAM"),
+        }
+        found = tune.tried(made, lambda variant: outcomes[tuple(variant.values.values())])
+        document = Document("t", [tune.table(found)], {"variants": tune.as_data(found)})
+        rows = render(document, OutputFormat.CSV).splitlines()
+        assert rows == [
+            "NUM_STAGES,CTAS_PER_SM,modelled_us,difference,bound,result",
+            "3,1,15,-25.0 %,DRAM,right",
+            '3,2,20,,TMA load,"right, as it is"',
+            "2,2,25,+25.0 %,latency,right",
+            "2,1,,,,failed on gpumode-2: k.py:7: too much shared memory",
+        ]
+        data = json.loads(render(document, OutputFormat.JSON))["variants"]
+        assert data[0] == {
+            "constants": {"NUM_STAGES": 3, "CTAS_PER_SM": 1},
+            "as_it_is": False,
+            "modelled_us": 15.0,
+            "bound": "DRAM",
+            "reason": "",
+        }
+
+    def test_a_file_in_another_encoding_stays_in_it(self, tmp_path: Path) -> None:
+        file = tmp_path / "k.py"
+        file.write_bytes(
+            '# coding: latin-1\n"é"\nimport cutlass\nSTAGES = 2\ndef custom_kernel(data): ...\n'.encode("latin-1")
+        )
+        subject = subject_of(file, ["gpumode-0"], arch=None, configuration=None, exercise=None)
+        variant = tune.variants(subject, {"STAGES": [3]})[1]
+        (source,) = variant.subject.spec.files
+        assert source.data == file.read_bytes().replace(b"STAGES = 2", b"STAGES = 3")
+        assert replace(variant, as_it_is=True) != variant
