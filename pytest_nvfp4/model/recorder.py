@@ -37,7 +37,6 @@ a flag). Flags are not modelled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pytest_nvfp4.model.recorder_footprints import LineNumbers
@@ -78,8 +77,7 @@ class Recorder(MemoryEvents):
 
     def cluster_started(self, cluster: Cluster) -> None:
         """Begin the record of a cluster."""
-        finish: Callable[[Tape], None] = cluster.launch.units[LaunchTape].finish
-        cluster.units[Tape] = Tape(cluster, finish)
+        cluster.units[Tape] = Tape(cluster, cluster.launch.units[LaunchTape])
         for cta in cluster.ctas:
             cta.unit(CtaEnd)
 

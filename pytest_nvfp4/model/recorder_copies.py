@@ -72,7 +72,10 @@ class CopyEvents(SyncEvents):
     def copy_out(self, w: Warp, at: int, lane: int, index: int, size: int) -> None:
         """Issue a store of the lane's open group."""
         warp = self._warp(w)
-        shape = self._launch(w).shape(Shape(rows=-(-size // _ROW), bytes=size, kind="bulk", shared_bytes=size))
+        key = ("out", size)
+        shape = warp.launch.find(key)
+        if shape is None:
+            shape = warp.launch.add(key, Shape(rows=-(-size // _ROW), bytes=size, kind="bulk", shared_bytes=size))
         store = warp.issue(at, Unit.TMA_STORE, shape)
         groups = warp.bulk.get(lane)
         if groups is None:
@@ -139,11 +142,12 @@ class CopyEvents(SyncEvents):
 
     def map_changed(self, w: Warp, mask: int, at: int, address: int, shared: bool) -> None:
         """Issue the replacement of a field."""
-        kind = "replace.shared" if shared else "replace.global"
-        launch = self._launch(w)
-        self._warp(w).issue(
-            at, Unit.MAP_CHANGE, launch.shape(Shape(kind=kind)), footprint=NO_SLOT if shared else self._map(w, address)
-        )
+        warp = self._warp(w)
+        shape = warp.launch.find(("replace", shared))
+        if shape is None:
+            kind = "replace.shared" if shared else "replace.global"
+            shape = warp.launch.add(("replace", shared), Shape(kind=kind))
+        warp.issue(at, Unit.MAP_CHANGE, shape, footprint=NO_SLOT if shared else self._map(w, address))
 
     def map_copied(self, w: Warp, mask: int, at: int, index: int, address: int) -> None:
         """Wait for a copy of a map and the fence in it."""

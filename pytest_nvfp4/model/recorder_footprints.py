@@ -71,6 +71,8 @@ class Footprints:
         self._index: dict[tuple[int, _Lines], int] = {}
         self._boxes: dict[tuple[int, int, TmaTile], int] = {}
         self._all: list[tuple[int, _Lines]] = []
+        self._starts: dict[int, int] = {}
+        """By address of a region, the number of its first byte. Regions do not change during a launch."""
 
     def clear(self) -> None:
         """Forget all footprints."""
@@ -153,7 +155,10 @@ class Footprints:
         return self._add(byte // LINE, shape)
 
     def _byte(self, region: Region) -> int:
-        return self._numbers.first(region) * LINE + region.start % LINE
+        found = self._starts.get(region.start)
+        if found is None:
+            found = self._starts[region.start] = self._numbers.first(region) * LINE + region.start % LINE
+        return found
 
     def _intern(self, lines: NDArray[np.intp], sectors: int) -> int:
         return self._add(int(lines[0]), self._shape(lines, sectors))

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from pytest_nvfp4.model.recorder_copies import CopyEvents
-from pytest_nvfp4.model.recorder_launch import kind_of
-from pytest_nvfp4.model.recorder_tape import PASSES, Entry, Operation, WarpTape
+from pytest_nvfp4.model.recorder_launch import LaunchTape, kind_of
+from pytest_nvfp4.model.recorder_tape import NO_SLOT, PASSES, Operation, WarpTape
 from pytest_nvfp4.model.recording import Shape, Unit
 from pytest_nvfp4.sim.memory.access import ATOMIC, READ
 from pytest_nvfp4.sim.memory.globals import Region
@@ -35,13 +35,14 @@ class MemoryEvents(CopyEvents):
         self, w: Warp, at: int, queue: Hashable, touched: tuple[CtaAccesses, ...], plan: MmaPlan | CopyPlan
     ) -> None:
         """Issue an operation of a pipe."""
-        warp = self._warp(w)
+        warp: WarpTape = w.units[WarpTape]
         tape = warp.tape
-        known = tape.known.get(plan)
-        if known is None:
-            known = tape.known[plan] = (self._launch(w).shape(_shape(touched, plan)), tape.pipe(queue))
-        shape, pipe = known
-        warp.issue(at, Unit.TENSOR if plan.__class__ is MmaPlan else Unit.TMEM_COPY, shape, pipe=pipe)
+        operation = tape.known.get(plan)
+        if operation is None:
+            unit = Unit.TENSOR if isinstance(plan, MmaPlan) else Unit.TMEM_COPY
+            shape = _shape(warp.launch, touched, plan)
+            operation = tape.known[plan] = Operation(unit, shape, tape.pipe(queue), NO_SLOT)
+        warp.issue_again(at, operation)
 
     def tensor_committed(self, w: Warp, at: int, queue: Hashable, barriers: tuple[Mbarrier, ...]) -> None:
         """Issue a commit; its arrivals follow."""
@@ -111,8 +112,7 @@ class MemoryEvents(CopyEvents):
         """Count the passes through the banks, or issue an access to a peer's memory."""
         passes = 1 if isinstance(where, int) else where.wavefronts(index & 127).taken
         if shared is w.cta.shared:
-            tape: WarpTape = self._warp(w)
-            tape.path.append(Entry(PASSES, at, -1, passes))
+            self._warp(w).path.append((PASSES, at, -1, passes))
             return
         lanes = mask.bit_count() if isinstance(where, int) else int(where.active.size)
         size = where if isinstance(where, int) else where.bytes_touched
@@ -188,12 +188,19 @@ class MemoryEvents(CopyEvents):
         self._copy = self._warp(w).issue(at, Unit.SHARED_REMOTE, shape)
 
 
-def _shape(touched: tuple[CtaAccesses, ...], plan: MmaPlan | CopyPlan) -> Shape:
-    ctas = tuple(cta.rank for cta, _ in touched)
+def _shape(launch: LaunchTape, touched: tuple[CtaAccesses, ...], plan: MmaPlan | CopyPlan) -> int:
+    """Return the number of the shape of an operation of a pipe."""
+    ctas = tuple([cta.rank for cta, _ in touched])
     read = _UNIT * int(touched[0].accesses.shared.size)
+    key = (plan.decoded if isinstance(plan, MmaPlan) else plan.shape, read, ctas)
+    found = launch.find(key)
+    if found is not None:
+        return found
     if isinstance(plan, MmaPlan):
         ins, form = plan.ins, plan.form
-        return Shape(
+        made = Shape(
             m=ins.m, n=ins.n, k=ins.kind.k, kind=form.kind, a_tmem=form.a_in_tmem, shared_bytes=read, ctas=ctas
         )
-    return Shape(bytes=plan.size // len(ctas), shared_bytes=read, columns=plan.shape.columns, ctas=ctas)
+    else:
+        made = Shape(bytes=plan.size // len(ctas), shared_bytes=read, columns=plan.shape.columns, ctas=ctas)
+    return launch.add(key, made)

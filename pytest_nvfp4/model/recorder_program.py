@@ -76,7 +76,7 @@ class _Path:
             pending = self._with_own(executed, pending)
         place = 0
         for entry in pending:
-            after = executed.after(entry.at)
+            after = executed.after(entry[1])
             # An instruction that had to wait reports its arrival before the block that it begins is complete.
             if after > place:
                 self._run(executed, place, after)
@@ -88,8 +88,8 @@ class _Path:
         """Add the block's operations that report no event, in program order."""
         merged = list(pending)
         for at in executed.own:
-            entry = Entry(ISSUE, at, -1)
-            place = next((n for n, other in enumerate(merged) if other.at > at and executed.after(other.at) >= 0), None)
+            entry = (ISSUE, at, -1, 1)
+            place = next((n for n, other in enumerate(merged) if other[1] > at and executed.after(other[1]) >= 0), None)
             merged.insert(len(merged) if place is None else place, entry)
         return merged
 
@@ -104,7 +104,7 @@ class _Path:
                     first = place
                     for slots, phase in self._open:
                         if slots & used:
-                            self._emit(Entry(WAIT, executed.instructions[place], phase))
+                            self._emit((WAIT, executed.instructions[place], phase, 1))
                     self._open = [each for each in self._open if not each[0] & used]
                     if not self._open:
                         break

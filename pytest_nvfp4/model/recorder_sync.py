@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_nvfp4.model.recorder_launch import LaunchTape
-from pytest_nvfp4.model.recorder_tape import REFUSED, SIGNAL, Entry, Operation, Tape, WarpTape
+from pytest_nvfp4.model.recorder_tape import REFUSED, Operation, Tape, WarpTape
 from pytest_nvfp4.model.recording import Shape, Unit
 from pytest_nvfp4.sim.monitor import Monitor
 from pytest_nvfp4.sim.run.cta import Cluster
@@ -32,13 +32,13 @@ class SyncEvents(Monitor):
 
     @staticmethod
     def _warp(w: Warp) -> WarpTape:
-        tape: Tape = w.cta.cluster.units[Tape]
-        return tape.warps[w]
+        found: WarpTape = w.units[WarpTape]
+        return found
 
     @staticmethod
     def _launch(w: Warp) -> LaunchTape:
-        found: LaunchTape = w.cta.launch.units[LaunchTape]
-        return found
+        warp: WarpTape = w.units[WarpTape]
+        return warp.launch
 
     # ---- mbarriers -------------------------------------------------------------------------------------------------
 
@@ -63,8 +63,7 @@ class SyncEvents(Monitor):
             for _ in range(count):
                 tape.completes(arrive, phase)
             return
-        tape.counts[phase] += count
-        warp.path.append(Entry(SIGNAL, at, phase, count))
+        warp.signal(at, phase, count)
 
     def mbarrier_bytes(self, barrier: Mbarrier, who: Actor, size: int) -> None:
         """Signal the current phase once for a copy, whatever its number of bytes."""
@@ -74,8 +73,7 @@ class SyncEvents(Monitor):
             assert self._copy is not None
             tape.completes(self._copy, phase)
             return
-        tape.counts[phase] += 1
-        tape.warps[who[0]].path.append(Entry(SIGNAL, who[1], phase))
+        tape.warps[who[0]].signal(who[1], phase)
 
     def mbarrier_completed(self, barrier: Mbarrier) -> None:
         """End the phase."""
@@ -90,7 +88,7 @@ class SyncEvents(Monitor):
 
     def mbarrier_refused(self, w: Warp, mask: int, barrier: Mbarrier, at: int) -> None:
         """Note that the wait will be repeated."""
-        self._warp(w).path.append(Entry(REFUSED, at))
+        self._warp(w).path.append((REFUSED, at, -1, 1))
 
     # ---- named barriers and the cluster barrier ----------------------------------------------------------------------
 
@@ -98,10 +96,8 @@ class SyncEvents(Monitor):
         """Signal the current round."""
         warp = self._warp(w)
         tape = warp.tape
-        phase = tape.phase_of(barrier)
-        tape.counts[phase] += 1
         tape.arrivers.setdefault(barrier, set()).add(w)
-        warp.path.append(Entry(SIGNAL, at, phase))
+        warp.signal(at, tape.phase_of(barrier))
 
     def barrier_completed(self, barrier: Any) -> None:
         """End the round. If it waited for all warps, those that have ended signal it by their end."""
@@ -113,8 +109,7 @@ class SyncEvents(Monitor):
         if ended and len(ended) + len(arrivers) == len(members):
             phase = tape.phase_of(barrier)
             for w in ended:
-                tape.counts[phase] += 1
-                tape.warps[w].path.append(Entry(SIGNAL, len(w.cta.launch.kernel.instructions) - 1, phase))
+                tape.warps[w].signal(len(w.cta.launch.kernel.instructions) - 1, phase)
         tape.end_phase(barrier)
 
     def barrier_passed(self, w: Warp, mask: int, barrier: Any, at: int) -> None:

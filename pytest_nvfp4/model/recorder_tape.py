@@ -6,13 +6,16 @@ of the instructions in the passage that follows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.model.recording import Does, Unit
 from pytest_nvfp4.sim.run.cta import Cluster, Cta
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.model.recorder_launch import LaunchTape
 
 NO_SLOT = -2
 """Footprint of an operation without global memory."""
@@ -22,13 +25,8 @@ PASSES, REFUSED = 8, 9
 """Entries of a path that are no events: passes of shared memory, and a wait for a phase that returned False."""
 
 
-class Entry(NamedTuple):
-    """An event on a path."""
-
-    does: int
-    at: int
-    item: int = -1
-    times: int = 1
+Entry = tuple[int, int, int, int]
+"""An event on a path: what it does, the instruction, the item, and a count. A plain tuple, because there are many."""
 
 
 class Operation:
@@ -70,16 +68,18 @@ class WarpTape:
     """The record of one warp.
 
     Attributes:
+        launch: The record of its launch.
         path: Its path.
         loads, stores: The phase of loads and stores of TMEM that no wait has covered; -1 for none.
         copies: Its ``cp.async``; ``copied`` is the last.
         bulk: Its bulk stores, by lane.
     """
 
-    __slots__ = ("bulk", "copied", "copies", "loads", "path", "stores", "tape", "warp")
+    __slots__ = ("bulk", "copied", "copies", "launch", "loads", "path", "stores", "tape", "warp")
 
     def __init__(self, warp: Warp, tape: Tape) -> None:
         self.warp = warp
+        self.launch = tape.launch
         self.tape = tape
         self.path: list[Any] = warp.path
         self.loads = -1
@@ -91,14 +91,25 @@ class WarpTape:
     def issue(self, at: int, unit: int, shape: int, *, pipe: int = -1, footprint: int = NO_SLOT) -> Operation:
         """Record the issue of an operation."""
         operations = self.tape.operations
-        self.path.append(Entry(ISSUE, at, len(operations)))
+        self.path.append((ISSUE, at, len(operations), 1))
         made = Operation(unit, shape, pipe, footprint)
         operations.append(made)
         return made
 
+    def issue_again(self, at: int, operation: Operation) -> None:
+        """Record the issue of an operation that signals nothing and is equal to one that was issued before."""
+        operations = self.tape.operations
+        self.path.append((ISSUE, at, len(operations), 1))
+        operations.append(operation)
+
+    def signal(self, at: int, phase: int, count: int = 1) -> None:
+        """Record an arrival at a phase."""
+        self.tape.counts[phase] += count
+        self.path.append((SIGNAL, at, phase, count))
+
     def wait(self, at: int, phase: int) -> None:
         """Record a wait for a phase."""
-        entry = Entry(WAIT, at, phase)
+        entry = (WAIT, at, phase, 1)
         if not self.path or self.path[-1] != entry:
             self.path.append(entry)
 
@@ -113,6 +124,7 @@ class Tape:
     """The record of one cluster.
 
     Attributes:
+        launch: The record of its launch.
         operations: Its operations, in the order of their issue in the simulation.
         counts: By phase, the number of signals so far.
         current: By barrier, the phase that is not complete.
@@ -120,11 +132,11 @@ class Tape:
         arrivers: By named or cluster barrier, the warps that have arrived in the current round.
         running: Number of CTAs that have not ended.
         known: What hooks have looked up by objects of this cluster.
-        finish: Called when all its CTAs have ended.
     """
 
-    def __init__(self, cluster: Cluster, finish: Callable[[Tape], None]) -> None:
+    def __init__(self, cluster: Cluster, launch: LaunchTape) -> None:
         self.cluster = cluster
+        self.launch = launch
         self.operations: list[Operation] = []
         self.counts: list[int] = []
         self.current: dict[Any, int] = {}
@@ -133,8 +145,9 @@ class Tape:
         self.pipes: dict[Hashable, int] = {}
         self.known: dict[Any, Any] = {}
         self.running = len(cluster.ctas)
-        self.finish = finish
         self.warps = {warp: WarpTape(warp, self) for cta in cluster.ctas for warp in cta.warps}
+        for warp, record in self.warps.items():
+            warp.units[WarpTape] = record
 
     def phase(self) -> int:
         """Return a new phase."""
@@ -185,4 +198,7 @@ class CtaEnd:
         tape: Tape = self.cta.cluster.units[Tape]
         tape.running -= 1
         if not tape.running:
-            tape.finish(tape)
+            tape.launch.finish(tape)
+            # Reference counting can free the cluster's memory only without cycles.
+            tape.warps.clear()
+            tape.known.clear()
