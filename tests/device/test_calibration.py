@@ -13,12 +13,12 @@ from pytest_nvfp4.device.gpus import GpuState
 from pytest_nvfp4.device.remote.base import PythonProgram
 from pytest_nvfp4.device.worker import calibration
 from pytest_nvfp4.isolation import OnOutput
-from pytest_nvfp4.model.calibrate.plan import Benchmark, Machine
+from pytest_nvfp4.model.calibrate.benchmark import Benchmark, Machine
 from pytest_nvfp4.model.calibrate.readings import MARKER, Gpu, Line, Reading, Refusal, State
 from tests.device.simulated_driver import ARCH, ELAPSED_MS, SimulatedDriver
 from tests.model.calibrate.simulated import benchmarks, machine
 
-RUN = ("tma.rate.32", "mbarrier.remote", "l2.latency", "dram.latency", "map.change", "cta.start", "launch.plain",
+RUN = ("tma.rate.1", "mbarrier.remote", "l2.latency", "dram.latency", "map.change", "cta.start", "launch.plain",
        "launch.programmatic", "launch.graph")  # fmt: skip
 
 

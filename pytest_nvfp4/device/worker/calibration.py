@@ -21,8 +21,9 @@ from pytest_nvfp4.device.worker.clock import GATE, GATE_NAME
 from pytest_nvfp4.device.worker.driver_launches import Kernel, Shape, Stream, encode_rows
 from pytest_nvfp4.device.worker.memory import CudaMemory, DriverError
 from pytest_nvfp4.model.calibrate import signals
+from pytest_nvfp4.model.calibrate.benchmark import Benchmark, Machine, Point
 from pytest_nvfp4.model.calibrate.kernel import ENTRY, RECORD_BYTES, RECORD_WORDS
-from pytest_nvfp4.model.calibrate.plan import Benchmark, Machine, Point, plan
+from pytest_nvfp4.model.calibrate.plan import plan
 from pytest_nvfp4.model.calibrate.readings import MARKER, Gpu, Line, Reading, Refusal, State, busy
 
 REPEATS = 7

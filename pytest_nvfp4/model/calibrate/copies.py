@@ -12,17 +12,18 @@ DATA = 1024
 ROW_BYTES = 128
 
 
-def slot_bytes(rows: int) -> int:
+def _slot_bytes(rows: int, boxes: int) -> int:
     """Return the bytes from one slot of the ring to the next: a multiple of the period of the 128-byte swizzle."""
-    return max(1024, rows * ROW_BYTES)
+    return max(1024, -(-rows * boxes * ROW_BYTES // 1024) * 1024)
 
 
-def load_ring(*, rows: int, slots: int, cluster: int = 1) -> Body:
-    """Return ``n`` tensor loads of ``rows`` rows of 128 bytes by one thread of each CTA, ``slots`` of them in flight.
+def load_ring(*, rows: int, boxes: int = 1, slots: int, cluster: int = 1) -> Body:
+    """Return ``n`` slots of data that one thread of each CTA loads, ``slots`` of them in flight.
 
-    ``a`` is the distance of two clusters' first rows, ``b`` the number of rows of the tensor less one (all ones). In a
-    cluster, each CTA loads an equal part of the rows and sends it to all of them; a slot is loaded again when every CTA
-    has received it.
+    A slot is ``boxes`` tensor loads of ``rows`` rows of 128 bytes, and one phase of an mbarrier; without boxes only the
+    loop remains. ``a`` is the distance of two clusters' first rows, ``b`` the number of rows of the tensor less one,
+    all ones. In a cluster, each CTA loads an equal part of each box and sends it to all of them; a slot is loaded again
+    when every CTA has received it.
     """
     part = rows // cluster
     barriers = [f"mbarrier.init.shared::cta.b64 [%smem+{8 * slot}], 1;" for slot in range(slots)]
@@ -34,17 +35,22 @@ def load_ring(*, rows: int, slots: int, cluster: int = 1) -> Body:
     issue = ["shl.b32 %r10, %r4, 3;\nadd.u32 %r10, %smem, %r10;"]  # the slot's barrier
     if cluster > 1:
         issue += [f"add.u32 %r13, %r10, {8 * slots};", "xor.b32 %r14, %r5, 1;", wait("%r13", "%r14", "EMPTY")]
-    destination = "shared::cluster"
     issue += [
-        f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], {rows * ROW_BYTES};",
-        f"mad.lo.u32 %r11, %r4, {slot_bytes(rows)}, %smem;",
+        f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], {boxes * rows * ROW_BYTES};",
+        f"mad.lo.u32 %r11, %r4, {_slot_bytes(rows, boxes)}, %smem;",
         f"mad.lo.u32 %r11, %rank, {part * ROW_BYTES}, %r11;",
-        f"mad.lo.u32 %r12, %rank, {part}, %r3;",
-        "and.b32 %r12, %r12, %b;",
-        f"cp.async.bulk.tensor.2d.{destination}.global.mbarrier::complete_tx::bytes"
-        f"{'.multicast::cluster' if cluster > 1 else ''} "
-        f"[%r11+{DATA}], [%maps, {{0, %r12}}], [%r10]{', %mask' if cluster > 1 else ''};",
-        f"add.u32 %r3, %r3, {rows};",
+        "and.b32 %r12, %r3, %b;",
+        f"mad.lo.u32 %r12, %rank, {part}, %r12;",
+    ]
+    multicast = (".multicast::cluster", ", %mask") if cluster > 1 else ("", "")
+    for box in range(boxes):
+        issue += [
+            f"add.u32 %r16, %r12, {box * rows};",
+            "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+            f"{multicast[0]} [%r11+{DATA + box * rows * ROW_BYTES}], [%maps, {{0, %r16}}], [%r10]{multicast[1]};",
+        ]
+    issue += [
+        f"add.u32 %r3, %r3, {boxes * rows};",
         "add.u32 %i, %i, 1;",
         "add.u32 %r4, %r4, 1;",
         f"setp.ne.u32 %p3, %r4, {slots};",
@@ -91,32 +97,37 @@ def load_ring(*, rows: int, slots: int, cluster: int = 1) -> Body:
     return Body(first_thread("\n".join(timed), "IDLE"), before="\n".join(before), after=after)
 
 
-def ring_shared(rows: int, slots: int) -> int:
+def ring_shared(rows: int, boxes: int, slots: int) -> int:
     """Return the dynamic shared memory of `load_ring` in bytes."""
-    return DATA + slots * slot_bytes(rows)
+    return DATA + slots * _slot_bytes(rows, boxes)
 
 
-def store_ring(*, size: int, groups: int, threads: int = 32) -> Body:
+STORE_AREA = 1 << 17
+"""Bytes of global memory that each CTA of `store_ring` writes over and over, all ones below."""
+
+
+def store_ring(*, size: int, waited: bool = False) -> Body:
     """Return ``n`` bulk stores of ``size`` bytes by one thread of each CTA.
 
-    With ``groups`` at least 1, so many may still read shared memory when the next one is issued; with 0, each must have
-    written global memory first, which measures its latency. ``a`` is the distance of two CTAs' areas in bytes, ``b``
-    the bytes of all areas less one (all ones).
+    As many are in flight as its area has room for besides the next one, at most eight; with ``waited`` one, which
+    measures its latency.
     """
-    pause = f"cp.async.bulk.wait_group.read {groups};" if groups else "cp.async.bulk.wait_group 0;"
+    flying = 0 if waited else min(8, STORE_AREA // size - 1)
     timed = [
-        "mul.lo.u32 %r3, %cta, %a;",
+        f"mul.wide.u32 %rd3, %cta, {STORE_AREA};",
+        "add.u64 %rd3, %data, %rd3;",
+        "mov.b32 %r3, 0;",
         "STORE:",
-        "and.b32 %r10, %r3, %b;",
+        f"and.b32 %r10, %r3, {STORE_AREA - 1};",
         "cvt.u64.u32 %rd2, %r10;",
-        "add.u64 %rd2, %data, %rd2;",
+        "add.u64 %rd2, %rd3, %rd2;",
         f"cp.async.bulk.global.shared::cta.bulk_group [%rd2], [%smem+{DATA}], {size};",
         "cp.async.bulk.commit_group;",
-        pause,
+        f"cp.async.bulk.wait_group {flying};",
         f"add.u32 %r3, %r3, {size};",
         "add.u32 %count, %count, 1;",
         "setp.lt.u32 %p1, %count, %n;",
         "@%p1 bra STORE;",
         "cp.async.bulk.wait_group 0;",
     ]
-    return Body(first_thread("\n".join(timed), "IDLE"), before=fill_shared(DATA, size, threads=threads))
+    return Body(first_thread("\n".join(timed), "IDLE"), before=fill_shared(DATA, size, threads=32))

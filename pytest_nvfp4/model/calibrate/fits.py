@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from pytest_nvfp4.model.calibrate import memory, plan, signals
+from pytest_nvfp4.model.calibrate.benchmark import Machine
 from pytest_nvfp4.model.calibrate.estimates import Estimate, Measurements, NotMeasuredError, robust, two_levels
 from pytest_nvfp4.model.calibrate.readings import Gpu
 
@@ -63,7 +64,7 @@ class Fitted:
         return self.constants[name]
 
 
-def fit(gpu: Gpu, machine: plan.Machine, measured: Measurements) -> Fitted:
+def fit(gpu: Gpu, machine: Machine, measured: Measurements) -> Fitted:
     """Return everything that follows from the readings of a GPU."""
     found = Fitted()
     _chip(found, gpu, measured)
@@ -112,43 +113,41 @@ def _warps(found: Fitted, measured: Measurements) -> None:
     found.add("barrier_wait", lambda: hop() - found.need("barrier_arrive"))
     found.add("remote_latency", lambda: measured.cycles("mbarrier.remote").scaled(0.5) - hop())
     found.add("fence", partial(measured.cycles, "fence.gpu"))
-    found.add("map_change", partial(measured.cycles, "map.change"))
+    found.add("fence_near", partial(measured.cycles, "fence.async"))
+    found.add("map_change", lambda: measured.cycles("map.change") - measured.cycles("shared.store"))
     found.add("map_acquire", partial(measured.cycles, "map.acquire"))
     found.add("map_acquire_changed", lambda: measured.cycles("map.acquire.changed") - measured.cycles("map.change"))
     most = plan.SHARED_WARPS[-1]
     found.add("shared_port", partial(of_all, f"shared.load.{most}", memory.VECTOR_BYTES, most))
     stores = partial(of_all, f"shared.stmatrix.{most}", memory.VECTOR_BYTES, most)
     found.observe("stmatrix of all warps", "B/cycle", stores)
-    found.observe("fence.proxy.async after a store", "cycle", partial(measured.cycles, "fence.async"))
     found.observe("cluster barrier of two CTAs", "cycle", partial(measured.cycles, "barrier.cluster"))
     for warps in plan.NAMED_WARPS:
         found.observe(f"named barrier of {warps} warps", "cycle", partial(measured.cycles, f"barrier.named.{warps}"))
 
 
 def _copies(found: Fitted, measured: Measurements) -> None:
-    """TMA loads of one SM: cycles(rows) of a full ring, and of a ring of one slot."""
+    """TMA loads of one SM."""
     small, middle, large = plan.LATENCY_ROWS
 
-    def per_row(what: str) -> Estimate:
-        difference = measured.cycles(f"tma.{what}.{large}") - measured.cycles(f"tma.{what}.{middle}")
-        return difference.scaled(1 / (large - middle))
-
-    def issue() -> Estimate:
-        return (measured.cycles(f"tma.rate.{small}") - found.need("tma_row").scaled(small)).at_least(0)
+    def between(name: str, low: int, high: int) -> Estimate:
+        """Return the cycles of one more box, or row, than ``low`` up to ``high``."""
+        return (measured.cycles(f"{name}.{high}") - measured.cycles(f"{name}.{low}")).scaled(1 / (high - low))
 
     def per_kib() -> Estimate:
-        return (per_row("latency") - found.need("tma_row")).scaled(_KIB_ROWS).at_least(0)
+        return (between("tma.latency", middle, large) - found.need("tma_row")).scaled(_KIB_ROWS).at_least(0)
 
     def latency() -> Estimate:
-        """Time without rows, of which the loop around the load takes an arrival and a wait."""
-        whole = measured.cycles(f"tma.latency.{small}") - per_row("latency").scaled(small)
-        return whole - found.need("barrier_arrive") - found.need("barrier_wait")
+        """Time of a load without rows, and without the loop around it and its issue."""
+        rows = between("tma.latency", middle, large).scaled(small)
+        whole = measured.cycles(f"tma.latency.{small}") - rows - measured.cycles("tma.loop")
+        return whole - found.need("tma_issue")
 
     def row_of(name: str) -> Estimate:
-        return measured.cycles(name).scaled(1 / plan.BOX_ROWS)
+        return measured.cycles(name).scaled(1 / plan.SLOT_ROWS)
 
-    found.add("tma_row", partial(per_row, "rate"))
-    found.add("tma_issue", issue, may_be_zero=True)
+    found.add("tma_issue", partial(between, "tma.issue", *plan.ISSUE_BOXES))
+    found.add("tma_row", lambda: between("tma.rate", *plan.RATE_BOXES).scaled(1 / plan.RATE_ROWS))
     found.add("tma_latency_per_kib", per_kib, may_be_zero=True)
     found.add("tma_latency", latency)
     for pitch in plan.PITCHES:
@@ -197,11 +196,11 @@ def _lines(found: Fitted, measured: Measurements) -> None:
     found.add("load_rate", lambda: measured.cycles("global.load").over(16 * memory.VECTOR_BYTES))
 
 
-def _bandwidths(found: Fitted, machine: plan.Machine, measured: Measurements) -> None:
-    tile = plan.BOX_ROWS * plan.ROW_BYTES * machine.sms / 1e3
+def _bandwidths(found: Fitted, machine: Machine, measured: Measurements) -> None:
+    tile = plan.SLOT_ROWS * plan.ROW_BYTES * machine.sms / 1e3
     found.add("l2_read", lambda: measured.ns("l2.read").over(tile))
     found.add("l2_clock", lambda: measured.ghz("l2.read"))
-    found.add("l2_write", lambda: measured.ns("l2.write").over(plan.STORE_BYTES[1] * machine.sms / 1e3))
+    found.add("l2_write", lambda: measured.ns("l2.write").over(plan.STORE_BYTES[0] * machine.sms / 1e3))
     found.add("dram", lambda: measured.ns("dram.read").over(tile))
 
 
@@ -235,7 +234,7 @@ def _tensor_memory(found: Fitted, measured: Measurements) -> None:
     found.observe("tcgen05.cp of 512 B, until its commit", "cycle", partial(measured.cycles, "tmem.copy.latency"))
 
 
-def _matrix(found: Fitted, machine: plan.Machine, measured: Measurements) -> None:
+def _matrix(found: Fitted, machine: Machine, measured: Measurements) -> None:
     spreads = []
     for benchmark in plan.plan(machine):
         prefix, _, what = benchmark.name.rpartition(".")
@@ -243,7 +242,8 @@ def _matrix(found: Fitted, machine: plan.Machine, measured: Measurements) -> Non
             continue
         _, kind, place, ctas, m, n = prefix.split(".")
         try:
-            interval = measured.cycles(f"{prefix}.rate").checked(prefix)
+            shared = 1 if machine.blackwell else plan.WARPGROUPS
+            interval = measured.cycles(f"{prefix}.rate").scaled(1 / shared).checked(prefix)
             latency = measured.cycles(f"{prefix}.latency").checked(prefix)
         except NotMeasuredError as error:
             found.missing[prefix] = str(error)

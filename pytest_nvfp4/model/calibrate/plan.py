@@ -2,124 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Iterator
 
 from pytest_nvfp4.model.calibrate import copies, memory, products, signals
-from pytest_nvfp4.model.calibrate.kernel import Body
+from pytest_nvfp4.model.calibrate.benchmark import Benchmark, Launches, Machine, Point, Tensor
 
-Launches = Literal["one", "plain", "programmatic", "graph"]
 ROW_BYTES = copies.ROW_BYTES
-
-
-ARCHITECTURES = {(9, 0): "sm_90a", (10, 0): "sm_100a", (10, 3): "sm_103a"}
-"""Target of the kernels by compute capability."""
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What the sizes of the benchmarks follow from.
-
-    Attributes:
-        arch: Target of the kernels, one of `ARCHITECTURES`.
-        sms: Number of SMs.
-        cached_bytes: Bytes of data that stay in L2, a power of two.
-        data_bytes: Bytes of data that do not, a power of two.
-        shared_bytes: Largest dynamic shared memory of a CTA.
-        length: Factor of the number of operations; below 1 for the simulator, which has no clock.
-    """
-
-    arch: str
-    sms: int
-    cached_bytes: int
-    data_bytes: int
-    shared_bytes: int
-    length: float = 1.0
-
-    @classmethod
-    def of(cls, *, capability: tuple[int, int], sms: int, l2_bytes: int, free_bytes: int, shared_bytes: int) -> Machine:
-        """Return the machine of a GPU.
-
-        Args:
-            free_bytes: Bytes of its memory that are free.
-            shared_bytes: Largest shared memory of a CTA, the system's part included.
-
-        Raises:
-            ValueError: There are no benchmarks for its architecture.
-        """
-        arch = ARCHITECTURES.get(capability)
-        if arch is None:
-            raise ValueError(
-                f"there are no micro-benchmarks for compute capability {capability[0]}.{capability[1]}; "
-                f"there are for {', '.join(f'{major}.{minor}' for major, minor in ARCHITECTURES)}"
-            )
-        data = 1 << 30
-        while data > free_bytes // 4:
-            data >>= 1
-        return cls(arch, sms, 1 << (max(l2_bytes, 8 << 20) // 4).bit_length() - 1, data, shared_bytes - 1024)
-
-    def count(self, operations: int) -> int:
-        """Return a number of operations for this machine."""
-        return max(2, int(operations * self.length))
-
-    @property
-    def blackwell(self) -> bool:
-        """Whether it has tensor memory."""
-        return self.arch != "sm_90a"
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A tensor of rows of 128 bytes, of 64 elements of 16 bits each, of which a map's box loads some."""
-
-    rows: int
-    pitch: int
-    box_rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One launch of a benchmark's kernel.
-
-    Attributes:
-        n, a, b: The kernel's words.
-        operations: Operations that thread 0 of each CTA must have counted.
-    """
-
-    n: int
-    operations: int
-    a: int = 0
-    b: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Benchmark:
-    """A kernel and its launches.
-
-    Attributes:
-        points: Launches; the cycles of an operation are the slope over their numbers of operations.
-        ctas: CTAs of the grid.
-        samples: Words of 32 bits behind the first record that are the measurement.
-        counting: One CTA of so many counts operations; the others of a pair help it.
-        cold: Whether L2 is emptied before each launch.
-        gaps: Whether the measurement is the cycles between two CTAs of an SM.
-        launches: How ``Point.n`` empty kernels are launched; ``one`` for one launch of this kernel.
-    """
-
-    name: str
-    body: Body
-    points: tuple[Point, ...]
-    ctas: int = 1
-    threads: int = 32
-    cluster: int = 1
-    shared: int = 2048
-    tensor: Tensor | None = None
-    samples: int = 0
-    counting: int = 1
-    cold: bool = False
-    gaps: bool = False
-    launches: Launches = "one"
 
 
 def plan(machine: Machine) -> list[Benchmark]:
@@ -137,66 +25,77 @@ def _points(machine: Machine, *counts: int, each: int = 1, a: int = 0, b: int = 
     return tuple(Point(n, n * each, a, b) for n in numbers)
 
 
-BOX_ROWS = 128
 LATENCY_ROWS = (8, 32, 128)
-"""Rows of the boxes whose latency and rate are measured."""
+"""Rows of the boxes that are loaded one after the other."""
+ISSUE_BOXES = (8, 32)
+"""Boxes of one row in a slot: their number, and not their bytes, takes the time."""
+RATE_BOXES = (1, 2)
+"""Boxes of the largest height in a slot: a multiple of what a loop takes besides."""
+RATE_ROWS = 256
+SLOT_ROWS = 256
+"""Rows of a slot where a rate of many SMs or of another tensor is measured, in two boxes."""
 MULTICAST = (2, 4)
 PITCHES = (4096, 1 << 18)
 """Bytes from row to row of the tensors whose rate is measured."""
 
 
 def _loads(machine: Machine) -> Iterator[Benchmark]:
+    cached, data = machine.cached_bytes, machine.data_bytes
+
     def ring(
         name: str,
         rows: int,
-        slots: int,
         *,
-        region: int,
+        boxes: int = 1,
+        slots: int = 1,
+        region: int = cached,
         ctas: int = 1,
         cluster: int = 1,
         pitch: int = ROW_BYTES,
         counts: tuple[int, ...] = (500, 1500),
     ) -> Benchmark:
-        total = max(region // pitch, rows)
-        step = total // max(1, ctas // cluster) // rows * rows
+        total, slot = region // pitch, max(1, rows * boxes)
+        step = total // max(1, ctas // cluster) // slot * slot
         return Benchmark(
             name,
-            copies.load_ring(rows=rows, slots=slots, cluster=cluster),
+            copies.load_ring(rows=rows, boxes=boxes, slots=slots, cluster=cluster),
             _points(machine, *counts, a=step, b=total - 1),
             ctas=ctas,
             cluster=cluster,
-            shared=copies.ring_shared(rows, slots),
+            shared=copies.ring_shared(rows, boxes, slots),
             tensor=Tensor(total, pitch, rows // cluster),
         )
 
-    cached, data = machine.cached_bytes, machine.data_bytes
+    half = SLOT_ROWS // 2
+    yield ring("tma.loop", LATENCY_ROWS[0], boxes=0)
     for rows in LATENCY_ROWS:
-        yield ring(f"tma.latency.{rows}", rows, 1, region=cached)
-        yield ring(f"tma.rate.{rows}", rows, 8, region=cached)
+        yield ring(f"tma.latency.{rows}", rows)
+    for boxes in ISSUE_BOXES:
+        yield ring(f"tma.issue.{boxes}", 1, boxes=boxes, slots=4)
+    for boxes in RATE_BOXES:
+        yield ring(f"tma.rate.{boxes}", RATE_ROWS, boxes=boxes, slots=6 // boxes)
     for pitch in PITCHES:
-        region = max(cached, 2 * BOX_ROWS * pitch)
-        yield ring(f"tma.pitch.{pitch}", BOX_ROWS, 8, region=min(data, region), pitch=pitch)
+        region = min(data, max(cached, SLOT_ROWS * pitch))
+        yield ring(f"tma.pitch.{pitch}", half, boxes=2, slots=6, region=region, pitch=pitch)
     for size in MULTICAST:
-        yield ring(f"tma.multicast.{size}", BOX_ROWS, 8, region=cached, ctas=size, cluster=size)
-    yield ring("l2.read", BOX_ROWS, 8, region=cached, ctas=machine.sms)
-    each = data // ROW_BYTES // machine.sms // BOX_ROWS
-    yield ring("dram.read", BOX_ROWS, 8, region=data, ctas=machine.sms, counts=(each // 3, each))
+        yield ring(f"tma.multicast.{size}", half, boxes=2, slots=6, ctas=size, cluster=size)
+    yield ring("l2.read", half, boxes=2, slots=6, ctas=machine.sms)
+    each = max(3, data // ROW_BYTES // machine.sms // SLOT_ROWS)
+    yield ring("dram.read", half, boxes=2, slots=6, region=data, ctas=machine.sms, counts=(each // 3, each))
 
 
-STORE_BYTES = (4096, 16384)
+STORE_BYTES = (8192, 32768)
 
 
 def _stores(machine: Machine) -> Iterator[Benchmark]:
-    def ring(name: str, size: int, groups: int, ctas: int = 1) -> Benchmark:
-        step = machine.cached_bytes // max(2, ctas) // size * size
-        body = copies.store_ring(size=size, groups=groups)
-        points = _points(machine, 300, 900, a=step, b=machine.cached_bytes - 1)
-        return Benchmark(name, body, points, ctas=ctas, shared=copies.DATA + size)
+    def ring(name: str, size: int, *, ctas: int = 1, waited: bool = False) -> Benchmark:
+        body = copies.store_ring(size=size, waited=waited)
+        return Benchmark(name, body, _points(machine, 300, 900), ctas=ctas, shared=copies.DATA + size)
 
     for size in STORE_BYTES:
-        yield ring(f"store.latency.{size}", size, 0)
-        yield ring(f"store.rate.{size}", size, 4)
-    yield ring("l2.write", STORE_BYTES[1], 4, ctas=machine.sms)
+        yield ring(f"store.latency.{size}", size, waited=True)
+        yield ring(f"store.rate.{size}", size)
+    yield ring("l2.write", STORE_BYTES[0], ctas=machine.sms)
 
 
 SHARED_WARPS = (4, 16)
@@ -283,48 +182,51 @@ def _tensor_memory(machine: Machine) -> Iterator[Benchmark]:
             body = memory.tmem_access(columns, store=store)
             yield Benchmark(name, body, _points(machine, 200, 600), threads=128)
     yield Benchmark("tmem.allocate", memory.tmem_allocation(), _points(machine, 100, 300))
-    points = tuple(Point(point.n, 8 * point.n, 8) for point in _points(machine, 50, 150))
+    commits = machine.count(COMMITS)
+    points = tuple(Point(commits, commits * each, each) for each in COMMITTED)
     single = tuple(Point(point.n, point.n, 1) for point in _points(machine, 50, 150))
     yield Benchmark("tmem.copy.rate", memory.tmem_copy(), points, threads=128)
     yield Benchmark("tmem.copy.latency", memory.tmem_copy(), single, threads=128)
 
 
 SHAPE_N = (64, 128, 256)
-_MANY = 64
+COMMITS = 16
+COMMITTED = (16, 64)
+"""Instructions of a commit, two numbers: what a commit takes besides is the same."""
+WARPGROUPS = 2
+"""Warpgroups that share the tensor cores where their rate is measured: one alone may not keep them busy."""
 
 
 def _wgmma(machine: Machine) -> Iterator[Benchmark]:
+    def chain(
+        name: str, shape: tuple[str, int, str], *counts: int, ctas: int = 1, groups: int = 1, each_waited: bool = False
+    ) -> Benchmark:
+        kind, n, place = shape
+        return Benchmark(
+            name,
+            products.wgmma_chain(kind, n=n, a_shared=place == "ss", groups=groups, each_waited=each_waited),
+            _points(machine, *counts, each=1 if each_waited else products.STEPS),
+            ctas=ctas,
+            threads=128 * groups,
+            shared=products.wgmma_shared(n, groups),
+        )
+
     for kind in ("f16", "f8f6f4"):
         for n in SHAPE_N:
             for place in ("ss", "ts"):
-                shared = products.wgmma_shared(n, 1)
-                name = f"mma.{kind}.{place}.1.64.{n}"
-                body = products.wgmma_chain(kind, n=n, a_shared=place == "ss")
-                yield Benchmark(
-                    f"{name}.rate", body, _points(machine, 100, 300, each=products.STEPS), threads=128, shared=shared
-                )
-                body = products.wgmma_chain(kind, n=n, a_shared=place == "ss", each_waited=True)
-                yield Benchmark(f"{name}.latency", body, _points(machine, 100, 300), threads=128, shared=shared)
-    yield Benchmark(
-        "clock",
-        products.wgmma_chain("f16", n=256, groups=2),
-        _points(machine, 200_000, each=products.STEPS),
-        ctas=machine.sms,
-        threads=256,
-        shared=products.wgmma_shared(256, 2),
-    )
+                name, shape = f"mma.{kind}.{place}.1.64.{n}", (kind, n, place)
+                yield chain(f"{name}.rate", shape, 100, 300, groups=WARPGROUPS)
+                yield chain(f"{name}.latency", shape, 100, 300, each_waited=True)
+    yield chain("clock", ("f16", 256, "ss"), 200_000, ctas=machine.sms, groups=WARPGROUPS)
 
 
 def _tcgen05(machine: Machine) -> Iterator[Benchmark]:
-    many = max(products.STEPS, machine.count(_MANY) // products.STEPS * products.STEPS)
-
-    def chain(name: str, shape: tuple[str, int, int, int], each: int, *counts: int, clusters: int = 1) -> Benchmark:
+    def chain(name: str, shape: tuple[str, int, int, int], points: Iterable[Point], clusters: int = 1) -> Benchmark:
         kind, m, n, group = shape
-        points = tuple(Point(point.n, point.n * each, each) for point in _points(machine, *counts))
         return Benchmark(
             name,
             products.tcgen05_chain(kind, m=m, n=n, group=group),
-            points,
+            tuple(points),
             ctas=group * clusters,
             cluster=group,
             counting=group,
@@ -332,10 +234,14 @@ def _tcgen05(machine: Machine) -> Iterator[Benchmark]:
             shared=products.tcgen05_shared(m, n, group),
         )
 
+    commits = machine.count(COMMITS)
+    many = [Point(commits, commits * each, each) for each in COMMITTED]
+    single = [Point(point.n, point.n, 1) for point in _points(machine, 100, 300)]
     for kind in products.KINDS:
         for n in SHAPE_N:
             for m, group in ((128, 1), (256, 2)):
                 name, shape = f"mma.{kind}.ss.{group}.{m}.{n}", (kind, m, n, group)
-                yield chain(f"{name}.rate", shape, many, 4, 16)
-                yield chain(f"{name}.latency", shape, 1, 100, 300)
-    yield chain("clock", ("mxf4nvf4", 128, 256, 1), many, 20_000, clusters=machine.sms)
+                yield chain(f"{name}.rate", shape, many)
+                yield chain(f"{name}.latency", shape, single)
+    long = machine.count(20_000)
+    yield chain("clock", ("mxf4nvf4", 128, 256, 1), [Point(long, 64 * long, 64)], clusters=machine.sms)

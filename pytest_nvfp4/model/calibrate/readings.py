@@ -11,7 +11,7 @@ from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.fields import STRICT, Extent, Index, Name, Sentence, Size
 from pytest_nvfp4.isolation.door.json_values import Bounds, read_lines
 from pytest_nvfp4.isolation.door.models import validated
-from pytest_nvfp4.model.calibrate.plan import Benchmark, Machine
+from pytest_nvfp4.model.calibrate.benchmark import Benchmark, Machine
 
 MARKER = "nvfp4-calibration "
 """Beginning of each line that is part of the report; a library may print others."""

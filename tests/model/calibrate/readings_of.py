@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pytest_nvfp4.model.calibrate.benchmark import Benchmark, Machine
 from pytest_nvfp4.model.calibrate.estimates import Measurements
-from pytest_nvfp4.model.calibrate.plan import LINES, Benchmark, Machine, plan
+from pytest_nvfp4.model.calibrate.plan import LINES, plan
 from pytest_nvfp4.model.calibrate.readings import MARKER, Gpu, Line, Reading, State, by_name
 
 REPEATS = 7
@@ -77,25 +78,36 @@ def lines(near: float, far: float) -> list[float]:
 
 def known_gpu(noise: float = 0.0) -> Truth:
     """A GPU at 2 GHz, with the constants above and others."""
-    per = {f"tma.rate.{rows}": ISSUE + ROW * rows for rows in (8, 32, 128)}
-    per |= {f"tma.latency.{rows}": LATENCY + ARRIVE + WAIT + (ROW + KIB / 8) * rows for rows in (8, 32, 128)}
+    # A loop of 150 cycles, which a full ring hides.
+    per = {"tma.loop": 150.0} | {f"tma.issue.{boxes}": 150 + ISSUE * boxes for boxes in (8, 32)}
+    per |= {f"tma.rate.{boxes}": 256 * ROW * boxes for boxes in (1, 2)}
+    per |= {f"tma.latency.{rows}": 150 + ISSUE + LATENCY + (ROW + KIB / 8) * rows for rows in (8, 32, 128)}
     per |= {"mbarrier.arrive": ARRIVE, "mbarrier.handover": 2 * (ARRIVE + WAIT)}
     per |= {"mbarrier.remote": 2 * (ARRIVE + WAIT + 180)}
-    per |= {f"store.rate.{size}": 40 + size / 20 for size in (4096, 16384)}
-    per |= {f"store.latency.{size}": 700 + size / 20 for size in (4096, 16384)}
+    per |= {f"store.rate.{size}": 40 + size / 20 for size in (8192, 32768)}
+    per |= {f"store.latency.{size}": 700 + size / 20 for size in (8192, 32768)}
     per |= {"shared.load.16": 16 * 512 / 128, "global.load": 16 * 512 / 64, "shared.latency": 30.0}
-    per |= {"map.change": 300.0, "map.acquire": 30.0, "map.acquire.changed": 660.0, "fence.gpu": 250.0}
+    per |= {
+        "map.change": 306.0,
+        "shared.store": 6.0,
+        "map.acquire": 30.0,
+        "map.acquire.changed": 666.0,
+        "fence.gpu": 600.0,
+        "fence.async": 30.0,
+    }
     per |= {"issue.alu.dependent": 4.0, "issue.fma.dependent": 4.5, "issue.special.dependent": 18.0}
-    # 132 SMs, tiles of 16 KiB: 8 TB/s and 4 TB/s, and stores at 5 TB/s, in cycles at 2 GHz.
-    tile = 132 * 16384
-    per |= {"l2.read": tile / 8e3 * 2, "dram.read": tile / 4e3 * 2, "l2.write": tile / 5e3 * 2}
+    # 132 SMs, 32 KiB: 8 TB/s and 4 TB/s, and stores at 5 TB/s, in cycles at 2 GHz.
+    tile = 132 * 32768
+    per |= {"l2.read": tile / 8e3 * 2, "dram.read": tile / 4e3 * 2, "l2.write": tile / 4 / 5e3 * 2}
     per |= {"launch.plain": 5000.0, "launch.programmatic": 3400.0, "launch.graph": 2600.0}
     per |= {f"tmem.load.{columns}": 40 + 1.25 * columns for columns in (8, 32, 64, 128)}
     per |= {"tmem.allocate": 360.0}
     for kind in ("f16", "f8f6f4", "mxf4nvf4"):
         for n in (64, 128, 256):
             for shape in (f"ss.1.64.{n}", f"ts.1.64.{n}", f"ss.1.128.{n}", f"ss.2.256.{n}"):
-                per |= {f"mma.{kind}.{shape}.rate": n / 2, f"mma.{kind}.{shape}.latency": n / 2 + 30}
+                # Of each of two warpgroups, where there is wgmma.
+                rate = n if ".1.64." in shape else n / 2
+                per |= {f"mma.{kind}.{shape}.rate": rate, f"mma.{kind}.{shape}.latency": n / 2 + 30}
     per |= {"l2.latency": 600.0}
     samples = {"l2.latency": lines(250, 410), "dram.latency": lines(700, 860), "cta.start": [600.0, 620.0, 640.0],
                "launch.plain": [400.0], "launch.programmatic": [400.0], "launch.graph": [400.0]}  # fmt: skip

@@ -10,28 +10,29 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.driver.tensormap import ElementType
-from pytest_nvfp4.model.calibrate import plan
+from pytest_nvfp4.model.calibrate.benchmark import Benchmark, Machine
 from pytest_nvfp4.model.calibrate.kernel import ENTRY, RECORD_WORDS, Body
+from pytest_nvfp4.model.calibrate.plan import plan
 from pytest_nvfp4.sim.races.detector import Detector
-from pytest_nvfp4.sim.run.machine import Machine
+from pytest_nvfp4.sim.run.machine import Machine as SimulatedMachine
 from tests.sim.ptx_case import run_ptx
 from tests.sim.tma.maps import Geometry
 
 DATA_BYTES = 1 << 18
 
 
-def machine(arch: str, *, length: float = 0.001) -> plan.Machine:
+def machine(arch: str, *, length: float = 0.001) -> Machine:
     """A GPU of two SMs with little memory, on which each benchmark executes a few operations."""
-    return plan.Machine(arch, 2, DATA_BYTES // 2, DATA_BYTES, shared_bytes=230_000, length=length)
+    return Machine(arch, 2, DATA_BYTES // 2, DATA_BYTES, shared_bytes=230_000, length=length)
 
 
-def benchmarks(arch: str) -> dict[str, plan.Benchmark]:
+def benchmarks(arch: str) -> dict[str, Benchmark]:
     """All benchmarks; rings go round more than once, and the one of the clock does no more than the others."""
-    found = {benchmark.name: benchmark for benchmark in plan.plan(machine(arch))}
-    found["clock"] = next(item for item in plan.plan(machine(arch, length=1e-6)) if item.name == "clock")
-    longer = {item.name: item for item in plan.plan(machine(arch, length=0.02))}
+    found = {benchmark.name: benchmark for benchmark in plan(machine(arch))}
+    found["clock"] = next(item for item in plan(machine(arch, length=1e-6)) if item.name == "clock")
+    longer = {item.name: item for item in plan(machine(arch, length=0.02))}
     found |= {
-        name: longer[name] for name in found if name.startswith(("tma.rate.8", "tma.multicast", "store.rate.4096"))
+        name: longer[name] for name in found if name.startswith(("tma.issue.8", "tma.multicast", "store.rate.8192"))
     }
     return found
 
@@ -53,9 +54,9 @@ class Launched:
     samples: NDArray[np.uint32]
 
 
-def launch(benchmark: plan.Benchmark, arch: str, *, body: Body | None = None, point: int = -1) -> Launched:
+def launch(benchmark: Benchmark, arch: str, *, body: Body | None = None, point: int = -1) -> Launched:
     """Launch a point of a benchmark, with another body if one is given. Raises Fault as the simulator does."""
-    simulated = Machine(model=for_arch(arch))
+    simulated = SimulatedMachine(model=for_arch(arch))
     simulated.monitor = Detector()
     tensor, chosen = benchmark.tensor, benchmark.points[point]
     size = max(DATA_BYTES, tensor.rows * tensor.pitch if tensor else 0)
