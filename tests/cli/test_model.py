@@ -137,12 +137,12 @@ def test_calibrate_writes_a_table_that_is_found_by_name(
 
 def test_calibrate_names_what_it_did_not_measure(cli: Cli, tmp_path: Path, remotes: dict[str, FakeRemote]) -> None:
     known = known_gpu()
-    known.per["map.acquire.changed"] = 100.0
+    known.per["map.load.changed"] = 100.0
     remotes["modal"] = FakeRemote(known.report(HOPPER))
     out = tmp_path / "new" / "mine.toml"
     done = cli("model", "calibrate", "--remote", "modal", "--timeout", 30, "--out", out)
     assert done.code == 0
-    assert "map_acquire_changed: map_acquire_changed would be -206" in done.out
+    assert "map_acquire_changed: map_acquire_changed would be -906" in done.out
     shipped = shipped_device("h200").constants["map_acquire_changed"]
     assert load_device(str(out)).constants["map_acquire_changed"] == shipped
 

@@ -2,7 +2,8 @@
 
 Every kernel has the same parameters: ``out`` (records, then samples), ``data`` (global memory to work on), ``maps``
 (tensor maps), and three words ``n``, ``a`` and ``b``. A CTA's record is eight words of 64 bits: ``%clock64`` and
-``%globaltimer`` before and after the timed part, the number of operations that thread 0 counted, and ``%smid``.
+``%globaltimer`` before and after the timed part, the operations that its first thread counted, and ``%smid``. The first
+thread is the elected one of warp 0.
 Sources: PTX ISA, "Special Registers: %clock64", "%globaltimer".
 """
 
@@ -25,7 +26,7 @@ _MODULE = """
 .visible .entry {entry}(.param .b64 p_out, .param .b64 p_data, .param .b64 p_maps,
                         .param .b32 p_n, .param .b32 p_a, .param .b32 p_b){directives}
 {{
-.reg .pred %p<10>, %first;
+.reg .pred %p<10>, %chief, %elected, %first;
 .reg .b16 %mask;
 .reg .b32 %r<200>, %n, %a, %b, %thread, %warp, %cta, %rank, %smem, %i, %count, %parity, %tmem;
 .reg .b64 %rd<20>, %out, %data, %maps, %c0, %c1, %g0, %g1, %total;
@@ -40,10 +41,13 @@ cvta.to.global.u64 %out, %out;
 cvta.to.global.u64 %data, %data;
 mov.u32 %thread, %tid.x;
 shr.u32 %warp, %thread, 5;
+shfl.sync.idx.b32 %warp, %warp, 0, 31, 0xffffffff;
+setp.eq.u32 %chief, %warp, 0;
+elect.sync %r0|%elected, 0xffffffff;
+and.pred %first, %chief, %elected;
 mov.u32 %cta, %ctaid.x;
 mov.u32 %rank, %cluster_ctarank;
 mov.u32 %smem, smem;
-setp.eq.u32 %first, %thread, 0;
 mov.b32 %count, 0;
 mov.b32 %i, 0;
 mov.b32 %parity, 0;
@@ -82,7 +86,7 @@ class Body:
     """Parts of a kernel.
 
     Attributes:
-        timed: What lies between the clocks. Thread 0 adds to ``%count`` for each operation.
+        timed: What lies between the clocks. The first thread adds to ``%count`` for each operation.
         before: Initialisation of shared memory, barriers and tensor memory.
         after: Release of what ``before`` took.
         directives: Performance directives of the entry, such as ``.maxntid 128``.
@@ -108,8 +112,12 @@ class Body:
 
 
 def first_thread(body: str, label: str) -> str:
-    """Return a body that only thread 0 executes."""
-    return f"@!%first bra {label};\n{body}\n{label}:"
+    """Return a body that only the first thread executes.
+
+    A branch of the whole warp and one on ``elect.sync``: ptxas knows then that one thread is left, and issues copies
+    and matrix instructions from uniform registers. Else it puts a loop over the threads around each.
+    """
+    return f"@!%chief bra {label};\n@!%elected bra {label};\n{body}\n{label}:"
 
 
 def wait(address: str, parity: str, label: str) -> str:

@@ -136,12 +136,14 @@ def _signals(machine: Machine) -> Iterator[Benchmark]:
     for warps in NAMED_WARPS:
         yield Benchmark(f"barrier.named.{warps}", signals.named_barrier(warps), points, threads=32 * warps)
     yield Benchmark("barrier.cluster", signals.cluster_barrier(), points, ctas=2, cluster=2)
-    yield Benchmark("fence.gpu", signals.fence("fence.acq_rel.gpu"), points)
-    yield Benchmark("fence.async", signals.fence("fence.proxy.async"), points)
+    yield Benchmark("fence.gpu", signals.fence("fence.acq_rel.gpu", stores="global"), points)
+    yield Benchmark("fence.near", signals.fence("fence.proxy.async.shared::cta", stores="shared"), points)
     few, tensor = _points(machine, 50, 150), Tensor(1024, ROW_BYTES, 8)
     yield Benchmark("map.change", signals.map_change(), few, tensor=tensor)
-    yield Benchmark("map.acquire.changed", signals.map_acquire(changed=True), few, tensor=tensor)
-    yield Benchmark("map.acquire", signals.map_acquire(changed=False), few, tensor=tensor)
+    loads = {"map.load": (False, False), "map.load.acquired": (False, True), "map.load.changed": (True, True)}
+    for name, (changed, acquired) in loads.items():
+        body = signals.map_load(changed=changed, acquired=acquired)
+        yield Benchmark(name, body, few, shared=4096, tensor=tensor)
     chained = _points(machine, 300, 900, each=signals.CHAIN)
     for kind in signals.CLASSES:
         yield Benchmark(f"issue.{kind}.dependent", signals.issue_slots(kind, dependent=True), chained)

@@ -179,8 +179,8 @@ def tcgen05_chain(kind: str, *, m: int, n: int, group: int) -> Body:
         *_tcgen05_descriptor(_OPERANDS, "%rd2", descriptor),
         *_tcgen05_descriptor(_OPERANDS + rows * ROW_BYTES, "%rd3", descriptor),
     ]
-    leader = ["setp.eq.u32 %p3, %rank, 0;", "and.pred %p3, %p3, %first;", "@!%p3 bra IDLE;"]
-    timed = [*(leader if group == 2 else ["@!%first bra IDLE;"]), "ISSUE:", *issue, "IDLE:"]
+    leading = ["setp.ne.u32 %p3, %rank, 0;", "@%p3 bra IDLE;"] if group == 2 else []
+    timed = [*leading, first_thread("\n".join(["ISSUE:", *issue]), "IDLE")]
     return Body("\n".join(timed), before="\n".join(before), after="\n".join(release(group)))
 
 

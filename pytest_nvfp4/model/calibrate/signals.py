@@ -11,6 +11,8 @@ from pytest_nvfp4.model.calibrate.kernel import CLUSTER_MEET, RECORD_BYTES, Body
 CHAIN = 16
 """Dependent or independent instructions in one execution of a loop's body."""
 _MAP_BYTES = 128
+_BARRIER = 512
+"""Offset of an mbarrier in shared memory, behind the map."""
 
 
 def mbarrier_round() -> Body:
@@ -56,7 +58,6 @@ def mbarrier_handover() -> Body:
 def remote_handover() -> Body:
     """Return ``n`` exchanges of two CTAs of a cluster through an mbarrier of each: two remote arrivals."""
     timed = [
-        "@!%first bra IDLE;",
         "setp.eq.u32 %p4, %rank, 0;",
         "xor.b32 %r11, %rank, 1;",
         "mapa.shared::cluster.u32 %r12, %smem, %r11;",
@@ -70,9 +71,8 @@ def remote_handover() -> Body:
                 ]
             )
         ),
-        "IDLE:",
     ]
-    return Body("\n".join(timed), before=f"{_barriers(1)}\n{CLUSTER_MEET}", after=CLUSTER_MEET)
+    return Body(first_thread("\n".join(timed), "IDLE"), before=f"{_barriers(1)}\n{CLUSTER_MEET}", after=CLUSTER_MEET)
 
 
 def _barriers(count: int) -> str:
@@ -90,11 +90,11 @@ def cluster_barrier() -> Body:
     return Body(loop(CLUSTER_MEET))
 
 
-def fence(opcode: str) -> Body:
-    """Return ``n`` times a store to global and one to shared memory by thread 0, and a fence."""
-    body = ["st.global.u32 [%rd2], %i;", "st.shared.u32 [%smem+8], %i;", f"{opcode};"]
+def fence(opcode: str, *, stores: str) -> Body:
+    """Return ``n`` times a store to ``global`` or ``shared`` memory by the first thread, and a fence."""
+    store = {"global": "st.global.u32 [%rd2], %i;", "shared": "st.shared.u32 [%smem+8], %i;"}[stores]
     before = [f"mul.wide.u32 %rd2, %cta, {RECORD_BYTES};", "add.u64 %rd2, %out, %rd2;", "add.u64 %rd2, %rd2, 56;"]
-    return Body(first_thread(loop("\n".join(body)), "IDLE"), before="\n".join(before))
+    return Body(first_thread(loop(f"{store}\n{opcode};"), "IDLE"), before="\n".join(before))
 
 
 def map_change() -> Body:
@@ -102,13 +102,30 @@ def map_change() -> Body:
     return Body(loop("\n".join(_publication())), before=_map_in_shared())
 
 
-def map_acquire(*, changed: bool) -> Body:
-    """Return ``n`` acquire fences of a tensor map, after each a change of it, or of one that nothing has changed.
+def map_load(*, changed: bool, acquired: bool) -> Body:
+    """Return ``n`` loads of a box of eight rows, of which each is waited for.
 
-    What `map_change` takes must be subtracted from the time with changes.
+    Args:
+        changed: Whether the tensor map is changed before each, as in `map_change`.
+        acquired: Whether a fence acquires the map before each. What it takes shows in the load, which reads the map.
     """
     acquire = f"fence.proxy.tensormap::generic.acquire.gpu [%maps], {_MAP_BYTES};"
-    return Body(loop("\n".join([*(_publication() if changed else []), acquire])), before=_map_in_shared())
+    load = [
+        f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%smem+{_BARRIER}], {8 * 128};",
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        f"[%smem+1024], [%maps, {{0, 0}}], [%smem+{_BARRIER}];",
+    ]
+    body = [
+        *(_publication() if changed else []),
+        *([acquire] if acquired else []),
+        first_thread("\n".join(load), "LOADING"),
+        f"add.u32 %r12, %smem, {_BARRIER};",
+        wait("%r12", "%parity", "LOADED"),
+        "xor.b32 %parity, %parity, 1;",
+        "bar.warp.sync 0xffffffff;",
+    ]
+    barrier = f"mbarrier.init.shared::cta.b64 [%smem+{_BARRIER}], 1;\nfence.mbarrier_init.release.cluster;"
+    return Body(loop("\n".join(body)), before=f"{first_thread(barrier, 'INITIALISED')}\n{_map_in_shared()}")
 
 
 def _map_in_shared() -> str:

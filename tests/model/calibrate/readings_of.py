@@ -90,10 +90,11 @@ def known_gpu(noise: float = 0.0) -> Truth:
     per |= {
         "map.change": 306.0,
         "shared.store": 6.0,
-        "map.acquire": 30.0,
-        "map.acquire.changed": 666.0,
+        "map.load": 700.0,
+        "map.load.acquired": 730.0,
+        "map.load.changed": 1366.0,
         "fence.gpu": 600.0,
-        "fence.async": 30.0,
+        "fence.near": 30.0,
     }
     per |= {"issue.alu.dependent": 4.0, "issue.fma.dependent": 4.5, "issue.special.dependent": 18.0}
     # 132 SMs, 32 KiB: 8 TB/s and 4 TB/s, and stores at 5 TB/s, in cycles at 2 GHz.

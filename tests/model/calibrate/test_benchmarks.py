@@ -15,7 +15,7 @@ from tests.model.calibrate.simulated import benchmarks, launch, without
 ARCHS = ("sm_90a", "sm_100a")
 SAMPLE = {
     "sm_90a": ("tma.issue.8", "tma.multicast.2", "store.rate.8192", "l2.latency", "mbarrier.remote",
-               "map.acquire.changed", "mma.f16.ss.1.64.64.rate", "launch.programmatic"),
+               "map.load.changed", "mma.f16.ss.1.64.64.rate", "launch.programmatic"),
     "sm_100a": ("tmem.load.32", "tmem.copy.rate", "mma.f8f6f4.ss.1.128.64.latency", "mma.mxf4nvf4.ss.2.256.64.rate"),
 }  # fmt: skip
 
@@ -53,7 +53,7 @@ def test_every_benchmark_does_what_it_claims(arch: str) -> None:
         ("sm_90a", "mma.f16.ss.1.64.64.rate", "fence.proxy.async", "proxy"),
         ("sm_90a", "mma.f16.ts.1.64.64.rate", "wgmma.fence", "wgmma"),
         ("sm_90a", "store.rate.8192", "fence.proxy.async", "proxy"),
-        ("sm_90a", "map.acquire.changed", "bar.warp.sync", ""),
+        ("sm_90a", "map.load.changed", "bar.warp.sync", ""),
         ("sm_100a", "mma.mxf4nvf4.ss.2.256.64.rate", "barrier.cluster.wait", ""),
         ("sm_100a", "mma.mxf4nvf4.ss.1.128.64.rate", "tcgen05.st.sync", ""),
         ("sm_100a", "tmem.load.32", "tcgen05.st.sync", "TMEM"),
@@ -115,7 +115,7 @@ def assembler(arch: str) -> Path | None:
 
 
 ASSEMBLED = {
-    "sm_90a": r"tma\.multicast\.4|store\.rate\.8192|l2\.latency|map\.acquire|mma\.f16\.[st]s\.1\.64\.256\.rate",
+    "sm_90a": r"tma\.multicast\.4|store\.rate\.8192|l2\.latency|map\.load\.changed|mma\.f16\.[st]s\.1\.64\.256\.rate",
     "sm_100a": r"tmem\..*\.128|tmem\.copy\.rate|mma\..*\.2\.256\.256\.rate|mma\.mxf4nvf4\..*\.64\.rate",
     "sm_103a": r"mma\.mxf4nvf4\.ss\.2\.256\.256\.rate",
 }

@@ -83,9 +83,9 @@ def test_a_benchmark_without_readings_leaves_its_constants_unmeasured() -> None:
 
 def test_a_difference_below_zero_is_no_constant() -> None:
     made = known_gpu()
-    made.per["map.acquire.changed"] = 200.0
+    made.per["map.load.changed"] = 200.0
     found = fitted(HOPPER, made)
-    assert "would be -106" in found.missing["map_acquire_changed"]
+    assert "would be -806" in found.missing["map_acquire_changed"]
 
 
 def test_one_slow_repeat_moves_no_estimate() -> None:
