@@ -246,6 +246,8 @@ class Simulating(Model):
             No races are searched for, and in the lazy schedule a wait may return False once.
         recording: Whether to record each launch for the model of its time (``model.recorder``), in the eager schedule
             and without a search for races.
+        sampled: Whether only some clusters of a large launch run for its recording, from which the others are derived
+            (``model.large``). Outputs and counters are incomplete.
         ring_ctas: Largest number of CTAs of a launch whose rings of mbarriers are reported; 0 for none.
         launch_only: Indices of cases whose launches are recorded but not executed, which shows their grids.
         sms: SMs of the simulated device; None for those of the product. It also applies to a job that verifies.
@@ -260,6 +262,7 @@ class Simulating(Model):
     schedule: str = Field(default="eager", pattern=f"^({schedules.PATTERN})$")
     protocol: bool = False
     recording: bool = False
+    sampled: bool = False
     ring_ctas: int = Field(default=0, ge=0, le=9999)
     launch_only: tuple[int, ...] = ()
     sms: int | None = Field(default=None, ge=1, le=9999)
@@ -269,6 +272,8 @@ class Simulating(Model):
         others = self.races or self.race_warnings or self.protocol or self.trace_ctas or self.schedule != "eager"
         if self.recording and others:
             raise ValueError("a recording needs the eager schedule, and excludes races, a protocol and a timeline")
+        if self.sampled and (self.outputs or not self.recording):
+            raise ValueError("clusters are left out for a recording only, and without outputs")
         return self
 
 

@@ -12,6 +12,8 @@ Of a kernel in a worker, through the strict door::
     (result,) = device.simulate.simulate(device, kernel, [case], folder=folder, outputs=False, recording=True)
     recordings = model.storage.loads(result.recording)
 
+With ``sampled=True`` besides, here or there, only some clusters of a large launch run (``model.large``).
+
 Nothing is added to the simulation's meaning. Without a recorder, compiled blocks are the same as ever; with one, each
 appends its number to its warp's path, from which the instructions between two events follow.
 
@@ -52,12 +54,18 @@ if TYPE_CHECKING:
 
 
 class Recorder(MemoryEvents):
-    """A monitor that records launches in the eager schedule (see the module)."""
+    """A monitor that records launches in the eager schedule (see the module).
+
+    Args:
+        sampled: Whether only some clusters of a large launch run, and the others are derived from them (``large``). The
+            recording is that of all clusters; outputs and counters are incomplete.
+    """
 
     follows_path = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, sampled: bool = False) -> None:
         super().__init__()
+        self._sampled = sampled
         self._launches: list[LaunchTape] = []
         self._numbers = LineNumbers()
 
@@ -73,6 +81,8 @@ class Recorder(MemoryEvents):
         tape = grid.unit(LaunchTape)
         tape.begin(self._numbers, dependent=dependent)
         self._launches.append(tape)
+        if self._sampled:
+            tape.sample()
         return False
 
     def cluster_started(self, cluster: Cluster) -> None:

@@ -71,6 +71,8 @@ class Footprints:
         self._index: dict[tuple[int, _Lines], int] = {}
         self._boxes: dict[tuple[int, int, TmaTile], int] = {}
         self._all: list[tuple[int, _Lines]] = []
+        self._shape_numbers: dict[_Lines, int] = {}
+        self._by_number: list[_Lines] = []
         self._starts: dict[int, int] = {}
         """By address of a region, the number of its first byte. Regions do not change during a launch."""
 
@@ -129,6 +131,27 @@ class Footprints:
         lines = np.unique(np.concatenate([first + part.lines for first, part in places]))
         sectors = sum(part.sectors for _, part in places)
         return self._intern(lines, sectors), sectors
+
+    def split(self, numbers: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the first lines of footprints and the numbers of their shapes, -1 for ``NOWHERE``."""
+        places = [self._all[number] if number != NOWHERE else None for number in numbers.tolist()]
+        first = np.array([0 if place is None else place[0] for place in places], np.int64)
+        shape = np.array([-1 if place is None else self._numbered(place[1]) for place in places], np.int64)
+        return first, shape
+
+    def _numbered(self, shape: _Lines) -> int:
+        number = self._shape_numbers.setdefault(shape, len(self._by_number))
+        if number == len(self._by_number):
+            self._by_number.append(shape)
+        return number
+
+    def joined(self, first: NDArray[np.int64], shape: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the footprints with first lines and shapes: the inverse of ``split``, for new ones too."""
+        most = len(self._by_number)
+        unique, where = np.unique(first * most + shape, return_inverse=True)
+        added = [self._add(key // most, self._by_number[key % most]) for key in unique.tolist()]
+        numbers: NDArray[np.int32] = np.array(added, np.int32)[where.reshape(-1)]
+        return numbers
 
     def places(self) -> list[Place]:
         """Return all footprints as plain data."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.model.large import LEAST, Derivation, Observed, UnlikeError, samples
 from pytest_nvfp4.model.recorder_code import Code
 from pytest_nvfp4.model.recorder_footprints import NOWHERE, Footprints, LineNumbers, Place
 from pytest_nvfp4.model.recorder_program import identity, program_of
@@ -64,12 +65,52 @@ class LaunchTape:
         self._known: dict[tuple[object, ...], tuple[int, tuple[int, ...]]] = {}
         self._clusters: list[tuple[int, int, NDArray[np.int32]]] = []
         self._refused: dict[str, None] = {}
+        self._notes: list[str] = []
+        self._sampled = False
 
     def begin(self, numbers: LineNumbers, *, dependent: bool) -> None:
         """Begin the record; ``numbers`` are those of the device's lines."""
         numbers.add(self._grid.machine.memory)
         self.footprints = Footprints(numbers)
         self.dependent = dependent
+
+    def sample(self) -> None:
+        """Let only some of the clusters run, if there are many; the others are derived from them (``large``)."""
+        count = self._grid.clusters_left
+        if count >= LEAST and not self.code.refusing:
+            self._sampled = True
+            self._grid.select(samples(count))
+
+    def _add_others(self) -> None:
+        count = self._total
+        observed: dict[int, Observed] = {}
+
+        def observe() -> dict[int, Observed]:
+            for number, program, footprints in self._clusters[len(observed) :]:
+                observed[number] = Observed(program, *self.footprints.split(footprints))
+            return observed
+
+        try:
+            derived = Derivation(count, self._all, self._run).derive(observe)
+        except UnlikeError as error:
+            self._notes.append(f"all clusters were simulated: {error}")
+            self._run([number for number in range(count) if number not in observe()])
+            return
+        self._notes.append(f"{len(observed)} of {count} clusters were simulated, and the others derived from them")
+        for region in self._grid.machine.memory:
+            if region.initialised is not None and region.writable:
+                region.initialised[:] = True  # a later launch may read what the others would have written
+        for number, each in derived.items():
+            self._clusters.append((number, each.program, self.footprints.joined(each.first, each.shape)))
+
+    def _run(self, clusters: list[int]) -> None:
+        self._grid.select(clusters)
+        self._grid.run_part()
+
+    @property
+    def _total(self) -> int:
+        x, y, z = self._grid.clusters
+        return x * y * z
 
     def shape(self, shape: Shape) -> int:
         """Return the number of a shape."""
@@ -121,9 +162,8 @@ class LaunchTape:
         refused = list(self._refused)
         if not self.ended:
             refused.append("the launch did not end, because of an error that the simulation reports")
-        x, y, z = grid.clusters
-        if self.ended and len(self._clusters) != x * y * z:
-            refused.append(f"{len(self._clusters)} of {x * y * z} clusters ran")
+        if self.ended and len(self._clusters) != self._total:
+            refused.append(f"{len(self._clusters)} of {self._total} clusters ran")
         return Recording(
             kernel=grid.kernel.name,
             arch=grid.program.module.target,
@@ -138,12 +178,15 @@ class LaunchTape:
             clusters=tuple(Cluster(*each) for each in sorted(self._clusters, key=lambda each: each[0])),
             footprints=self.footprints.footprints(),
             refused=tuple(refused),
+            notes=tuple(self._notes),
         )
 
     # ---- units' hooks --------------------------------------------------------------------------------------------
 
     def at_exit(self) -> None:
-        """Note that the launch has ended without a fault."""
+        """Note that the launch has ended without a fault, after clusters that were left out have been added."""
+        if self._sampled:
+            self._add_others()
         self.ended = True
 
     def begin_part(self) -> None:

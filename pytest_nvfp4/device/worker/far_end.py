@@ -132,7 +132,7 @@ class FarEnd:
 
 def _last_cluster(grid: Grid) -> None:
     count = grid.clusters_left
-    grid.limit_to(range(count - 1, count) if count >= _LEAST_CLUSTERS else range(0))
+    grid.select(range(count - 1, count) if count >= _LEAST_CLUSTERS else range(0))
 
 
 def _limits() -> list[tuple[str, int]]:

@@ -115,6 +115,7 @@ class MachineWorker(JobSteps):
                 race_warnings=settings.race_warnings,
                 protocol=settings.protocol,
                 recording=settings.recording,
+                sampled=settings.sampled,
                 ring_ctas=settings.ring_ctas,
                 sms=job.simulating.sms,
             ),

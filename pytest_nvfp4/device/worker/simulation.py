@@ -59,6 +59,7 @@ class Simulation:
         settings = simulating or Simulating()
         self.session = session
         self._launch_only = frozenset(settings.launch_only)
+        self._sampled = settings.sampled
         self._outputs: list[WatchedOutput] = []
         self._results: list[Extent] = []
         self._before = 0
@@ -170,7 +171,8 @@ class Simulation:
         findings += map(worker_finding, between[reported:])
         if raised is not None and not faults:
             raise raised
-        if not faults and len(self.session.launches) > before and not self.session.launch_only:
+        whole = not self.session.launch_only and not self._sampled
+        if not faults and len(self.session.launches) > before and whole:
             findings += map(worker_finding, coverage_findings(output.region for output in self._outputs))
         if not faults and self._operands is not None:
             findings += map(worker_finding, self._operands.findings())

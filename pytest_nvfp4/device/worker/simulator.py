@@ -40,6 +40,7 @@ class SimulatorSettings:
         race_warnings: See ``device.job.Simulating`` (``races.tensor_order``, ``fence.mbarrier_init``).
         protocol: Whether to record the protocol of each launch (see ``device.job.Simulating``).
         recording: Whether to record launches for the model of their times (see ``device.job.Simulating``).
+        sampled: Whether only some clusters run for that.
         ring_ctas: Largest number of CTAs of a launch whose operations on mbarriers are logged.
         sms: SMs of the device, if not those of the product.
     """
@@ -52,6 +53,7 @@ class SimulatorSettings:
     race_warnings: bool = False
     protocol: bool = False
     recording: bool = False
+    sampled: bool = False
     ring_ctas: int = 0
     sms: int | None = None
 
@@ -91,7 +93,7 @@ def new_session(settings: SimulatorSettings, *, room: tuple[int, int] | None = N
     if settings.recording:
         from pytest_nvfp4.model.recorder import Recorder
 
-        machine.monitor = Recorder()
+        machine.monitor = Recorder(sampled=settings.sampled)
     if detector is not None:
         detector.followed = True
         session.order = HostOrder(session.streams, machine.memory)

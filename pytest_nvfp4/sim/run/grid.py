@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,7 +122,9 @@ class Grid(HasUnits):
                 self.symbols[variable.name] = self._place(
                     data, f"variable {variable.name}", align=variable.align, writable=variable.space == "global"
                 )
-        self._order: Iterator[int] = iter(machine.asynchronous.clusters(range(self._cluster_count)))
+        self.numbers: Sequence[int] = range(self._cluster_count)
+        """Numbers of the clusters to run."""
+        self._order: Iterator[int] = iter(machine.asynchronous.clusters(self.numbers))
         self.clusters_left = self._cluster_count
         """Number of clusters that have not started."""
         self._repeats: Counter[tuple[str, str, int | None]] = Counter()
@@ -330,8 +332,13 @@ class Grid(HasUnits):
 
     # ---- several processes ---------------------------------------------------------------------------------------
 
-    def limit_to(self, clusters: range) -> None:
-        """Select the clusters to start, by number."""
+    def select(self, clusters: Sequence[int]) -> None:
+        """Select the clusters to run, by number."""
+        self.numbers = clusters
+        self.limit_to(clusters)
+
+    def limit_to(self, clusters: Sequence[int]) -> None:
+        """Select those of the clusters that this process starts next, by number."""
         self._order = iter(clusters)
         self.clusters_left = len(clusters)
 

@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 
 from pytest_nvfp4.sim.fault import Fault
@@ -82,21 +82,22 @@ def _run_grid(grid: Grid, processes: int) -> None:
     if processes < 2 or grid.clusters_left < 2 * processes or communicates(grid.kernel) or not hasattr(os, "fork"):
         grid.run()
         return
-    total = grid.clusters_left
+    numbers = grid.numbers
+    total = len(numbers)
     started = time.monotonic()
     done = 0
     while done < total:
-        grid.limit_to(range(done, done + 1))
+        grid.limit_to(numbers[done : done + 1])
         grid.run_part()
         done += 1
         if (time.monotonic() - started) / done * (total - done) > _WORTH_S:
             break
     if done < total:
-        _share(grid, range(done, total), processes)
+        _share(grid, numbers[done:], processes)
     grid.finish()
 
 
-def _share(grid: Grid, rest: range, processes: int) -> None:
+def _share(grid: Grid, rest: Sequence[int], processes: int) -> None:
     children: list[tuple[int, Connection]] = []
     try:
         for worker in range(1, processes):
@@ -145,7 +146,7 @@ def _first(one: BaseException | None, other: Fault | None) -> BaseException | No
     return one
 
 
-def _child(grid: Grid, clusters: range, writer: Connection) -> None:
+def _child(grid: Grid, clusters: Sequence[int], writer: Connection) -> None:
     # os._exit skips exit handlers and the flush of buffers that belong to the parent.
     code = 1
     try:
