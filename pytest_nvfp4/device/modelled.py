@@ -195,9 +195,7 @@ def replayed_call(
     recordings: Sequence[Recording], device: DeviceConstants, conditions: Conditions
 ) -> tuple[ModelledCall, tuple[Replay, ...]]:
     """Return `modelled_call`, and the replays of the launches; none if the call is refused."""
-    refused = [line for recording in recordings for line in refusals(recording)]
-    if not recordings:
-        refused = ["the call launched no kernel"]
+    refused = refusals(recordings) if recordings else ["the call launched no kernel"]
     done: list[Replay] = []
     if not refused:
         try:
@@ -211,7 +209,7 @@ def replayed_call(
         conditions=conditions_text(conditions),
         kind=kind_of(recordings),
         launches=tuple(map(launch_of, recordings, done)),
-        refused=tuple(dict.fromkeys(refused)),
+        refused=tuple(refused),
     )
     return call, tuple(done)
 

@@ -1,8 +1,7 @@
 """What may be modelled: kinds of kernels, and why a recording is outside all of them.
 
-The replayer gives a number for any recording. It is worth something only for the kinds of kernels that it was compared
-with measured times of: those that stage their operands by TMA and, if they multiply, feed tensor cores from what TMA
-delivered. A recording outside is refused, with what is missing.
+The replayer gives a number for any recording. It is worth something only for kinds of kernels that it was made for:
+those that stage most of their operands by TMA. A call outside is refused, with what is missing.
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pytest_nvfp4.model.recording import Does, Program, Recording, Shape, Unit
+from pytest_nvfp4.model.recording import INSTRUCTION_CLASSES, Does, Program, Recording, Unit
 
-MOST_BY_LANES = 0.5
-"""Largest share of the bytes read from global memory that lanes of warps may load, rather than TMA."""
+MOST_BY_LANES = 0.75
+"""Largest share of the bytes that a call reads from global memory which lanes of warps may load, rather than TMA."""
 
 
 def kind_of(recordings: Sequence[Recording]) -> str:
@@ -34,9 +34,15 @@ def kind_of(recordings: Sequence[Recording]) -> str:
     return "other"
 
 
-def refusals(recording: Recording) -> list[str]:
-    """Return why no time is modelled from a recording; empty if it is within the kinds that are modelled."""
-    return [*recording.refused, *(_by_lanes(recording) or _without_tma(recording)), *_chained(recording)]
+def refusals(recordings: Sequence[Recording]) -> list[str]:
+    """Return why no time is modelled of a call; empty if it is within the kinds that are modelled."""
+    found = [line for recording in recordings for line in recording.refused]
+    if kind_of(recordings) == "other":
+        found.append("it neither loads by TMA nor uses tensor cores: the model has no measured times of such kernels")
+    found += _by_lanes(recordings)
+    for recording in recordings:
+        found += _chained(recording)
+    return list(dict.fromkeys(found))
 
 
 def _units(recording: Recording) -> Counter[int]:
@@ -46,57 +52,56 @@ def _units(recording: Recording) -> Counter[int]:
     return counts
 
 
-def _by_lanes(recording: Recording) -> list[str]:
-    """Return the refusal of a kernel that reads most of its operands by loads of lanes."""
-    lanes = tma = 0
-    clusters = Counter(cluster.program for cluster in recording.clusters)
-    for number, program in enumerate(recording.programs):
-        for operation in program.operations:
-            size = program.shapes[operation["shape"]].bytes * clusters[number]
-            if operation["unit"] == Unit.GLOBAL_LOAD:
-                lanes += size
-            elif operation["unit"] == Unit.TMA_LOAD:
-                tma += size
-    if lanes > MOST_BY_LANES * (lanes + tma):
-        return [
-            f"{100 * lanes / (lanes + tma):.0f} % of the bytes that it reads from global memory are loaded by lanes "
-            "(ld.global, cp.async): the model has no measured times of kernels without TMA, and no model of the L1 "
-            "cache and of loads in flight"
-        ]
-    return []
-
-
-def _without_tma(recording: Recording) -> list[str]:
-    """Return the refusal of a kernel that neither loads by TMA nor multiplies."""
-    units = _units(recording)
-    if units[Unit.TMA_LOAD] or units[Unit.TENSOR]:
-        return []
-    return ["it neither loads by TMA nor uses tensor cores: the model has no measured times of such kernels"]
+def _by_lanes(recordings: Sequence[Recording]) -> Iterator[str]:
+    """Yield the refusal of a call that reads most of its operands by loads of lanes."""
+    read: Counter[int] = Counter()
+    for recording in recordings:
+        clusters = Counter(cluster.program for cluster in recording.clusters)
+        for number, program in enumerate(recording.programs):
+            sizes = np.array([shape.bytes for shape in program.shapes], np.int64)
+            for unit in (Unit.GLOBAL_LOAD, Unit.TMA_LOAD):
+                chosen = program.operations["shape"][program.operations["unit"] == unit]
+                read[unit] += clusters[number] * int(sizes[chosen].sum())
+    lanes, whole = read[Unit.GLOBAL_LOAD], read.total()
+    if lanes > MOST_BY_LANES * whole:
+        yield (
+            f"{100 * lanes / whole:.0f} % of the bytes that it reads from global memory are loaded by lanes "
+            "(ld.global, cp.async): the model has no measured times of kernels without TMA, and models no L1 cache"
+        )
 
 
 def _chained(recording: Recording) -> Iterator[str]:
-    """Yield the refusal of a kernel whose MMAs multiply what its warps computed, as attention does."""
+    """Yield the refusal of a kernel whose MMAs multiply what its warps computed with special functions, as attention
+    does.
+
+    A GEMM of mixed inputs converts operands on their way, which needs none (ex2, lg2, rcp, sin ...).
+    """
     for program in recording.programs:
-        for operation in program.operations:
-            shape = program.shapes[operation["shape"]]
-            if operation["unit"] == Unit.TENSOR and shape.a_tmem:
-                place = "tensor memory" if _writes_tmem(program) else "registers"
-                yield (
-                    f"an MMA{_at(recording, program, operation, shape)} takes A from {place}, where warps computed it: "
-                    "the model has no measured times of attention and of mixed-input GEMMs"
-                )
-                return
+        tensor = program.operations["unit"] == Unit.TENSOR
+        own = np.array([shape.a_tmem for shape in program.shapes], bool)[program.operations["shape"]] & tensor
+        if own.any() and _special(program) >= np.count_nonzero(own):
+            yield (
+                f"MMAs{_at(recording, program, own)} take A from tensor memory or registers, where warps computed it "
+                "with special functions (ex2 ...): the model has no measured times of attention"
+            )
+            return
 
 
-def _writes_tmem(program: Program) -> bool:
-    return bool(np.any(program.operations["unit"] == Unit.TMEM_STORE))
-
-
-def _at(recording: Recording, program: Program, operation: np.void, shape: Shape) -> str:
-    """Return the place of the first warp that issues an operation."""
+def _special(program: Program) -> int:
+    """Return the number of special functions that the warps of a cluster execute."""
+    column = INSTRUCTION_CLASSES.index("special")
+    count = 0
     for warp in program.warps:
-        for event in warp.events:
-            if event["does"] == Does.ISSUE and program.operations[event["item"]] == operation:
-                site = recording.sites[event["site"]]
-                return f" of {shape.m}x{shape.n}x{shape.k} at {site.source or site.opcode}"
+        runs = warp.events[warp.events["does"] == Does.RUN]
+        count += int((program.mixes[runs["item"], column] * runs["count"].astype(np.int64)).sum())
+    return count
+
+
+def _at(recording: Recording, program: Program, chosen: NDArray[np.bool_]) -> str:
+    """Return the place of the first event that issues a chosen operation."""
+    for warp in program.warps:
+        issues = warp.events[warp.events["does"] == Does.ISSUE]
+        for event in issues[chosen[issues["item"]]][:1]:
+            site = recording.sites[event["site"]]
+            return f" at {site.source or site.opcode}"
     return ""

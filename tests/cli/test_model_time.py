@@ -9,13 +9,20 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.model import tune
+from pytest_nvfp4.cli.model import time, tune
 from pytest_nvfp4.cli.model.subject import OWN_INPUTS, subject_of
+from pytest_nvfp4.device.job import JobCase, ProblemSpec
+from pytest_nvfp4.device.modelled import conditions_of
+from pytest_nvfp4.device.simulate import SimulationResult
+from pytest_nvfp4.model.constants import load_device
+from pytest_nvfp4.model.storage import dumps
 from pytest_nvfp4.report.document import Document
 from pytest_nvfp4.report.render import OutputFormat, render
 from tests.cli.helpers import ROOT
+from tests.model.main_loop import main_loop
 
 SHIPPED = ROOT / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+CASE = JobCase(problem=ProblemSpec(name="p", sizes=(), seed=0), family="gpumode")
 EXERCISED = ROOT / "kernels" / "copy_transpose" / "sm90.py"
 
 
@@ -109,3 +116,17 @@ class TestTune:
         (source,) = variant.subject.spec.files
         assert source.data == file.read_bytes().replace(b"STAGES = 2", b"STAGES = 3")
         assert replace(variant, as_it_is=True) != variant
+
+
+@pytest.mark.parametrize("refused", [(), ("its tiles are taken from a counter",)])
+def test_a_refused_call_has_no_what_if_answers(tmp_path: Path, refused: tuple[str, ...]) -> None:
+    recording = replace(main_loop(128, 128, 128, 4, 20), arch="sm_100a", refused=refused)
+    done = SimulationResult(CASE, "passed", (), None, recording=dumps([recording]))
+    device = load_device("b200")
+    how = time._How(device, conditions_of("single", device), 10.0, tmp_path)
+    modelled = time._modelled(done, how, asked=True)
+    assert modelled.verdict == ("refused" if refused else "modelled")
+    assert bool(modelled.answers) != bool(refused)
+    assert not time._modelled(done, how, asked=False).answers
+    time._write_timeline(tmp_path / "t.pftrace", done, how, sms=1)
+    assert (tmp_path / "t.pftrace").exists() != bool(refused)

@@ -194,7 +194,7 @@ def _modelled(done: SimulationResult, how: _How, *, asked: bool) -> Modelled:
     if done.status == "passed" and not done.errors:
         recordings = recordings_of(done)
         call, replays = replayed_call(recordings, how.device, how.conditions)
-        answers = _answers(recordings, replays, how) if asked else []
+        answers = _answers(recordings, replays, how) if asked and replays else []
     return Modelled(done.case.problem.name, call, answers, done.findings, done.status)
 
 
