@@ -119,7 +119,7 @@ def _own(machine: Machine, warp: WarpRun, first: int, last: int, time: float) ->
         elif code in (LOAD, STORE):
             parts.append((step[2], "issue", costs.issue))
         elif code == TENSOR:
-            parts.append((step[2], "issue", step[9]))
+            parts.append((step[2], "instructions", step[9]))
     total = sum(part[2] for part in parts)
     scale = min(1.0, time / total) if total else 0.0
     for site, name, spent in parts:

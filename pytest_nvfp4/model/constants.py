@@ -54,12 +54,13 @@ UNITS: Mapping[str, str] = {
     "store_latency": "cycle",
     # An SM: tensor core, tensor memory, shared memory.
     "commit": "cycle",
+    "tmem_copy": "B/cycle",
     "tmem_load_latency": "cycle",
     "tmem_column": "cycle/column",
     "tmem_allocate": "cycle",
     "shared_port": "B/cycle",
     "remote_latency": "cycle",
-    # An SM: latency of one instruction of a warp that depends on the one before it.
+    # An SM: cycles of one PTX instruction of a warp that runs alone, by class.
     "alu": "cycle/instruction",
     "fma": "cycle/instruction",
     "special": "cycle/instruction",
@@ -81,6 +82,7 @@ UNITS: Mapping[str, str] = {
     "l2_clock": "GHz",
     "l2_clock_exponent": "1",
     "l2_read": "TB/s",
+    "l2_multicast": "1",
     "l2_write": "TB/s",
     "l2_capacity": "MB",
     "load_latency": "cycle",

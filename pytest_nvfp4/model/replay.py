@@ -13,11 +13,15 @@ from pytest_nvfp4.model.placement import slots_of
 from pytest_nvfp4.model.recording import Recording
 from pytest_nvfp4.model.replay_machine import Machine, ReplayError
 from pytest_nvfp4.model.replay_steps import Costs, steps_of
+from pytest_nvfp4.model.sample import events_of, sample_of
 from pytest_nvfp4.model.servers import L2, LINE, atoms_of
 
-__all__ = ["Conditions", "Replay", "ReplayError", "Segment", "replay", "replay_sequence"]
+__all__ = ["MOST_EVENTS", "Conditions", "Replay", "ReplayError", "Segment", "replay", "replay_sequence"]
 
 Launch = Literal["stream", "dependent", "graph", "none"]
+
+MOST_EVENTS = 2_000_000
+"""Events up to which all clusters are replayed; a larger launch is replayed by a sample of them."""
 
 _LIMITING = 0.8
 """Busy share in the steady part from which a unit is called the bound."""
@@ -150,12 +154,19 @@ def _machine(recording: Recording, device: DeviceConstants, conditions: Conditio
     if not recording.clusters:
         raise ReplayError(f"{recording.kernel}: the recording has no clusters")
     costs = Costs.of(device, conditions.clock_ghz or device["clock"], conditions.dram_tb_s or device["dram"])
-    atoms, sets = atoms_of(recording.footprints)
+    slots = slots_of(recording, device, ctas_per_sm=conditions.ctas_per_sm)
+    traffic = None
+    events = events_of(recording)
+    if events > MOST_EVENTS and slots.groups > 1:
+        chosen = max(2, slots.groups * MOST_EVENTS // events)
+        recording, traffic, slots = sample_of(recording, slots, chosen, device["l2_capacity"] * 1e6)
+    atoms, sets = atoms_of(recording.footprints) if traffic is None else ([], 0)
     return Machine(
         recording=recording,
         costs=costs,
         programs=steps_of(recording, device, costs),
-        slots=slots_of(recording, device, ctas_per_sm=conditions.ctas_per_sm),
+        slots=slots,
+        traffic=traffic,
         atoms=atoms,
         l2=L2(sets, device["l2_capacity"] * 1e6 / LINE),
         cta_start=device["cta_start"],
@@ -168,7 +179,9 @@ def _result(machine: Machine, device: DeviceConstants, conditions: Conditions, b
     start = machine.started if before is None else max(machine.started, before.end)
     kernel = machine.end - machine.started
     launch = _launch_ns(device, conditions) if before is None else max(0.0, machine.started - before.end)
-    sms = int(device["sms"])
+    scale = machine.traffic.scale if machine.traffic else 1.0
+    sms = int(device["sms"]) / scale
+    sampled = f"replayed: {len(recording.clusters)} clusters, each for {scale:.3g}"
     busy = {
         unit: (max(values.values()) / kernel, sum(values.values()) / sms / kernel)
         for unit, values in machine.busy.items()
@@ -201,5 +214,5 @@ def _result(machine: Machine, device: DeviceConstants, conditions: Conditions, b
         bound=unit if share >= _LIMITING else "latency",
         path=critical_path(machine),
         intervals=intervals,
-        notes=recording.notes,
+        notes=recording.notes if machine.traffic is None else (*recording.notes, sampled),
     )

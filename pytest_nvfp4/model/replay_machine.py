@@ -34,7 +34,7 @@ from pytest_nvfp4.model.replay_steps import (
     ProgramSteps,
     WarpSteps,
 )
-from pytest_nvfp4.model.servers import L2, Atoms
+from pytest_nvfp4.model.servers import L2, Atoms, Traffic
 
 __all__ = ["Machine", "ReplayError", "WarpRun"]
 
@@ -95,6 +95,7 @@ class Machine:
     l2: L2
     cta_start: float
     timeline: list[tuple[str, int, float, float, int]] | None = None
+    traffic: Traffic | None = None
     started: float = 0.0
     end: float = 0.0
     last: Any = None
@@ -130,11 +131,21 @@ class Machine:
         )
         issue_ns, arrive_ns, cycle = costs.issue, costs.arrive, costs.cycle
         store_latency = costs.store_latency
-        sizes = [sum(lines for _, lines in parts) for parts in atoms]
-        shares = [
-            min(1.0, footprint.sectors / (4 * size)) if size and footprint.sectors else 1.0
-            for footprint, size in zip(self.recording.footprints, sizes, strict=True)
-        ]
+        missing_of: Sequence[float] | None = None
+        delayed: Sequence[float] = ()
+        sizes: Sequence[float]
+        if self.traffic is None:
+            sizes = [sum(lines for _, lines in parts) for parts in atoms]
+            shares = [
+                min(1.0, footprint.sectors / (4 * size)) if size and footprint.sectors else 1.0
+                for footprint, size in zip(self.recording.footprints, sizes, strict=True)
+            ]
+        arrives = [0.0] * len(l2.last)
+        if self.traffic is not None:
+            sizes, scale = self.traffic.lines, self.traffic.scale
+            shares = [1.0] * len(sizes)
+            line_ns, written_ns, dram_ns = line_ns * scale, written_ns * scale, dram_ns * scale
+            missing_of, delayed = self.traffic.missing, self.traffic.delayed
         first_use, last_use = self.first_use, self.last_use
         end = self.end
         last: Any = None
@@ -255,11 +266,10 @@ class Machine:
                     print_ = run.footprints[step[4]] if step[4] >= 0 else -1
                     through = memory = done
                     if print_ >= 0:
-                        parts = atoms[print_]
-                        lines = sizes[print_]
-                        l2_read = (l2_read if l2_read > t else t) + lines * line_ns
-                        l2_busy += lines * line_ns
-                        missing = l2.read(parts)
+                        cost = sizes[print_] * step[9] * line_ns
+                        l2_read = (l2_read if l2_read > t else t) + cost
+                        l2_busy += cost
+                        missing = l2.read(atoms[print_]) if missing_of is None else missing_of[print_]
                         if l2_read > through:
                             through = memory = l2_read
                         if missing > 0.01:
@@ -268,7 +278,14 @@ class Machine:
                             dram_busy += cost
                             # Rows follow each other while the first waits for DRAM, so that its latency adds to them.
                             memory = dram if dram > through else through
-                            memory += dram_latency if missing > 1 else dram_latency * missing
+                            memory += dram_latency * (
+                                (missing if missing < 1 else 1.0) if missing_of is None else delayed[print_]
+                            )
+                            for atom, _ in atoms[print_] if missing > 1 and missing_of is None else ():
+                                arrives[atom] = memory
+                        elif missing_of is None:
+                            for atom, _ in atoms[print_]:  # a hit may be on lines that are still on their way
+                                memory = max(memory, arrives[atom])
                     done = memory + step[7]
                     signals = step[8]
                     causes: Any = (
@@ -333,7 +350,7 @@ class Machine:
                         cost = sizes[print_] * written_ns
                         l2_write = (l2_write if l2_write > t else t) + cost
                         l2_busy += cost
-                        evicted = l2.write(atoms[print_])
+                        evicted = l2.write(atoms[print_]) if missing_of is None else missing_of[print_]
                         through = max(through, l2_write)
                         if evicted > 0.01:
                             cost = evicted * dram_ns
@@ -371,7 +388,7 @@ class Machine:
                         cost = sizes[print_] * shares[print_] * line_ns
                         l2_read = (l2_read if l2_read > t else t) + cost
                         l2_busy += cost
-                        missing = l2.read(atoms[print_])
+                        missing = l2.read(atoms[print_]) if missing_of is None else missing_of[print_]
                         if l2_read > through:
                             through = memory = l2_read
                         if missing > 0.01:
@@ -385,7 +402,7 @@ class Machine:
                         cost = sizes[print_] * shares[print_] * written_ns
                         l2_write = (l2_write if l2_write > t else t) + cost
                         l2_busy += cost
-                        evicted = l2.write(atoms[print_])
+                        evicted = l2.write(atoms[print_]) if missing_of is None else missing_of[print_]
                         if l2_write > through:
                             through = memory = l2_write
                         if evicted > 0.01:

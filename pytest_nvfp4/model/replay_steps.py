@@ -180,7 +180,7 @@ class _Compiler:
         cycle = self.costs.cycle
         slots, shared = self.busy["issue slots"], self.busy["shared memory"]
         port = cycle  # one pass of 128 B a cycle
-        port_byte = cycle / self.device["shared_port"]
+        copied = cycle / self.device["tmem_copy"]
         batch: list[Any] | None = None
         for number, (does, count, site, item) in enumerate(events):
             if does == Does.RUN:
@@ -209,7 +209,7 @@ class _Compiler:
                         interval, tail = self.rate(shape_index, shape)
                         self.tensor = True
                     else:
-                        interval, tail = max(shape.shared_bytes, shape.bytes, 128) * port_byte, 0.0
+                        interval, tail = max(shape.shared_bytes, shape.bytes) * copied, 0.0
                     for rank in ctas:
                         self.busy["tensor core"][rank] += interval
                     own = self.signals(done) + self.signals(read)
@@ -249,7 +249,9 @@ class _Compiler:
                     self.busy["TMA load"][rank] += rows * costs.row
                 self.burst += shape.bytes
                 latency = costs.latency + costs.latency_per_kib * self.burst / 1024
-                return (LOAD, *head, slot, rows * costs.row, ctas, latency, own)
+                # A line leaves L2 once for all CTAs of a multicast, and takes its way to each.
+                delivered = 1.0 + device["l2_multicast"] * (len(ctas) - 1)
+                return (LOAD, *head, slot, rows * costs.row, ctas, latency, own, delivered)
             case Unit.TMA_STORE:
                 time = shape.bytes * costs.store_byte
                 self.busy["TMA store"][cta] += time

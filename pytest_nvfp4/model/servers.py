@@ -8,6 +8,7 @@ needs no random numbers. Both dies count as one cache: a table's latencies and r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import exp
 
 import numpy as np
@@ -110,6 +111,56 @@ class L2:
         return evicted
 
 
-def lines_touched(footprints: Sequence[Footprint]) -> NDArray[np.int64]:
-    """Return the lines of each footprint."""
-    return np.array([len(footprint.lines) for footprint in footprints], np.int64)
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a sample of a launch's clusters moves, instead of what an ``L2`` finds out.
+
+    Attributes:
+        lines: Lines of each footprint.
+        missing: Lines that each footprint moves from or to DRAM.
+        delayed: Share of its clusters that wait for DRAM at each footprint.
+        scale: Clusters that each cluster of the sample stands for.
+    """
+
+    lines: Sequence[float]
+    missing: Sequence[float]
+    delayed: Sequence[float]
+    scale: float
+
+
+def in_lockstep(
+    atoms: NDArray[np.int64], lines: NDArray[np.float64], writes: NDArray[np.bool_], capacity: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the lines that a sequence of accesses misses, and those written back at each, as ``L2`` counts them.
+
+    What an access misses depends on what was allocated before it, so that the result is a fixed point.
+
+    Args:
+        atoms: Set of lines of each access, in order of time.
+        lines: Lines of each access.
+        writes: Whether each access writes.
+        capacity: Lines of L2.
+    """
+    count = len(atoms)
+    order = np.argsort(atoms, kind="stable")
+    same = np.zeros(count, bool)
+    same[1:] = atoms[order][1:] == atoms[order][:-1]
+    before = np.full(count, -1)
+    before[order[same]] = order[np.flatnonzero(same) - 1]
+    known = before >= 0
+    missing = np.where(known, 0.0, lines)
+    for _ in range(12):
+        allocated = np.cumsum(missing)
+        ago = allocated[known] - missing[known] - allocated[before[known]]
+        found = lines[known] * -np.expm1(-np.maximum(ago, 0) / capacity)
+        settled = np.abs(found - missing[known]).sum() < 1e-3 * missing.sum()
+        missing[known] = found
+        if settled:
+            break
+    allocated = np.cumsum(missing)
+    # Written lines leave at the rate of allocation: d(dirty)/d(allocated) = written share - dirty / capacity.
+    decay = np.exp(-allocated / capacity)
+    made = np.where(writes, missing, 0.0)
+    growth = np.maximum(decay, 1e-300)
+    dirty = growth * np.cumsum(made / growth)
+    return missing, np.maximum(np.diff(np.cumsum(made) - dirty, prepend=0.0), 0.0)
