@@ -19,6 +19,8 @@ from pytest_nvfp4.text import clip
 
 _SOURCE = "from pytest_nvfp4.device.worker.calibration import main\nmain()\n"
 _MOST_ERROR = 600
+_TIMED_OUT = 124
+"""Exit status of a program that was stopped at its deadline."""
 
 Runner = Callable[[PythonProgram, OnOutput], int]
 """Runs a program where the GPU is, forwards its output, and returns its exit status."""
@@ -69,6 +71,8 @@ def calibrate(run: Runner, *, deadline_s: float) -> Calibration:
         written[stream].append(piece)
 
     status = run(PythonProgram(_SOURCE, deadline_s=deadline_s), collect)
+    if status == _TIMED_OUT:
+        raise CalibrationError(f"the micro-benchmarks were stopped after {deadline_s:g} s; raise --timeout")
     try:
         report = read_report(b"".join(written["stdout"]))
     except DoorError as error:

@@ -48,6 +48,10 @@ class SimulatedDriver:
     def driver_call(self, name: str, *arguments: Any) -> None:
         getattr(self, f"_{name}")(*arguments)
 
+    def text_of(self, function: Any) -> str:
+        """Text of the module of a function."""
+        return self._functions[function.value - 1][0]
+
     def read(self, address: int, size: int) -> bytes:
         return ctypes.string_at(address, size)
 

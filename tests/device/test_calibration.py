@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +16,8 @@ from pytest_nvfp4.device.calibrate import CalibrationError
 from pytest_nvfp4.device.gpus import GpuState
 from pytest_nvfp4.device.remote.base import PythonProgram
 from pytest_nvfp4.device.worker import calibration
+from pytest_nvfp4.device.worker.memory import DriverError
+from pytest_nvfp4.device.worker.resumed import Lost, Work, resumed
 from pytest_nvfp4.isolation import OnOutput
 from pytest_nvfp4.model.calibrate.benchmark import Benchmark, Machine
 from pytest_nvfp4.model.calibrate.readings import MARKER, Gpu, Line, Reading, Refusal, State
@@ -40,6 +46,11 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> SimulatedDriver:
     return made
 
 
+def directly(work: Work) -> Iterator[str | Lost]:
+    """All steps in this process."""
+    yield from (message for message in work(0) if isinstance(message, str))
+
+
 @pytest.fixture(autouse=True)
 def driver(monkeypatch: pytest.MonkeyPatch) -> SimulatedDriver:
     return simulate(monkeypatch)
@@ -50,7 +61,7 @@ def report() -> tuple[list[Line], SimulatedDriver]:
     """The lines of one calibration, which all tests share, and its driver."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         driver = simulate(monkeypatch)
-        return list(calibration.lines()), driver
+        return list(calibration.lines(directly)), driver
 
 
 @pytest.fixture
@@ -93,6 +104,82 @@ def test_only_programmatic_launches_are_programmatic(report: tuple[list[Line], S
     assert report[1].launched > report[1].programmatic
 
 
+def test_a_benchmark_that_faults_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each child has a driver of its own, as each process has a context."""
+    chosen = [benchmarks(ARCH)[name] for name in ("shared.latency", "atomic", "mbarrier.round")]
+    monkeypatch.setattr(calibration, "plan", lambda _: chosen)
+    launch = SimulatedDriver.driver_call
+
+    def faulting(self: SimulatedDriver, name: str, *arguments: Any) -> None:
+        if name == "cuLaunchKernelEx" and "atom.relaxed" in self.text_of(arguments[1]):
+            raise DriverError("cuLaunchKernelEx failed with CUDA error 700")
+        launch(self, name, *arguments)
+
+    monkeypatch.setattr(SimulatedDriver, "driver_call", faulting)
+    monkeypatch.setattr(calibration, "CudaMemory", SimulatedDriver)
+    lines = list(calibration.lines())
+    refused = [line for line in lines if isinstance(line, Refusal)]
+    assert refused == [
+        Refusal(benchmark="atomic", reason="benchmark atomic: DriverError: cuLaunchKernelEx failed with CUDA error 700")
+    ]
+    assert [line.benchmark for line in lines if isinstance(line, Reading)] == ["shared.latency"] * 2 + [
+        "mbarrier.round"
+    ] * 2
+    assert sum(isinstance(line, Gpu) for line in lines) == 1
+
+
+def test_a_gpu_that_cannot_be_used_is_an_error_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> SimulatedDriver:
+        raise DriverError("cuInit failed with CUDA error 100")
+
+    monkeypatch.setattr(calibration, "CudaMemory", none)
+    with pytest.raises(CalibrationError, match="the GPU cannot be used: DriverError: cuInit failed"):
+        calibrate.calibrate(printed(list(calibration.lines())), deadline_s=60)
+
+
+def ending(how: Callable[[], object]) -> Work:
+    """Four steps of a line each, of which the second ends its process."""
+
+    def work(first: int) -> Iterator[int | str]:
+        for step in range(first, 4):
+            yield step
+            if step == 1:
+                how()
+            yield f"line {step}"
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "its process ended with SIGKILL"),
+        (lambda: os._exit(3), "its process ended with exit status 3"),
+        (lambda: 1 // 0, "ZeroDivisionError: integer division or modulo by zero"),
+        (lambda: time.sleep(600), "nothing was heard of it for 0.5 s"),
+    ],
+)
+def test_a_step_that_ends_its_process_is_lost_alone(how: Callable[[], object], reason: str) -> None:
+    found = list(resumed(ending(how), silence_s=0.5, most_lost=3))
+    assert found == ["line 0", Lost(1, reason), "line 2", "line 3"]
+
+
+def test_steps_that_all_fail_are_not_tried_for_ever() -> None:
+    def work(first: int) -> Iterator[int | str]:
+        yield first
+        os._exit(1)
+
+    assert [lost.step for lost in resumed(work, silence_s=5, most_lost=3) if isinstance(lost, Lost)] == [0, 1, 2]
+
+
+def test_a_process_that_fails_before_its_first_step_is_not_tried_again() -> None:
+    def work(_first: int) -> Iterator[int | str]:
+        os._exit(1)
+        yield 0
+
+    assert list(resumed(work, silence_s=5, most_lost=3)) == [Lost(-1, "its process ended with exit status 1")]
+
+
 def test_readings_that_counted_other_operations_are_not_used(lines: list[Line]) -> None:
     wrong = [
         line.model_copy(update={"operations": (1,)})
@@ -117,7 +204,7 @@ def test_a_gpu_in_use_is_refused_before_it_is_touched(
     state: GpuState, message: str, driver: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calibration, "gpu_state", lambda _: state)
-    before = list(calibration.lines())
+    before = list(calibration.lines(directly))
     assert driver.launched == 0
     with pytest.raises(CalibrationError, match=message):
         calibrate.calibrate(printed(before), deadline_s=60)
@@ -133,6 +220,7 @@ def test_a_gpu_that_was_throttled_meanwhile_is_refused(lines: list[Line]) -> Non
     ("lines", "status", "message"),
     [
         ([], 1, "reported no GPU: exit status 1; what it said last"),
+        ([State(when="before")], 124, "stopped after 60 s"),
         ([Refusal(reason="there is no GPU")], 0, "there is no GPU"),
         ([State(when="before")], 0, "reported no GPU"),
     ],

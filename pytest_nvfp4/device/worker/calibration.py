@@ -1,16 +1,19 @@
 """Run the micro-benchmarks of ``model.calibrate`` on the GPU of this process, and print what was read.
 
 ``main`` is what the process of ``nvfp4 model calibrate`` runs, on this machine or on a remote. It prints lines of
-``model.calibrate.readings``, and judges nothing.
+``model.calibrate.readings``, and judges nothing. The GPU is used by a child: a kernel that faults takes the context
+with it, and the benchmarks behind it run in the next child.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from pytest_nvfp4.device.gpus import GpuState, driver_version, gpu_state, visibl
 from pytest_nvfp4.device.worker.clock import GATE, GATE_NAME
 from pytest_nvfp4.device.worker.driver_launches import Kernel, Shape, Stream, encode_rows
 from pytest_nvfp4.device.worker.memory import CudaMemory, DriverError
+from pytest_nvfp4.device.worker.resumed import Lost, Work, resumed
 from pytest_nvfp4.model.calibrate import signals
 from pytest_nvfp4.model.calibrate.benchmark import Benchmark, Machine, Point
 from pytest_nvfp4.model.calibrate.kernel import ENTRY, RECORD_BYTES, RECORD_WORDS
@@ -35,6 +39,9 @@ _FLUSH_FACTOR = 3
 _ATTRIBUTES = {"sms": 16, "l2_bytes": 38, "major": 75, "minor": 76, "shared_bytes": 97}
 """``CUdevice_attribute``: multiprocessors, L2 size, compute capability, shared memory of a CTA with opt-in."""
 _NAME_BYTES = 256
+_SILENCE_S = 40.0
+"""Time that the compilation and the launches of one benchmark never take."""
+_MOST_LOST = 8
 
 
 def main() -> None:
@@ -45,35 +52,51 @@ def main() -> None:
         sys.stdout.flush()
 
 
-def lines() -> Iterator[Line]:
-    """Yield the lines of a calibration of the first visible GPU."""
+def lines(run: Callable[[Work], Iterator[str | Lost]] | None = None) -> Iterator[Line]:
+    """Yield the lines of a calibration of the first visible GPU.
+
+    Args:
+        run: Does the work; None for a process that goes on behind a benchmark that fails.
+    """
     gpus = visible_gpus()
     if not gpus:
         yield Refusal(reason="there is no NVIDIA GPU that the process may use")
         return
-    before = _state("before", gpu_state(gpus[0]))  # before this process is itself one that uses the GPU
+    before = _state("before", gpu_state(gpus[0]))  # before a process of ours uses the GPU
     yield before
     if busy(before):
         return
-    try:
-        bench = _Bench()
-    except (OSError, DriverError) as error:
-        yield Refusal(reason=f"the GPU cannot be used: {error}")
-        return
-    yield bench.gpu
-    try:
-        machine = bench.gpu.machine()
-    except ValueError as error:
-        yield Refusal(reason=str(error))
-        return
-    try:
-        bench.prepare(machine)
-        for benchmark in plan(machine):
-            yield from bench.readings(benchmark, machine.arch)
-    except DriverError as error:
-        yield Refusal(reason=f"the GPU is in an error state: {error}")
-        return
+    run = run or partial(resumed, silence_s=_SILENCE_S, most_lost=_MOST_LOST)
+    known = list[Gpu]()
+    for line in run(lambda first: _steps(first, known[0] if known else None)):
+        if isinstance(line, Lost):
+            name = plan(known[0].machine())[line.step].name if line.step >= 0 else ""
+            what = f"benchmark {name}" if name else "the GPU cannot be used"
+            yield Refusal(benchmark=name, reason=f"{what}: {line.reason}")
+        elif not known:
+            known.append(Gpu.model_validate_json(line))
+            yield known[0]
+        else:
+            kind = Reading if json.loads(line)["kind"] == "reading" else Refusal
+            yield kind.model_validate_json(line)
     yield _state("after", gpu_state(gpus[0])).model_copy(update={"processes": None})
+
+
+def _steps(first: int, gpu: Gpu | None) -> Iterator[int | str]:
+    """Run the benchmarks from a number on: its numbers, and lines. The GPU's line comes first if it is not known yet.
+
+    Raises OSError, DriverError, and ValueError for a GPU without benchmarks.
+    """
+    bench = _Bench()
+    if gpu is None:
+        gpu = bench.gpu
+        yield gpu.model_dump_json()
+    machine = gpu.machine()
+    bench.prepare(machine)
+    for number, benchmark in enumerate(plan(machine)):
+        if number >= first:
+            yield number
+            yield from (line.model_dump_json() for line in bench.readings(benchmark, machine.arch))
 
 
 def _state(when: Any, found: GpuState) -> State:
