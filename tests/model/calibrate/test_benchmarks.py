@@ -10,6 +10,7 @@ from pytest_nvfp4.model.calibrate.benchmark import ARCHITECTURES, Machine
 from pytest_nvfp4.model.calibrate.kernel import Body
 from pytest_nvfp4.model.calibrate.plan import plan
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.toolchain import binaries
 from tests.model.calibrate.simulated import benchmarks, launch, without
 
 ARCHS = ("sm_90a", "sm_100a")
@@ -115,9 +116,9 @@ def assembler(arch: str) -> Path | None:
 
 
 ASSEMBLED = {
-    "sm_90a": r"tma\.multicast\.4|store\.rate\.8192|l2\.latency|map\.load\.changed|mma\.f16\.[st]s\.1\.64\.256\.rate",
-    "sm_100a": r"tmem\..*\.128|tmem\.copy\.rate|mma\..*\.2\.256\.256\.rate|mma\.mxf4nvf4\..*\.64\.rate",
-    "sm_103a": r"mma\.mxf4nvf4\.ss\.2\.256\.256\.rate",
+    "sm_90a": r"tma\.multicast\.4|global\.load|map\.load\.changed|mma\.f16\.ts\.1\.64\.256\.rate",
+    "sm_100a": r"tmem\.load\.128|tmem\.copy\.rate|mma\.mxf4nvf4\.ss\.2\.256\.256\.rate",
+    "sm_103a": r"mma\.mxf4nvf4\.ss\.2\.256\.64\.latency",
 }
 
 
@@ -138,3 +139,6 @@ def test_ptxas_assembles_kernels_without_a_warning(arch: str, tmp_path: Path) ->
         command = [str(tool), "-arch", arch, str(source), "-o", str(tmp_path / "kernel.cubin")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout + done.stderr) == (0, ""), f"{benchmark.name}: {done.stderr}"
+        sass = binaries.run("nvdisasm", "-c", cubin=tmp_path / "kernel.cubin")
+        assert "BRA.U.ANY" not in sass, f"{benchmark.name}: a loop over threads issues what one thread should"
+        assert benchmark.name != "global.load" or not re.search(r"LDG\.E\.NA [^;]*;", sass), "loads are narrowed"
