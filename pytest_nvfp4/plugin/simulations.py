@@ -284,6 +284,7 @@ class Simulations:
                 base=base,
                 deadline_s=self._devices.options.timeout_s,
                 recording=True,
+                sampled=True,
             )
             if done.errors or done.status != "passed":
                 return done

@@ -62,6 +62,14 @@ def test_a_kernel_with_an_exercise_has_inputs_of_its_own() -> None:
         subject_of(EXERCISED, ["gpumode-0"], arch=None, configuration=None, exercise=None)
 
 
+def test_a_kernel_that_nothing_calls_needs_an_exercise(cli, tmp_path: Path) -> None:
+    file = tmp_path / "k.py"
+    file.write_text("import cutlass\n")
+    done = cli("model", str(file))
+    assert done.code == 2
+    assert "name a function that calls the kernel on inputs of its own with --exercise" in done.err
+
+
 class TestTune:
     @pytest.fixture
     def made(self) -> list[tune.Variant]:

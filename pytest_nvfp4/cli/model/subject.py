@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 OWN_INPUTS = "inputs of its own"
 """Name of the problem of a kernel that is called by its ``exercise``."""
 _FAMILY = "gpumode"
+_ELSE_EXERCISE = (
+    "name a function that calls the kernel on inputs of its own with --exercise [FILE::]FUNCTION, or as `exercise` in "
+    "[tool.pytest_nvfp4] of pyproject.toml"
+)
+"""Advice for a kernel without custom_kernel(data)."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,10 @@ def subject_of(
     root = find_root(path)
     settings = load(root)
     own = configured(settings, path, name=configuration, label=label)
-    if exercise is None and (own.entry is None or own.exercise is None):
+    if exercise is None and own.exercise is None:
+        if own.entry is not None:
+            raise InputError(f"{label}: has an entry in its settings; {_ELSE_EXERCISE}")
+        check_kernel_file(path, label=label, has_entry=False, way=_ELSE_EXERCISE)
         found = runnable(kernel, names, arch=arch, configuration=configuration, simulated=True)
         return Subject(found.label, found.spec, found.base, found.root, tuple(found.cases([_FAMILY])))
     if names:
