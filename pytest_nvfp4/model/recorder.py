@@ -46,6 +46,7 @@ from pytest_nvfp4.model.recorder_launch import LaunchTape
 from pytest_nvfp4.model.recorder_memory import MemoryEvents
 from pytest_nvfp4.model.recorder_tape import CtaEnd, Tape
 from pytest_nvfp4.model.recording import Recording
+from pytest_nvfp4.sim.run.asynchronous import Eager
 from pytest_nvfp4.sim.run.cta import Cluster
 from pytest_nvfp4.sim.run.grid import Grid
 
@@ -77,7 +78,9 @@ class Recorder(MemoryEvents):
         overlap: Overlap | None = None,  # noqa: ARG002
         dependent: bool = False,
     ) -> bool:
-        """Begin the record of a launch."""
+        """Begin the record of a launch. Raises ValueError unless asynchronous work completes at its issue."""
+        if not isinstance(grid.machine.asynchronous, Eager):
+            raise ValueError("launches are recorded in the eager schedule only")
         tape = grid.unit(LaunchTape)
         tape.begin(self._numbers, dependent=dependent)
         self._launches.append(tape)

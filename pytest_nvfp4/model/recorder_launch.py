@@ -48,6 +48,7 @@ class LaunchTape:
         ended: Whether the launch has ended without a fault.
         code: Its kernel.
         dependent: Whether it is a programmatic dependent launch.
+        constants: Addresses of the regions of its parameters and constants.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -55,6 +56,7 @@ class LaunchTape:
         self.code = Code(grid.program)
         self.ended = False
         self.dependent = False
+        self.constants: set[int] = set()
         self.footprints = Footprints(LineNumbers())
         self._shapes: dict[Shape, int] = {}
         self._by_number: list[Shape] = []
@@ -71,6 +73,10 @@ class LaunchTape:
     def begin(self, numbers: LineNumbers, *, dependent: bool) -> None:
         """Begin the record; ``numbers`` are those of the device's lines."""
         numbers.add(self._grid.machine.memory)
+        constants = [
+            each.name for each in self._grid.program.module.variables if each.space == "const" and not each.external
+        ]
+        self.constants = {self._grid.parameter_address, *(self._grid.symbols[name] for name in constants)}
         self.footprints = Footprints(numbers)
         self.dependent = dependent
 
@@ -162,7 +168,7 @@ class LaunchTape:
         refused = list(self._refused)
         if not self.ended:
             refused.append("the launch did not end, because of an error that the simulation reports")
-        if self.ended and len(self._clusters) != self._total:
+        if self.ended and not refused and len(self._clusters) != self._total:
             refused.append(f"{len(self._clusters)} of {self._total} clusters ran")
         return Recording(
             kernel=grid.kernel.name,

@@ -123,11 +123,10 @@ class MemoryEvents(CopyEvents):
     def global_accessed(
         self, w: Warp, at: int, region: Region, offset: int, where: Pattern | int, kind: int, mask: int = 0
     ) -> None:
-        """Issue an access to global memory; the parameters of a launch are in a constant bank."""
-        grid = w.cta.launch
-        if region.start == grid.parameter_address:
-            return
+        """Issue an access to global memory; parameters and constants are in a constant bank."""
         launch = self._launch(w)
+        if region.start in launch.constants:
+            return
         footprint, sectors = launch.footprints.items(region, offset, where)
         key = ("lanes", where, sectors, mask if isinstance(where, int) else 0)
         shape = launch.find(key)

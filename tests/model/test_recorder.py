@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_nvfp4.model.recording import INSTRUCTION_CLASSES, Does, Unit
+from pytest_nvfp4.sim.run.asynchronous import Lazy
 from pytest_nvfp4.sim.run.machine import Machine
 from tests.model.recorded_kernels import PIPELINE, events, executed, issued, pipeline, record
 from tests.model.untimed import Stuck, execute, without_event
@@ -136,6 +137,11 @@ def test_what_depends_on_the_order_of_ctas_is_refused(body: str, words: str) -> 
     recording, _ = record(body, {"data": np.zeros(4, np.uint32)}, shared=128)
     assert len(recording.refused) == bool(words)
     assert not words or (words in recording.refused[0] and "PTX line" in recording.refused[0])
+
+
+def test_another_schedule_is_refused() -> None:
+    with pytest.raises(ValueError, match="eager"):
+        pipeline(1, machine=Machine(asynchronous=Lazy()))
 
 
 def test_without_a_recorder_blocks_are_the_same_as_ever() -> None:
