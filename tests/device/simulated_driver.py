@@ -30,6 +30,8 @@ class SimulatedDriver:
     Attributes:
         launched: Number of launches, those of the gate not counted.
         programmatic: Number of those with programmatic stream serialization.
+        queries: Number of queries of an event.
+        late: Number of queries, the first ones, that find that the gate has opened.
     """
 
     def __init__(self) -> None:
@@ -40,10 +42,14 @@ class SimulatedDriver:
         self._graphs: list[list[Callable[[], None]]] = []
         self.launched = 0
         self.programmatic = 0
+        self.queries = self.late = 0
 
     def driver_status(self, name: str, *arguments: Any) -> int:
-        self.driver_call(name, *arguments)
-        return 0
+        """Only ``cuEventQuery``: CUDA_ERROR_NOT_READY while the gate holds the stream."""
+        assert name == "cuEventQuery"
+        assert arguments[0].value
+        self.queries += 1
+        return 0 if self.queries <= self.late else 600
 
     def driver_call(self, name: str, *arguments: Any) -> None:
         getattr(self, f"_{name}")(*arguments)

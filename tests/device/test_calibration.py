@@ -128,6 +128,20 @@ def test_a_benchmark_that_faults_costs_only_itself(monkeypatch: pytest.MonkeyPat
     assert sum(isinstance(line, Gpu) for line in lines) == 1
 
 
+@pytest.mark.parametrize(("late", "refused"), [(2, False), (3, True)])
+def test_launches_that_the_host_enqueues_too_late_are_repeated(
+    late: int, refused: bool, driver: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "plan", lambda _: [benchmarks(ARCH)["launch.plain"]])
+    driver.late = late
+    lines = list(calibration.lines(directly))
+    assert [line.reason for line in lines if isinstance(line, Refusal)] == [
+        "benchmark launch.plain: the host needs more than 64 ms for 2 launches"
+    ] * refused
+    readings = [line for line in lines if isinstance(line, Reading)]
+    assert [reading.operations for reading in readings] == [(2,), (3,)][refused:]
+
+
 def test_a_gpu_that_cannot_be_used_is_an_error_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> SimulatedDriver:
         raise DriverError("cuInit failed with CUDA error 100")

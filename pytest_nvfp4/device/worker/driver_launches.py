@@ -133,7 +133,7 @@ class Stream:
     """A stream of its own, with two events for times."""
 
     def __init__(self, memory: CudaMemory) -> None:
-        self._call = memory.driver_call
+        self._call, self._status = memory.driver_call, memory.driver_status
         self.handle = ctypes.c_void_p()
         self._call("cuStreamCreate", ctypes.byref(self.handle), ctypes.c_uint(_STREAM_NON_BLOCKING))
         self._events = (ctypes.c_void_p(), ctypes.c_void_p())
@@ -144,16 +144,20 @@ class Stream:
         """Wait until all of its work has ended."""
         self._call("cuStreamSynchronize", self.handle)
 
-    def timed_ns(self, work: Callable[[], None]) -> float:
-        """Return the nanoseconds between events before and after some work, after waiting for it."""
+    def timed_ns(self, work: Callable[[], None]) -> float | None:
+        """Return the nanoseconds between events before and after some work, after waiting for it.
+
+        The stream must be held. None if it no longer was when all work was enqueued: the time includes the host's then.
+        """
         start, end = self._events
         self._call("cuEventRecord", start, self.handle)
         work()
         self._call("cuEventRecord", end, self.handle)
+        late = self._status("cuEventQuery", start) == 0
         self.wait()
         value = ctypes.c_float()
         self._call("cuEventElapsedTime", ctypes.byref(value), start, end)
-        return value.value * 1e6
+        return None if late else value.value * 1e6
 
     def graph(self, work: Callable[[], None]) -> Callable[[], None]:
         """Capture work, and return a function that launches it as a graph."""
