@@ -20,6 +20,9 @@ pytest.register_assert_rewrite(
     *(f"tests.sim.{folder}" for folder in ("alu", "memory", "races", "run", "sync", "tcgen05", "tma", "wgmma")),
 )
 
+_APART = frozenset({"tests/sim/mutants/source/test_promise.py"})
+"""Files whose tests share nothing, and which would keep one process busy when all others have ended."""
+
 # Hypothesis without a clock: a machine that is slow, or does other work, must not fail a test. On top of the profile in
 # force, so that what CI sets (no randomness) stays; --hypothesis-profile comes later, and stays too.
 settings.register_profile("unhurried", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -46,10 +49,15 @@ def pytest_xdist_auto_num_workers() -> int | None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """All tests of a file in one test process: what its fixtures compile and simulate is then done once.
 
-    That is for ``-n`` alone; another ``--dist`` is taken as it is.
+    The tests of ``_APART`` go to any process. That is for ``-n`` alone; another ``--dist`` is taken as it is.
     """
     if config.getoption("dist") != "load":
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    return LoadFileScheduling(config, log)
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return nodeid if file in _APART else file
+
+    return Scheduling(config, log)

@@ -32,11 +32,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A user's folder: the shipped kernels, and a kernel file."""
-    shutil.copytree(ROOT / "kernels", tmp_path / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "kernels/nvfp4_group_gemm/sm100.py", tmp_path / "my_kernel.py")
-    return tmp_path
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder: the shipped kernels, and a kernel file. It is the same for all pages, as caches name files."""
+    folder = tmp_path_factory.getbasetemp() / "guide-project"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "kernels", folder / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "kernels/nvfp4_group_gemm/sm100.py", folder / "my_kernel.py")
+    return folder
 
 
 @pytest.mark.slow

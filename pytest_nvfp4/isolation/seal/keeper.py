@@ -48,7 +48,7 @@ _READINGS: Final = (5.0, 100.0)
 
 On a busy machine both last longer, so that the readings of a compile do not become more.
 """
-_LONGEST_WAIT_S: Final = 2.0
+_LONGEST_WAIT_S: Final = 5.0
 _SHORTEST_READING_S: Final = 0.01
 _MOST_CHUNKS: Final = 64
 """Chunks that are read after the end of the worker; what it left behind could write without end."""
