@@ -142,7 +142,8 @@ class TestPage:
         each = page.Modelled("gpumode-0", call, answers, (), "passed" if call else "failed")
         return Document("t", [page.summary([each]), page.section(each, "k.py on gpumode-0", [])], page.as_data(each))
 
-    def test_every_line_with_a_time_says_modelled(self) -> None:
+    def test_every_line_with_a_time_says_modelled(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("pytest_nvfp4.device.modelled.band_of", lambda *_: None)
         call = modelled()
         text = render(self.document(call, page.Answer("twice the HBM", call.us / 2)), OutputFormat.TEXT)
         assert f"modelled {page.micro(call.us)} us on {B200.title}" in text

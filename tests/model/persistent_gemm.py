@@ -46,7 +46,7 @@ class Harness:
         multiply_instructions, store_instructions: Instructions between two tiles, of the warps that multiply and store.
     """
 
-    overhead_us: float = 8.5
+    overhead_us: float = 7.5
     floor_us: float = 23.5
     multiply_instructions: int = 150
     store_instructions: int = 250

@@ -25,7 +25,7 @@ def test_a_table_takes_the_rest_from_another_and_says_so():
     assert device["dram"] == load_device("b200")["dram"]
     assert device.constants["dram"].mark == "sibling"
     assert device.constants["dram"].source.startswith("of b200: ")
-    assert device.constants["cta_start"].mark == "guessed"
+    assert device.constants["tmem_column"].mark == "guessed"
     assert device.digest != load_device("b200").digest
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-__all__ = ["VERSIONS", "write_version"]
+from pytest_nvfp4.problem import Problem
+
+__all__ = ["VERSIONS", "constants_of", "write_version"]
 
 VERSIONS: Final[dict[str, tuple[str, dict[str, object]]]] = {
     "v1c": ("one_cta.py", {}),
@@ -15,6 +18,17 @@ VERSIONS: Final[dict[str, tuple[str, dict[str, object]]]] = {
     "v5e": ("two_cta.py", {"MOST_TOKENS": 128}),
     "v6b": ("two_cta.py", {"MOST_TOKENS": 256}),
 }
+
+
+NARROW: Final[dict[str, object]] = {"TILE_N": 128, "STAGES": 6, "MOST_CTAS": 0}
+"""v2e where tiles of 256 columns would occupy less than its 128 CTAs: one tile of 128 a CTA, as v1c has them. (Its
+published times of these problems are v1c's.)"""
+
+
+def constants_of(version: str, problem: Problem) -> dict[str, object]:
+    """Return the constants of a version that depend on the problem, beyond those of ``VERSIONS``."""
+    wide = sum(math.ceil(group.m / 128) * math.ceil(group.n / 256) for group in problem.groups)
+    return NARROW if version == "v2e" and wide < 128 else {}
 
 
 def write_version(version: str, folder: Path, constants: Mapping[str, object] | None = None) -> Path:

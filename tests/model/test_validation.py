@@ -1,0 +1,99 @@
+"""What the guide claims of modelled times holds: each of its rows is computed anew from stored recordings.
+
+A row of the table "How far off" in ``guide/model.md`` is: what was timed, points, median, 90 % and worst error.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.model.bands import bands
+from pytest_nvfp4.model.constants import load_device
+from pytest_nvfp4.model.recording import Unit
+from pytest_nvfp4.model.replay import Conditions, replay
+from pytest_nvfp4.model.storage import loads
+from tests.model import record_twins, validation
+from tests.model.record_twins import RECORDINGS
+from tests.model.tables import Errors
+
+pytestmark = pytest.mark.slow
+
+GUIDE = Path(__file__).parents[2] / "pytest_nvfp4" / "guide" / "model.md"
+SETS = {"grouped GEMMs": validation.grouped, "main loops": validation.loops, "persistent GEMMs": validation.gemms}
+LEAST_CHANGE = 0.08
+"""Published times of two versions that differ by less are not told apart."""
+
+
+def claimed(what: str) -> Errors:
+    """Return what the guide says."""
+    number = r"\s*([\d.]+) %\s*\|"
+    row = re.search(rf"^\| {what}[^|]*\|\s*(\d+)\s*\|{number}{number}{number}", GUIDE.read_text(), re.MULTILINE)
+    assert row is not None, f"the guide has no row for {what}"
+    return Errors(int(row[1]), *(float(value) for value in row.groups()[1:]))
+
+
+@pytest.fixture(scope="module")
+def modelled():
+    device = load_device("b200")
+    return {what: list(points(device)) for what, points in SETS.items()}
+
+
+@pytest.mark.parametrize("what", SETS)
+def test_errors_are_no_worse_than_the_guide_says(what, modelled):
+    # What the start of a CTA was fitted to is no evidence.
+    held = [point for point in modelled[what] if validation.FITTED_VERSION not in point[0]]
+    found, said = Errors.of(time / published for _, time, published in held), claimed(what)
+    assert found.points == said.points
+    assert round(found.median, 1) <= said.median
+    assert round(found.ninety, 1) <= said.ninety
+    assert round(found.worst, 1) <= said.worst
+
+
+def test_the_band_is_that_of_the_grouped_gemms():
+    (band,) = (band for band in bands() if (band.device, band.kind) == ("b200", "tcgen05 GEMM"))
+    said = claimed("grouped GEMMs")
+    assert (band.points, 100 * band.median, 100 * band.p90, 100 * band.worst) == pytest.approx(
+        (said.points, said.median, said.ninety, said.worst)
+    )
+
+
+def test_no_faster_version_is_called_slower(modelled):
+    times = {tuple(name.split("_")[1:]): pair for name, *pair in modelled["grouped GEMMs"]}
+    pairs = Counter[str]()
+    for (version, problem), (other, same) in combinations(times, 2):
+        (ours, published), (ours_other, published_other) = times[version, problem], times[other, same]
+        if problem == same and abs(published_other / published - 1) > LEAST_CHANGE:
+            change = ours_other / ours - 1
+            right = (change > 0) == (published_other > published)
+            pairs["tie" if abs(change) < LEAST_CHANGE / 2 else "right" if right else "wrong"] += 1
+    text = " ".join(GUIDE.read_text().split())
+    assert pairs["wrong"] == 0, pairs
+    assert f"{pairs['right']} of {pairs.total()}; ties: {pairs['tie']}" in text, pairs
+
+
+def test_all_points_and_no_others_are_recorded():
+    assert {path.stem for path in RECORDINGS.iterdir()} == set(record_twins.points())
+
+
+@pytest.mark.skipif(
+    not all(importlib.util.find_spec(package) for package in ("cutlass", "torch")), reason="needs the DSL and torch"
+)
+def test_a_recording_made_anew_is_the_stored_one():
+    name = "group_v6b_gpumode-bench-3"
+    (new,), (stored,) = loads(record_twins.record(name)), loads((RECORDINGS / f"{name}.npz").read_bytes())
+
+    def work(recording):
+        return [Counter(Unit(unit).name for unit in program.operations["unit"]) for program in recording.programs]
+
+    assert work(new) == work(stored)
+    assert (new.grid, new.cluster, len(new.footprints)) == (stored.grid, stored.cluster, len(stored.footprints))
+    device = load_device("b200")
+    times = [replay(one, device, conditions=Conditions.gpumode()).total_us for one in (new, stored)]
+    # Another version of the DSL may compile other scalar instructions.
+    assert times[0] == pytest.approx(times[1], rel=0.03)
