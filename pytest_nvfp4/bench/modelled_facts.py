@@ -49,6 +49,11 @@ def modelled_facts(call: ModelledCall, names: Mapping[str, str] | None = None) -
     return facts
 
 
+def without_path(facts: Mapping[str, str]) -> dict[str, str]:
+    """Return the facts but those of the critical path, which shift with every change."""
+    return {name: text for name, text in facts.items() if f".{_PATH}." not in name}
+
+
 def _us(us: float) -> str:
     return f"{us:.3f}"
 

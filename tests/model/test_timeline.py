@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_nvfp4.model.timeline import Slice, TimelineUnavailableError, perfetto_trace, rows
+from pytest_nvfp4.model.constants import load_device
+from pytest_nvfp4.model.replay import replay_sequence
+from pytest_nvfp4.model.timeline import Slice, TimelineUnavailableError, perfetto_trace, rows, slices_of
+
+from .main_loop import SITES, main_loop
 
 SLICES = (
     Slice("SM 0", "warp 4 mma", "run", 0.0, 20.0),
@@ -66,6 +70,21 @@ def test_no_slice_is_lost_and_rows_hold_stacks(spans: list[tuple[int, int]]) -> 
     found = read(perfetto_trace(slices, title="t"))
     back = sorted(entry for entries in found.values() for entry in entries)
     assert back == sorted((piece.name, int(piece.begin_ns), int(piece.end_ns)) for piece in slices)
+
+
+def test_a_replay_shows_warps_and_units_of_the_first_sms() -> None:
+    recordings = [main_loop(128, 128, 128, 2, 4, clusters=3)]
+    replays = replay_sequence(recordings, load_device("b200"), timeline=True)
+    pieces = list(slices_of(recordings, replays, sms=2))
+    tracks = {process: {piece.track for piece in pieces if piece.process == process} for process in ("SM 0", "SM 1")}
+    assert tracks["SM 0"] == tracks["SM 1"] == {"warps: load", "warps: mma", "TMA load", "tensor core"}
+    assert not any(piece.process == "SM 2" for piece in pieces)
+    end = max(piece.end_ns for piece in pieces)
+    assert 0 < end / 1e3 <= replays[0].kernel_us * (1 + 1e-9)
+    assert sum(piece.track == "TMA load" for piece in pieces) == 2 * 2 * 4
+    waits = [piece for piece in pieces if piece.name == "wait"]
+    assert {piece.details["line"] for piece in waits} <= set(SITES)
+    assert any(name == "wait" for entries in read(perfetto_trace(pieces, title="t")).values() for name, _, _ in entries)
 
 
 def test_a_slice_that_ends_before_it_begins_is_refused() -> None:

@@ -176,12 +176,13 @@ class ModelCheck(SimulatedCheck):
             raise CheckFailure(f"no time is modelled: {error}", file=str(case.path)) from error
 
     def differences(self, record: CheckRecord) -> Differences:
-        """Return the facts that changed. Raises SheetError."""
+        """Return the facts that changed, without the parts of the critical path. Raises SheetError."""
+        from pytest_nvfp4.bench.modelled_facts import without_path
         from pytest_nvfp4.layout.launch_facts import diff_facts
         from pytest_nvfp4.toolchain.sheet import Sheet
 
         old, new = (Sheet.parse(text or "", kind=self.name).facts for text in (record.old, record.new))
-        return Differences(facts=diff_facts(old, new))
+        return Differences(facts=diff_facts(without_path(old), without_path(new)))
 
 
 def time_line(call: ModelledCall) -> str:
