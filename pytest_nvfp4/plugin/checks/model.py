@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.plugin.compare_modelled import ModelSnapshot
 
 _CONDITIONS = "gpumode"
+_BENCHMARK_OPTIONS = ("benchmark_json", "benchmark_save", "benchmark_autosave", "benchmark_compare")
 
 
 class ModelCheck(SimulatedCheck):
@@ -75,11 +76,11 @@ class ModelCheck(SimulatedCheck):
 
     def _install(self, config: pytest.Config) -> None:
         """Register the hooks that store modelled times in pytest-benchmark, if this run can measure none."""
-        from pytest_nvfp4.plugin.checks.modelled_benchmarks import ModelledBenchmarks, requested
-
         settings = config.stash[RUN].settings
         models = self.every or any(table.settings.model for table in settings.tables) or settings.default.model
-        if models and requested(config) and not may_time(config.stash[DEVICES].options):
+        if models and _stores(config) and not may_time(config.stash[DEVICES].options):
+            from pytest_nvfp4.plugin.checks.modelled_benchmarks import ModelledBenchmarks
+
             self._benchmarks = ModelledBenchmarks(config, self._machine)
             config.pluginmanager.register(self._benchmarks, "nvfp4-modelled")
 
@@ -183,6 +184,12 @@ class ModelCheck(SimulatedCheck):
 
         old, new = (Sheet.parse(text or "", kind=self.name).facts for text in (record.old, record.new))
         return Differences(facts=diff_facts(without_path(old), without_path(new)))
+
+
+def _stores(config: pytest.Config) -> bool:
+    """Return whether an option asks pytest-benchmark to store or to compare times, and this process does so."""
+    active = config.pluginmanager.hasplugin("benchmark") and not hasattr(config, "workerinput")
+    return active and any(config.getoption(name, default=None) for name in _BENCHMARK_OPTIONS)
 
 
 def time_line(call: ModelledCall) -> str:

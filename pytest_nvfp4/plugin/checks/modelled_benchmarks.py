@@ -20,14 +20,6 @@ from pytest_nvfp4.device.modelled import ModelledCall
 if TYPE_CHECKING:
     from pytest_nvfp4.plugin.checks.base import CheckItem
 
-_OPTIONS = ("benchmark_json", "benchmark_save", "benchmark_autosave", "benchmark_compare")
-
-
-def requested(config: pytest.Config) -> bool:
-    """Return whether an option asks pytest-benchmark to store or to compare times, and this process does so."""
-    active = config.pluginmanager.hasplugin("benchmark") and not hasattr(config, "workerinput")
-    return active and any(config.getoption(name, default=None) for name in _OPTIONS)
-
 
 class ModelledBenchmarks:
     """Hooks that turn pytest-benchmark's session into one of a modelled machine; to be registered as a plugin.
