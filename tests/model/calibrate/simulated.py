@@ -46,12 +46,14 @@ class Launched:
         findings: Messages of the simulator and of the race detector.
         ordered: Whether each CTA's clocks are in order.
         samples: Words behind the first record.
+        units: What the simulator's units counted.
     """
 
     counts: list[int]
     findings: list[str]
     ordered: bool
     samples: NDArray[np.uint32]
+    units: dict[str, int]
 
 
 def launch(benchmark: Benchmark, arch: str, *, body: Body | None = None, point: int = -1) -> Launched:
@@ -91,6 +93,7 @@ def launch(benchmark: Benchmark, arch: str, *, body: Body | None = None, point: 
         findings=[finding.message for finding in ran.grid.findings],
         ordered=bool((records[:, 0] < records[:, 1]).all() and (records[:, 2] < records[:, 3]).all()),
         samples=ran["out"].view(np.uint32)[2 * RECORD_WORDS :][: benchmark.samples],
+        units=dict(ran.grid.counters),
     )
 
 

@@ -6,27 +6,48 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.model.calibrate.benchmark import ARCHITECTURES, Machine
+from pytest_nvfp4.model.calibrate.benchmark import ARCHITECTURES, Benchmark, Machine
 from pytest_nvfp4.model.calibrate.kernel import Body
 from pytest_nvfp4.model.calibrate.plan import plan
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.toolchain import binaries
-from tests.model.calibrate.simulated import benchmarks, launch, without
+from tests.model.calibrate.simulated import Launched, benchmarks, launch, without
 
 ARCHS = ("sm_90a", "sm_100a")
-SAMPLE = {
-    "sm_90a": ("tma.issue.8", "tma.multicast.2", "store.rate.8192", "l2.latency", "mbarrier.remote",
-               "map.load.changed", "mma.f16.ss.1.64.64.rate", "launch.programmatic"),
-    "sm_100a": ("tmem.load.32", "tmem.copy.rate", "mma.f8f6f4.ss.1.128.64.latency", "mma.mxf4nvf4.ss.2.256.64.rate"),
-}  # fmt: skip
+PER_OPERATION = {
+    ("sm_90a", "tma.issue.8"): {"tma.load.requests": 8, "tma.load.bytes": 8 * 128},
+    ("sm_90a", "tma.loop"): {"tma.load.requests": 0, "mbarrier.phases": 1},
+    ("sm_90a", "tma.multicast.2"): {"tma.load.requests": 4, "tma.load.multicast.bytes": 2 * 256 * 128},
+    ("sm_90a", "store.rate.8192"): {"bulk.store.requests": 1, "bulk.store.bytes": 8192},
+    ("sm_90a", "shared.load.4"): {"shared.load.bytes": 4 * 512, "shared.load.conflicts": 0},
+    ("sm_90a", "shared.stmatrix.4"): {"shared.store.bytes": 4 * 512, "shared.store.conflicts": 0},
+    ("sm_90a", "shared.latency"): {"shared.load.requests": 1},
+    ("sm_90a", "shared.store"): {"shared.store.requests": 1, "shared.store.wavefronts": 1},
+    ("sm_90a", "global.load"): {"global.load.bytes": 16 * 512},
+    ("sm_90a", "atomic"): {"global.atomic.requests": 1},
+    ("sm_90a", "mbarrier.handover"): {"mbarrier.phases": 2, "mbarrier.arrivals": 2},
+    ("sm_90a", "mbarrier.remote"): {"mbarrier.phases": 2, "mbarrier.arrivals": 2},
+    ("sm_90a", "barrier.named.4"): {"barrier.cta.completions": 1},
+    ("sm_90a", "barrier.cluster"): {"barrier.cluster.completions": 1},
+    ("sm_90a", "fence.near"): {"fence.proxy.async.shared::cta": 1},
+    ("sm_90a", "map.load.changed"): {"tensormap.copies": 1, "tma.load.requests": 1},
+    ("sm_90a", "issue.fma.dependent"): {"instructions": (16 + 4) / 16},
+    ("sm_90a", "mma.f16.ss.1.64.64.rate"): {"wgmma.instructions": 2, "wgmma.macs": 2 * 64 * 64 * 16},
+    ("sm_100a", "tmem.load.32"): {"tcgen05.ld.words": 4 * 32 * 32},
+    ("sm_100a", "tmem.store.8"): {"tcgen05.st.words": 4 * 32 * 8},
+    ("sm_100a", "tmem.copy.rate"): {"tcgen05.cp.bytes": 512},
+    ("sm_100a", "mma.f8f6f4.ss.1.128.64.latency"): {"mma.instructions": 1, "tcgen05.commits": 1},
+    ("sm_100a", "mma.mxf4nvf4.ss.2.256.64.rate"): {"mma.instructions": 1, "mma.flops": 2 * 256 * 64 * 64},
+}
+"""What the units of the simulator count for each operation that the kernel counts."""
 
 
-def wrong(name: str, arch: str) -> list[str]:
-    benchmark = benchmarks(arch)[name]
-    launched = launch(benchmark, arch)
+def wrong(benchmark: Benchmark, launched: Launched, point: int = -1) -> list[str]:
+    """What a launch of a benchmark did wrong."""
+    name, claimed = benchmark.name, benchmark.points[point].operations
     found = [f"{name}: {message}" for message in launched.findings]
-    if set(launched.counts) != {benchmark.points[-1].operations}:
-        found.append(f"{name}: counted {launched.counts}, claims {benchmark.points[-1].operations}")
+    if set(launched.counts) != {claimed}:
+        found.append(f"{name}: counted {launched.counts}, claims {claimed}")
     if not launched.ordered:
         found.append(f"{name}: the clocks are not in order")
     if benchmark.samples and not launched.samples.all():
@@ -34,9 +55,22 @@ def wrong(name: str, arch: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("arch", "name"), [(arch, name) for arch, names in SAMPLE.items() for name in names])
-def test_a_benchmark_does_what_it_claims(arch: str, name: str) -> None:
-    assert not wrong(name, arch)
+@pytest.mark.parametrize(("arch", "name"), PER_OPERATION)
+def test_the_units_do_for_each_operation_what_is_measured(arch: str, name: str) -> None:
+    """Two sizes, as in a slope: what the kernel does besides cancels."""
+    benchmark = benchmarks(arch)[name]
+    low, high = (launch(benchmark, arch, point=point) for point in (0, -1))
+    operations = benchmark.points[-1].operations - benchmark.points[0].operations
+    assert operations > 0
+    for counter, per in PER_OPERATION[arch, name].items():
+        assert high.units.get(counter, 0) - low.units.get(counter, 0) == per * operations, counter
+    assert wrong(benchmark, high) == wrong(benchmark, low, point=0) == []
+
+
+@pytest.mark.parametrize("name", ["l2.latency", "launch.programmatic"])
+def test_a_benchmark_of_one_size_does_what_it_claims(name: str) -> None:
+    benchmark = benchmarks("sm_90a")[name]
+    assert not wrong(benchmark, launch(benchmark, "sm_90a"))
 
 
 @pytest.mark.slow
@@ -45,7 +79,8 @@ def test_every_benchmark_does_what_it_claims(arch: str) -> None:
     common = set(benchmarks(ARCHS[0])) & set(benchmarks(ARCHS[1])) - {"clock"}
     names = [name for name in benchmarks(arch) if arch == ARCHS[0] or name not in common]
     names = [name for name in names if not re.fullmatch(r"mma\..*\.128\.\w+", name)]  # those of N = 64 are the same
-    assert not [message for name in names for message in wrong(name, arch)]
+    chosen = benchmarks(arch)
+    assert not [message for name in names for message in wrong(chosen[name], launch(chosen[name], arch))]
 
 
 @pytest.mark.parametrize(
