@@ -16,7 +16,7 @@ from pytest_nvfp4.device.job import Model
 from pytest_nvfp4.device.simulate import SimulationResult
 from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.isolation.door.fields import Count, Microseconds, Name, Sentence
-from pytest_nvfp4.model.bands import Band, band_of
+from pytest_nvfp4.model.bands import Band, bands_of, widest
 from pytest_nvfp4.model.constants import DEVICES, ConstantsError, DeviceConstants, load_device
 from pytest_nvfp4.model.recording import Recording
 from pytest_nvfp4.model.replay import Conditions, Replay, ReplayError, replay_sequence
@@ -123,8 +123,17 @@ class ModelledCall(Model):
 
     @property
     def band(self) -> Band | None:
-        """The band of such kernels on the device; None if they were not compared with measured times."""
-        return band_of(self.device, self.kind)
+        """The band of such kernels and times on the device; None if there were no such measured times."""
+        return widest(bands_of(self.device, self.kind), self.us)
+
+    @property
+    def without_band(self) -> str:
+        """Why there is no band."""
+        known = bands_of(self.device, self.kind)
+        if not known:
+            return f"the model was not compared with measured times of a {self.kind} on this device"
+        shortest = min(band.shortest_us for band in known)
+        return f"the model was compared with measured times of {shortest:g} us and more only"
 
 
 def machine_name(device: str) -> str:

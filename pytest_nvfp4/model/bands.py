@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-_FIELDS = ("device", "kind", "points", "median", "p90", "worst", "times", "test")
+_FIELDS = ("device", "kind", "points", "shortest_us", "median", "p90", "worst", "times", "test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class Band:
         device: Name of the device's table, such as ``b200``.
         kind: Kind of the kernels (`scope.kind_of`).
         points: Number of measured times that no constant was fitted to.
+        shortest_us: The shortest of these times.
         median, p90, worst: Size of the error that half of them, 90 % of them and all of them stay within, as a share.
         times: What was measured, and by whom.
         test: The test that recomputes these figures.
@@ -31,6 +32,7 @@ class Band:
     device: str
     kind: str
     points: int
+    shortest_us: float
     median: float
     p90: float
     worst: float
@@ -38,7 +40,7 @@ class Band:
     test: str
 
     def __post_init__(self) -> None:
-        if not (self.device and self.kind and self.times and self.test and self.points > 0):
+        if not (self.device and self.kind and self.times and self.test and self.points > 0 and self.shortest_us > 0):
             raise ValueError(f"a band names its device, kind, times, test and number of points: {self}")
         if not 0 < self.median <= self.p90 <= self.worst or self.p90 >= 1:
             raise ValueError(f"the errors of a band grow from median to worst, and 90 % stay below 1: {self}")
@@ -61,7 +63,12 @@ def bands() -> tuple[Band, ...]:
         raise ValueError(f"bands.toml: a band has no {error}") from error
 
 
-def band_of(device: str, kind: str, *, known: Sequence[Band] | None = None) -> Band | None:
-    """Return the widest band of a kind of kernels on a device; None if none was compared with measured times."""
-    fitting = [band for band in (bands() if known is None else known) if (band.device, band.kind) == (device, kind)]
+def bands_of(device: str, kind: str) -> list[Band]:
+    """Return the bands of a kind of kernels on a device."""
+    return [band for band in bands() if (band.device, band.kind) == (device, kind)]
+
+
+def widest(known: Sequence[Band], us: float) -> Band | None:
+    """Return the widest of some bands for a modelled time; None if it is shorter than all that were measured."""
+    fitting = [band for band in known if band.around(us)[1] >= band.shortest_us]
     return max(fitting, key=lambda band: band.p90, default=None)

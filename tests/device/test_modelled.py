@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from pytest_nvfp4.bench.mark import MODELLED_TIMER
 from pytest_nvfp4.bench.modelled_facts import TimeChange, causes, modelled_facts, origin, time_change
 from pytest_nvfp4.cli.model import page
 from pytest_nvfp4.device.modelled import ModelledCall, conditions_of, conditions_text, device_for, modelled_call
-from pytest_nvfp4.model.bands import Band, band_of
+from pytest_nvfp4.model.bands import Band, bands, bands_of, widest
 from pytest_nvfp4.model.constants import ConstantsError, load_device
 from pytest_nvfp4.model.recording import Recording
 from pytest_nvfp4.report.document import Document
@@ -19,7 +20,7 @@ from pytest_nvfp4.report.render import OutputFormat, render
 from tests.model.main_loop import main_loop
 
 B200 = load_device("b200")
-BAND = Band("b200", "tcgen05 GEMM", 40, 0.05, 0.12, 0.3, "times of a test", "tests/none.py")
+BAND = Band("b200", "tcgen05 GEMM", 40, 1.0, 0.05, 0.12, 0.3, "times of a test", "tests/none.py")
 
 
 def gemm(*, stages: int = 4, n: int = 128) -> Recording:
@@ -70,11 +71,19 @@ def test_conditions_in_words() -> None:
 
 
 class TestBand:
-    def test_the_widest_set_of_times_of_a_kind_decides(self) -> None:
-        wide = replace(BAND, p90=0.2)
-        known = [BAND, wide, replace(BAND, device="h200", p90=0.29), replace(BAND, kind="copy", p90=0.29)]
-        assert band_of("b200", "tcgen05 GEMM", known=known) is wide
-        assert band_of("b200", "other", known=known) is None
+    def test_the_widest_set_of_times_decides_that_has_such_short_ones(self) -> None:
+        wide = replace(BAND, p90=0.2, shortest_us=6.0)
+        assert widest([BAND, wide], 7.0) is wide
+        assert widest([BAND, wide], 5.0) is wide, "a measured time of 6 us may be modelled as 5"
+        assert widest([BAND, wide], 4.0) is BAND
+        assert widest([wide], 4.0) is None
+        assert widest([], 4.0) is None
+
+    def test_bands_are_those_of_a_kind_on_a_device_and_name_a_test_that_exists(self) -> None:
+        assert bands_of("b200", "tcgen05 GEMM")
+        assert not bands_of("h200", "copy")
+        for band in bands():
+            assert (Path(__file__).parents[2] / band.test).is_file()
 
     def test_an_error_is_a_share_of_the_measured_time(self) -> None:
         low, high = BAND.around(10.0)
@@ -143,7 +152,7 @@ class TestPage:
         return Document("t", [page.summary([each]), page.section(each, "k.py on gpumode-0", [])], page.as_data(each))
 
     def test_every_line_with_a_time_says_modelled(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("pytest_nvfp4.device.modelled.band_of", lambda *_: None)
+        monkeypatch.setattr("pytest_nvfp4.device.modelled.bands_of", lambda *_: [])
         call = modelled()
         text = render(self.document(call, page.Answer("twice the HBM", call.us / 2)), OutputFormat.TEXT)
         assert f"modelled {page.micro(call.us)} us on {B200.title}" in text
@@ -154,7 +163,7 @@ class TestPage:
         assert "measured " not in text.replace("measured times", "")
 
     def test_the_band_is_that_of_the_data(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("pytest_nvfp4.device.modelled.band_of", lambda *_: BAND)
+        monkeypatch.setattr("pytest_nvfp4.device.modelled.bands_of", lambda *_: [BAND])
         call = modelled()
         low, high = BAND.around(call.us)
         assert f"{page.micro(low)} to {page.micro(high)} us: of 40 measured times" in page.headline(call)

@@ -106,15 +106,12 @@ def headline(call: ModelledCall) -> str:
     band = call.band
     first = f"modelled {micro(call.us)} us on {call.title} ({call.conditions})"
     if band is None:
-        return (
-            f"{first}; no band: the model was not compared with measured times of a {call.kind} on this device, so "
-            "only compare modelled times with each other"
-        )
+        return f"{first}; no band: {call.without_band}, so only compare modelled times with each other"
     low, high = band.around(call.us)
+    errors = f"{percent(band.p90)} (median {percent(band.median)}, worst {percent(band.worst)}; {band.times})"
     return (
-        f"{first}; {micro(low)} to {micro(high)} us: of {band.points} measured times of a {call.kind}, 90 % lie within "
-        f"{percent(band.p90)} of the modelled one (median {percent(band.median)}, worst {percent(band.worst)}; "
-        f"{band.times})"
+        f"{first}; {micro(low)} to {micro(high)} us: of {band.points} measured times of a {call.kind}, 90 % were "
+        f"modelled within {errors}"
     )
 
 

@@ -196,9 +196,9 @@ def time_line(call: ModelledCall) -> str:
     """Return a modelled time with its band in one line."""
     band = call.band
     if band is None:
-        known = "no band: not compared with measured times of such kernels"
+        known = f"no band: {call.without_band}"
     else:
         low, high = band.around(call.us)
-        known = f"{low:.3g} to {high:.3g} us for 90 % of {band.points} measured times"
+        known = f"{low:.3g} to {high:.3g} us, from {band.points} measured times of such kernels"
     bound = ", ".join(dict.fromkeys(launch.bound for launch in call.launches))
     return f"modelled {call.us:.3f} us on {call.title} ({known}), bound by {bound}"
