@@ -149,10 +149,7 @@ class Derivation:
             self._simulate(checked)
             for number in checked:
                 real, own = observed()[number], derived.pop(number)
-                same = (
-                    real.program == own.program and (real.first == own.first).all() and (real.shape == own.shape).all()
-                )
-                if not same:
+                if not real.equals(own):
                     raise UnlikeError(f"cluster {number} does not do what the others let expect")
             return derived
         raise UnlikeError("the clusters do not decide")

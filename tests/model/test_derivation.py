@@ -103,3 +103,22 @@ def test_a_gemms_schedule_is_derived_from_less_than_half_of_its_clusters(ragged:
 def test_a_simulated_cluster_that_does_something_else_is_unlike_the_others() -> None:
     with pytest.raises(UnlikeError):
         derive(Schedule(16, 28, 66, odd=2))
+
+
+def test_a_cluster_decides_where_several_numbers_of_rows_fit() -> None:
+    schedule = Schedule(12, 4, 48, a=(253, 0), b=(0, 253))
+    first = [schedule.cluster(number, [1]).first[1] for number in samples(48)]
+    assert (first[-1] - first[0] - 47 * 253) % (47 // 2) == 0  # two rows of tiles would fit the first samples
+    derived, simulated = derive(schedule)
+    assert len(derived) + len(simulated) == 48
+    assert all(each.equals(schedule.cluster(number, [1])) for number, each in derived.items())
+
+
+def test_clusters_are_drawn_and_compared() -> None:
+    unlike = 0
+    for odd in range(3, 65):
+        try:
+            derive(Schedule(16, 28, 66, odd=odd))
+        except UnlikeError:
+            unlike += 1
+    assert 2 <= unlike < 62  # a control: not every cluster is simulated
