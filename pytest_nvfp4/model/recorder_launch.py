@@ -20,6 +20,7 @@ from pytest_nvfp4.model.recorder_tape import Tape
 from pytest_nvfp4.model.recording import Cluster, Program, Recording, Shape, Site, Unit
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.grid import Grid
+from pytest_nvfp4.sim.run.parallel import run_selected
 from pytest_nvfp4.sim.wgmma.opcode_types import MmaShape
 
 _KINDS = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "e4m3": "f8f6f4", "e5m2": "f8f6f4", "s8": "i8", "u8": "i8"}
@@ -111,7 +112,7 @@ class LaunchTape:
 
     def _run(self, clusters: list[int]) -> None:
         self._grid.select(clusters)
-        self._grid.run_part()
+        run_selected(self._grid)
 
     @property
     def _total(self) -> int:

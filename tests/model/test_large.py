@@ -111,6 +111,7 @@ def test_a_derived_recording_equals_a_complete_one(rows: int, columns: int, ctas
     assert some.refused == ()
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(
     "raster",
     [
@@ -118,7 +119,9 @@ def test_a_derived_recording_equals_a_complete_one(rows: int, columns: int, ctas
         "mul.lo.u32 %r4, %r4, %r4; shr.u32 %r4, %r4, 4;",  # columns that are no affine function
     ],
 )
-def test_what_does_not_fit_is_simulated_wholly(raster: str) -> None:
+def test_what_does_not_fit_is_simulated_wholly(raster: str, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shared:
+        monkeypatch.setattr("pytest_nvfp4.sim.run.parallel._WORTH_S", 0.0)
     whole = recorded(rows=8, columns=6, ctas=24, sampled=False, raster=raster)
     some = recorded(rows=8, columns=6, ctas=24, sampled=True, raster=raster)
     assert content(some) == content(whole)

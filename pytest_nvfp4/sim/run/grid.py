@@ -108,6 +108,8 @@ class Grid(HasUnits):
         self._printed = 0
         self.symbols: dict[str, int] = {}
         self.registers_per_thread: int | None = None
+        self.processes = 1
+        """Processes that may share its clusters (``run.parallel``)."""
         self.counting = False
         self._check(parameters)
         machine.memory.begin_launch()

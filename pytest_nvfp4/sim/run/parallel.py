@@ -75,12 +75,16 @@ def run_grid(grid: Grid, *, processes: int) -> None:
     numpy's matrix products use one thread meanwhile: their threads would compete with the other processes.
     """
     with blas.threads(1), rare_collection():
-        _run_grid(grid, processes)
+        grid.processes = processes
+        run_selected(grid)
+        grid.finish()
 
 
-def _run_grid(grid: Grid, processes: int) -> None:
+def run_selected(grid: Grid) -> None:
+    """Run the selected clusters of a grid (``Grid.select``), in several processes if that pays off. Raises Fault."""
+    processes = grid.processes
     if processes < 2 or grid.clusters_left < 2 * processes or communicates(grid.kernel) or not hasattr(os, "fork"):
-        grid.run()
+        grid.run_part()
         return
     numbers = grid.numbers
     total = len(numbers)
@@ -94,7 +98,6 @@ def _run_grid(grid: Grid, processes: int) -> None:
             break
     if done < total:
         _share(grid, numbers[done:], processes)
-    grid.finish()
 
 
 def _share(grid: Grid, rest: Sequence[int], processes: int) -> None:
