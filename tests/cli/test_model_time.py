@@ -70,6 +70,17 @@ def test_a_kernel_that_nothing_calls_needs_an_exercise(cli, tmp_path: Path) -> N
     assert "name a function that calls the kernel on inputs of its own with --exercise" in done.err
 
 
+def test_variants_are_verified_on_the_smallest_problem_of_the_kernel(tmp_path: Path) -> None:
+    (tmp_path / "k.py").write_text("import cutlass\ndef custom_kernel(data): ...\n")
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.pytest_nvfp4]\nproblems.tiny = { m = 1, n = 128, k = 256 }\n"
+        'verify-problems = ["gpumode-9", "gpumode-0"]\n'
+    )
+    subject = subject_of(tmp_path / "k.py", ["gpumode-9"], arch=None, configuration=None, exercise=None)
+    assert time._small_case(subject, None).problem.name == "gpumode-0"
+    assert time._small_case(subject, "tiny").problem.name == "tiny"
+
+
 class TestTune:
     @pytest.fixture
     def made(self) -> list[tune.Variant]:

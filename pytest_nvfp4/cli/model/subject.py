@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.simulation import runnable
 from pytest_nvfp4.cli.subject import check_kernel_file, configured, relative
+from pytest_nvfp4.problem import GPUMODE, Problem
 from pytest_nvfp4.settings import KernelSettings, find_root, load
 from pytest_nvfp4.toolchain.request import Entry
 
@@ -37,6 +38,7 @@ class Subject:
         base: The folder its files are relative to.
         root: The folder that paths are shown relative to.
         cases: The calls to model.
+        verified: Problems that it is verified on; empty if its exercise judges its own results.
     """
 
     label: str
@@ -44,6 +46,7 @@ class Subject:
     base: Path
     root: Path
     cases: tuple[JobCase, ...]
+    verified: tuple[Problem, ...] = ()
 
     def finding_text(self, finding: Finding) -> str:
         """Return a finding as text, with its file relative to the root."""
@@ -79,7 +82,9 @@ def subject_of(
             raise InputError(f"{label}: has an entry in its settings; {_ELSE_EXERCISE}")
         check_kernel_file(path, label=label, has_entry=False, way=_ELSE_EXERCISE)
         found = runnable(kernel, names, arch=arch, configuration=configuration, simulated=True)
-        return Subject(found.label, found.spec, found.base, found.root, tuple(found.cases([_FAMILY])))
+        return Subject(
+            found.label, found.spec, found.base, found.root, tuple(found.cases([_FAMILY])), own.verify or GPUMODE
+        )
     if names:
         raise InputError(f"{label}: its exercise has {OWN_INPUTS}: leave out --problem")
     if exercise is not None:

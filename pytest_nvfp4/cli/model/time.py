@@ -284,15 +284,14 @@ def _tuned(subject: Subject, made: Sequence[Variant], how: _How, small: str | No
 def _small_case(subject: Subject, name: str | None) -> JobCase | None:
     """Return the case that variants are verified on; None if the kernel's exercise judges its own results."""
     from pytest_nvfp4.device.job import ProblemSpec
-    from pytest_nvfp4.problem import GPUMODE
     from pytest_nvfp4.settings import load
 
     (case,) = subject.cases
-    if subject.spec.entry is not None:
+    if not subject.verified:
         if name is not None:
             raise InputError(f"{subject.label}: its exercise has inputs of its own: leave out --verify-problem")
         return None
-    problems = load(subject.root).resolve_problems([name]) if name else (*GPUMODE, case.problem.problem())
+    problems = load(subject.root).resolve_problems([name]) if name else (*subject.verified, case.problem.problem())
     problem = min(problems, key=lambda problem: problem.work)
     problem.require_contract()
     return case.model_copy(update={"problem": ProblemSpec.of(problem)})
