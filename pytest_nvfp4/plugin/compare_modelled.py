@@ -74,13 +74,15 @@ class ModelSnapshot:
         slower = change.share > tolerance
         if comparison.settle(received.render(), passes=not slower):
             return "recorded" if comparison.updating and slower else _words(change.share, tolerance, str(change))
+        before = stored.header.get("dsl", "")
+        compiler = "" if before == trace.dsl_version else f"the snapshot is of nvidia-cutlass-dsl {before}\n"
         grown = causes(stored.facts, call)
         where = "\n".join(f"  {text}" for _, text in grown)
         raise comparison.failure(
             f"modelled slower: {comparison.kernel} on {problem.name}, {call.title}: {change}, tolerance "
             f"{100 * tolerance:g} %, against {comparison.shown}\n"
             f"what grew on the modelled critical path:\n{where}\n"
-            "nothing was measured; `nvfp4 model` shows where the time goes\n"
+            f"{compiler}nothing was measured; `nvfp4 model` shows where the time goes\n"
             f"if the change is meant: {comparison.update_command()}, and commit the snapshot",
             line=self._line(trace, [place for place, _ in grown]),
         )

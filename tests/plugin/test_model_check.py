@@ -84,6 +84,10 @@ class TestSnapshot:
         assert "tolerance 10 %, against snapshots/k/model" in said
         assert " at loop.py:" in said
         assert "nothing was measured" in said
+        assert "the snapshot is of" not in said
+        file = project.path / "snapshots" / SNAPSHOT
+        file.write_text(file.read_text().replace("# dsl         ", "# dsl         4.4.0 not "))
+        assert "the snapshot is of nvidia-cutlass-dsl 4.4.0 not" in message(project.run(*MODELLED))
         project.settings('[tool.pytest_nvfp4]\nmodel-tolerance = "any"')
         outcomes(project.run(*MODELLED), passed=1)
 
