@@ -34,7 +34,8 @@ What a recording holds of each mechanism:
 
 A recording is refused if control flow depends on the order in which CTAs or warps run: cluster launch control, an
 atomic operation whose result is used, and a load of global memory that is ordered with respect to other CTAs (a spin on
-a flag). Flags are not modelled.
+a flag). Flags are not modelled. Not seen: a ``test_wait`` or ``try_wait`` whose result selects other work than another
+wait, because waits succeed here unless nothing else can run; prefetches into L2, which move nothing here.
 """
 
 from __future__ import annotations

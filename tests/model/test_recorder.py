@@ -139,6 +139,35 @@ def test_what_depends_on_the_order_of_ctas_is_refused(body: str, words: str) -> 
     assert not words or (words in recording.refused[0] and "PTX line" in recording.refused[0])
 
 
+def test_what_a_refused_wait_repeats_is_not_counted() -> None:
+    body = """
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, smem;
+    setp.ne.u32 %p0, %r0, 0;
+    @%p0 bra made;
+    mbarrier.init.shared::cta.b64 [%r1], 32;
+    made:
+    bar.sync 0;
+    mov.u32 %r2, 0;
+    again:
+    mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 0;
+    @%p1 bra done;
+    add.u32 %r2, %r2, 1;
+    setp.lt.u32 %p2, %r2, 2;
+    @%p2 bra again;
+    mbarrier.arrive.shared::cta.b64 _, [%r1];
+    bra again;
+    done:
+    """
+    recording, counters = record(body, shared=128)
+    (program,) = recording.programs
+    said = [name for name, _ in events(program, program.warps[0])]
+    assert said == ["SIGNAL", "WAIT", "SIGNAL", "WAIT"]
+    # The first of two refused waits is repeated with nothing in between: branch, add, setp, branch, try_wait.
+    assert counters["instructions"] - executed(recording) == 5
+    execute(program)
+
+
 def test_another_schedule_is_refused() -> None:
     with pytest.raises(ValueError, match="eager"):
         pipeline(1, machine=Machine(asynchronous=Lazy()))
