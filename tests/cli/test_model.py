@@ -142,7 +142,7 @@ def test_calibrate_names_what_it_did_not_measure(cli: Cli, tmp_path: Path, remot
     out = tmp_path / "new" / "mine.toml"
     done = cli("model", "calibrate", "--remote", "modal", "--timeout", 30, "--out", out)
     assert done.code == 0
-    assert "map_acquire_changed: map_acquire_changed would be -906" in done.out
+    assert "map_acquire_changed: map_acquire_changed would be -970" in done.out
     shipped = shipped_device("h200").constants["map_acquire_changed"]
     assert load_device(str(out)).constants["map_acquire_changed"] == shipped
 

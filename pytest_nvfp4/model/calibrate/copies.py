@@ -35,6 +35,7 @@ def load_ring(*, rows: int, boxes: int = 1, slots: int, cluster: int = 1) -> Bod
     issue = ["shl.b32 %r10, %r4, 3;\nadd.u32 %r10, %smem, %r10;"]  # the slot's barrier
     if cluster > 1:
         issue += [f"add.u32 %r13, %r10, {8 * slots};", "xor.b32 %r14, %r5, 1;", wait("%r13", "%r14", "EMPTY")]
+    multicast = (".multicast::cluster", ", %mask") if cluster > 1 else ("", "")
     issue += [
         f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], {boxes * rows * ROW_BYTES};",
         f"mad.lo.u32 %r11, %r4, {_slot_bytes(rows, boxes)}, %smem;",
@@ -42,12 +43,12 @@ def load_ring(*, rows: int, boxes: int = 1, slots: int, cluster: int = 1) -> Bod
         "and.b32 %r12, %r3, %b;",
         f"mad.lo.u32 %r12, %rank, {part}, %r12;",
     ]
-    multicast = (".multicast::cluster", ", %mask") if cluster > 1 else ("", "")
     for box in range(boxes):
+        # Boxes of one row are all the same one: their issue is measured, and not the sums of their coordinates.
+        issue += [f"add.u32 %r12, %r12, {rows};"] if box and rows > 1 else []
         issue += [
-            f"add.u32 %r16, %r12, {box * rows};",
             "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-            f"{multicast[0]} [%r11+{DATA + box * rows * ROW_BYTES}], [%maps, {{0, %r16}}], [%r10]{multicast[1]};",
+            f"{multicast[0]} [%r11+{DATA + box * rows * ROW_BYTES}], [%maps, {{0, %r12}}], [%r10]{multicast[1]};",
         ]
     issue += [
         f"add.u32 %r3, %r3, {boxes * rows};",

@@ -103,18 +103,29 @@ def _warps(found: Fitted, measured: Measurements) -> None:
         """Half of an exchange: an arrival, and a wait that it ends."""
         return measured.cycles("mbarrier.handover").scaled(0.5)
 
+    def barrier() -> Estimate:
+        """Half of what an arrival and a wait take together, without the instructions of the loop."""
+        return (hop() - measured.cycles("mbarrier.arrive")).scaled(0.5)
+
+    # The constants of instructions stand for those of PTX in their usual company, which no chain of one kind shows.
     for kind in signals.CLASSES:
-        found.add(kind, partial(measured.cycles, f"issue.{kind}.dependent"))
+        dependent = partial(measured.cycles, f"issue.{kind}.dependent")
+        found.observe(f"{kind} instruction that needs the one before it", "cycle", dependent)
         rate = partial(of_all, f"issue.{kind}.independent", 1)
         found.observe(f"{kind} instructions of all warps", "warp instruction/cycle", rate)
     found.add("shared_load", partial(measured.cycles, "shared.latency"))
-    found.add("shared_store", partial(measured.cycles, "shared.store"))
-    found.add("barrier_arrive", partial(measured.cycles, "mbarrier.arrive"), may_be_zero=True)
-    found.add("barrier_wait", lambda: hop() - found.need("barrier_arrive"))
-    found.add("remote_latency", lambda: measured.cycles("mbarrier.remote").scaled(0.5) - hop())
-    found.add("fence", partial(measured.cycles, "fence.gpu"))
-    found.add("fence_near", partial(measured.cycles, "fence.near"))
-    found.add("map_change", lambda: measured.cycles("map.change") - measured.cycles("shared.store"))
+    found.observe("store of a word to shared memory by one warp", "cycle", partial(measured.cycles, "shared.store"))
+    # Only their sum can be seen: the way to the barrier, and the way back to a warp that waits.
+    found.add("barrier_arrive", barrier)
+    found.add("barrier_wait", barrier)
+    # A remote arrival takes the place of a near one.
+    remote = partial(measured.cycles, "mbarrier.remote")
+    found.add("remote_latency", lambda: remote().scaled(0.5) - hop() + found.need("barrier_arrive"))
+    found.add("fence", lambda: measured.cycles("fence.gpu") - measured.cycles("fence.none"))
+    found.add("fence_near", lambda: measured.cycles("fence.near") - measured.cycles("fence.none"))
+    # The copy of a map contains a fence, which a replay counts by itself.
+    copied = partial(measured.cycles, "map.change")
+    found.add("map_change", lambda: copied() - measured.cycles("map.replace") - found.need("fence_near"))
     # What a load takes longer after a fence: the fence itself does not wait, but the load reads the map anew.
     acquired = partial(measured.cycles, "map.load.acquired")
     found.add("map_acquire", lambda: (acquired() - measured.cycles("map.load")).at_least(0), may_be_zero=True)
@@ -141,10 +152,10 @@ def _copies(found: Fitted, measured: Measurements) -> None:
         return (between("tma.latency", middle, large) - found.need("tma_row")).scaled(_KIB_ROWS).at_least(0)
 
     def latency() -> Estimate:
-        """Time of a load without rows, and without the loop around it and its issue."""
+        """Time of a load without rows, its issue and the loop around it, in which an arrival ends the wait."""
         rows = between("tma.latency", middle, large).scaled(small)
         whole = measured.cycles(f"tma.latency.{small}") - rows - measured.cycles("tma.loop")
-        return whole - found.need("tma_issue")
+        return whole - found.need("tma_issue") + found.need("barrier_arrive")
 
     def row_of(name: str) -> Estimate:
         return measured.cycles(name).scaled(1 / plan.SLOT_ROWS)
@@ -167,7 +178,8 @@ def _stores(found: Fitted, measured: Measurements) -> None:
         return (measured.cycles(f"store.rate.{high}") - measured.cycles(f"store.rate.{low}")).over(high - low)
 
     def latency() -> Estimate:
-        return measured.cycles(f"store.latency.{low}") - _exact(low / found.need("store_rate").value, "store.rate")
+        bytes_ = _exact(low / found.need("store_rate").value, f"store.rate.{low}")
+        return measured.cycles(f"store.latency.{low}") - bytes_ - measured.cycles("fence.none")
 
     found.add("store_rate", rate)
     found.add("store_latency", latency)
@@ -233,7 +245,7 @@ def _tensor_memory(found: Fitted, measured: Measurements) -> None:
     found.add("tmem_load_latency", lambda: measured.cycles(f"tmem.load.{low}") - column("load").scaled(low))
     found.observe("column of a store to tensor memory", "cycle/column", partial(column, "store"))
     found.add("tmem_allocate", lambda: measured.cycles("tmem.allocate").scaled(0.5))
-    found.observe("tcgen05.cp of 512 B", "cycle", partial(measured.cycles, "tmem.copy.rate"))
+    found.add("tmem_copy", lambda: measured.cycles("tmem.copy.rate").over(memory.COPY_BYTES))
     found.observe("tcgen05.cp of 512 B, until its commit", "cycle", partial(measured.cycles, "tmem.copy.latency"))
 
 

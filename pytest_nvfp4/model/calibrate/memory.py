@@ -36,11 +36,18 @@ def tmem_access(columns: int, *, store: bool) -> Body:
     )
 
 
-def tmem_copy() -> Body:
-    """Return ``n`` commits of ``a`` copies of 512 bytes of scale factors each; a commit is waited for (as products)."""
+COPY_BYTES = 512
+"""Bytes of a copy of 32 x 128 bits."""
+
+
+def tmem_copy(unrolled: int) -> Body:
+    """Return ``n`` commits of ``a`` copies of 512 bytes of scale factors each; a commit is waited for (as products).
+
+    ``a`` is a multiple of ``unrolled``, the copies in one execution of the loop's body.
+    """
     descriptor = 1 << 14 << 32 | (128 >> 4) << 32 | 1 << 16
     before = [
-        fill_shared(_DATA, 512, threads=128),
+        fill_shared(_DATA, COPY_BYTES, threads=128),
         *allocate(),
         f"add.u32 %r12, %smem, {_DATA};",
         "shr.u32 %r12, %r12, 4;",
@@ -51,9 +58,9 @@ def tmem_copy() -> Body:
         "ISSUE:",
         "mov.b32 %r33, %a;",
         "COPY:",
-        "tcgen05.cp.cta_group::1.32x128b.warpx4 [%tmem], %rd2;",
-        "add.u32 %count, %count, 1;",
-        "sub.u32 %r33, %r33, 1;",
+        *["tcgen05.cp.cta_group::1.32x128b.warpx4 [%tmem], %rd2;"] * unrolled,
+        f"add.u32 %count, %count, {unrolled};",
+        f"sub.u32 %r33, %r33, {unrolled};",
         "setp.ne.u32 %p1, %r33, 0;",
         "@%p1 bra COPY;",
         "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%smem];",

@@ -137,9 +137,11 @@ def _signals(machine: Machine) -> Iterator[Benchmark]:
         yield Benchmark(f"barrier.named.{warps}", signals.named_barrier(warps), points, threads=32 * warps)
     yield Benchmark("barrier.cluster", signals.cluster_barrier(), points, ctas=2, cluster=2)
     yield Benchmark("fence.gpu", signals.fence("fence.acq_rel.gpu", stores="global"), points)
+    yield Benchmark("fence.none", signals.fence("", stores="shared"), points)
     yield Benchmark("fence.near", signals.fence("fence.proxy.async.shared::cta", stores="shared"), points)
     few, tensor = _points(machine, 50, 150), Tensor(1024, ROW_BYTES, 8)
-    yield Benchmark("map.change", signals.map_change(), few, tensor=tensor)
+    yield Benchmark("map.change", signals.map_change(published=True), few, tensor=tensor)
+    yield Benchmark("map.replace", signals.map_change(published=False), few, tensor=tensor)
     loads = {"map.load": (False, False), "map.load.acquired": (False, True), "map.load.changed": (True, True)}
     for name, (changed, acquired) in loads.items():
         body = signals.map_load(changed=changed, acquired=acquired)
@@ -187,8 +189,8 @@ def _tensor_memory(machine: Machine) -> Iterator[Benchmark]:
     commits = machine.count(COMMITS)
     points = tuple(Point(commits, commits * each, each) for each in COMMITTED)
     single = tuple(Point(point.n, point.n, 1) for point in _points(machine, 50, 150))
-    yield Benchmark("tmem.copy.rate", memory.tmem_copy(), points, threads=128)
-    yield Benchmark("tmem.copy.latency", memory.tmem_copy(), single, threads=128)
+    yield Benchmark("tmem.copy.rate", memory.tmem_copy(COMMITTED[0]), points, threads=128)
+    yield Benchmark("tmem.copy.latency", memory.tmem_copy(1), single, threads=128)
 
 
 SHAPE_N = (64, 128, 256)

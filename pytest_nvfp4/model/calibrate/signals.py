@@ -91,15 +91,15 @@ def cluster_barrier() -> Body:
 
 
 def fence(opcode: str, *, stores: str) -> Body:
-    """Return ``n`` times a store to ``global`` or ``shared`` memory by the first thread, and a fence."""
+    """Return ``n`` times a store to ``global`` or ``shared`` memory by the first thread, and a fence unless empty."""
     store = {"global": "st.global.u32 [%rd2], %i;", "shared": "st.shared.u32 [%smem+8], %i;"}[stores]
     before = [f"mul.wide.u32 %rd2, %cta, {RECORD_BYTES};", "add.u64 %rd2, %out, %rd2;", "add.u64 %rd2, %rd2, 56;"]
-    return Body(first_thread(loop(f"{store}\n{opcode};"), "IDLE"), before="\n".join(before))
+    return Body(first_thread(loop(f"{store}\n{opcode};" if opcode else store), "IDLE"), before="\n".join(before))
 
 
-def map_change() -> Body:
-    """Return ``n`` changes of a tensor map's address in shared memory, each published to global memory by a warp."""
-    return Body(loop("\n".join(_publication())), before=_map_in_shared())
+def map_change(*, published: bool) -> Body:
+    """Return ``n`` changes of a tensor map's address in shared memory, each published to global memory or not."""
+    return Body(loop("\n".join(_publication() if published else _publication()[:-1])), before=_map_in_shared())
 
 
 def map_load(*, changed: bool, acquired: bool) -> Body:

@@ -13,7 +13,7 @@ from pytest_nvfp4.model.calibrate.plan import LINES, plan
 from pytest_nvfp4.model.calibrate.readings import MARKER, Gpu, Line, Reading, State, by_name
 
 REPEATS = 7
-ROW, KIB, ISSUE, LATENCY, ARRIVE, WAIT = 2.5, 4.0, 6.0, 500.0, 8.0, 22.0
+ROW, KIB, ISSUE, LATENCY, BARRIER = 2.5, 4.0, 6.0, 500.0, 15.0
 HOPPER = Gpu(
     name="NVIDIA H200", capability=(9, 0), driver="580.1", sms=132, l2_bytes=60_000_000,
     free_bytes=140 << 30, shared_bytes=232_448, clusters={"2": 66, "4": 31, "8": 15, "16": 0},
@@ -81,20 +81,25 @@ def known_gpu(noise: float = 0.0) -> Truth:
     # A loop of 150 cycles, which a full ring hides.
     per = {"tma.loop": 150.0} | {f"tma.issue.{boxes}": 150 + ISSUE * boxes for boxes in (8, 32)}
     per |= {f"tma.rate.{boxes}": 256 * ROW * boxes for boxes in (1, 2)}
-    per |= {f"tma.latency.{rows}": 150 + ISSUE + LATENCY + (ROW + KIB / 8) * rows for rows in (8, 32, 128)}
-    per |= {"mbarrier.arrive": ARRIVE, "mbarrier.handover": 2 * (ARRIVE + WAIT)}
-    per |= {"mbarrier.remote": 2 * (ARRIVE + WAIT + 180)}
+    per |= {f"tma.latency.{rows}": 150 - BARRIER + ISSUE + LATENCY + (ROW + KIB / 8) * rows for rows in (8, 32, 128)}
+    per |= {
+        "mbarrier.arrive": 8.0,
+        "mbarrier.handover": 2 * (8 + 2 * BARRIER),
+        "mbarrier.remote": 2 * (8 + 180 + BARRIER),
+    }
     per |= {f"store.rate.{size}": 40 + size / 20 for size in (8192, 32768)}
-    per |= {f"store.latency.{size}": 700 + size / 20 for size in (8192, 32768)}
+    per |= {f"store.latency.{size}": 706 + size / 20 for size in (8192, 32768)}
     per |= {"shared.load.16": 16 * 512 / 128, "global.load": 16 * 512 / 64, "shared.latency": 30.0}
     per |= {
-        "map.change": 306.0,
+        "map.replace": 40.0,
+        "map.change": 370.0,
         "shared.store": 6.0,
         "map.load": 700.0,
         "map.load.acquired": 730.0,
-        "map.load.changed": 1366.0,
-        "fence.gpu": 600.0,
-        "fence.near": 30.0,
+        "map.load.changed": 1430.0,
+        "fence.none": 6.0,
+        "fence.gpu": 606.0,
+        "fence.near": 36.0,
     }
     per |= {"issue.alu.dependent": 4.0, "issue.fma.dependent": 4.5, "issue.special.dependent": 18.0}
     # 132 SMs, 32 KiB: 8 TB/s and 4 TB/s, and stores at 5 TB/s, in cycles at 2 GHz.
@@ -102,7 +107,7 @@ def known_gpu(noise: float = 0.0) -> Truth:
     per |= {"l2.read": tile / 8e3 * 2, "dram.read": tile / 4e3 * 2, "l2.write": tile / 4 / 5e3 * 2}
     per |= {"launch.plain": 5000.0, "launch.programmatic": 3400.0, "launch.graph": 2600.0}
     per |= {f"tmem.load.{columns}": 40 + 1.25 * columns for columns in (8, 32, 64, 128)}
-    per |= {"tmem.allocate": 360.0}
+    per |= {"tmem.allocate": 360.0, "tmem.copy.rate": 4.0}
     for kind in ("f16", "f8f6f4", "mxf4nvf4"):
         for n in (64, 128, 256):
             for shape in (f"ss.1.64.{n}", f"ts.1.64.{n}", f"ss.1.128.{n}", f"ss.2.256.{n}"):

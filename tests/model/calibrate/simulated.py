@@ -13,6 +13,7 @@ from pytest_nvfp4.driver.tensormap import ElementType
 from pytest_nvfp4.model.calibrate.benchmark import Benchmark, Machine
 from pytest_nvfp4.model.calibrate.kernel import ENTRY, RECORD_WORDS, Body
 from pytest_nvfp4.model.calibrate.plan import plan
+from pytest_nvfp4.model.recorder import Recorder
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.machine import Machine as SimulatedMachine
 from tests.sim.ptx_case import run_ptx
@@ -56,14 +57,21 @@ class Launched:
     units: dict[str, int]
 
 
-def launch(benchmark: Benchmark, arch: str, *, body: Body | None = None, point: int = -1) -> Launched:
-    """Launch a point of a benchmark, with another body if one is given. Raises Fault as the simulator does."""
+def launch(
+    benchmark: Benchmark, arch: str, *, body: Body | None = None, point: int = -1, recorder: Recorder | None = None
+) -> Launched:
+    """Launch a point of a benchmark, with another body if one is given. Raises Fault as the simulator does.
+
+    With a recorder the launch is recorded, and races are not looked for.
+    """
     simulated = SimulatedMachine(model=for_arch(arch))
-    simulated.monitor = Detector()
+    simulated.monitor = recorder or Detector()
     tensor, chosen = benchmark.tensor, benchmark.points[point]
     size = max(DATA_BYTES, tensor.rows * tensor.pitch if tensor else 0)
 
     def prepare(grid: Any) -> None:
+        if recorder is not None:
+            recorder.launched(grid)
         if tensor is None:
             return
         regions = {region.name: region for region in grid.machine.memory}
