@@ -24,7 +24,8 @@ MOST_EVENTS = 2_000_000
 """Events up to which all clusters are replayed; a larger launch is replayed by a sample of them."""
 
 _LIMITING = 0.8
-"""Busy share in the steady part from which a unit is called the bound."""
+"""Busy share from which a unit is called the bound."""
+_BOUNDS = ("TMA load", "TMA store", "tensor core", "tensor memory", "shared memory", "issue slots", "L2", "DRAM")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +194,15 @@ def _result(machine: Machine, device: DeviceConstants, conditions: Conditions, b
     fill = statistics.median(machine.first_use.values()) - machine.started if machine.first_use else 0.0
     drain = machine.end - statistics.median(machine.last_use.values()) if machine.last_use else 0.0
     used = min(len(machine.ends), len(recording.clusters))
-    steady = max(kernel - fill - drain, 0.05 * kernel)
-    unit, share = max(((unit, values[0] * kernel / steady) for unit, values in busy.items()), key=lambda pair: pair[1])
+    # The time in which each unit can be busy: that of the matrix instructions, or from the first copy on.
+    multiplies = max(kernel - fill - drain, 0.05 * kernel)
+    copies = max(machine.end - machine.first_load, 0.05 * kernel)
+    shares = {
+        unit: values[0] * kernel / (multiplies if unit == "tensor core" else copies)
+        for unit, values in busy.items()
+        if unit in _BOUNDS
+    }
+    unit = max(shares, key=lambda name: shares[name], default="latency")
     intervals = tuple(
         (name, sm, begin, end, recording.sites[site].source if site >= 0 else "")
         for name, sm, begin, end, site in machine.timeline or ()
@@ -211,7 +219,7 @@ def _result(machine: Machine, device: DeviceConstants, conditions: Conditions, b
         drain_us=drain / 1e3,
         tail_us=(machine.end - min(sorted(machine.ends, reverse=True)[:used])) / 1e3,
         waves=len(recording.clusters) / len(machine.slots.sms),
-        bound=unit if share >= _LIMITING else "latency",
+        bound=unit if shares.get(unit, 0.0) >= _LIMITING else "latency",
         path=critical_path(machine),
         intervals=intervals,
         notes=recording.notes if machine.traffic is None else (*recording.notes, sampled),

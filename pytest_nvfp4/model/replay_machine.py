@@ -85,6 +85,7 @@ class Machine:
         ends: For each slot, the time at which its last cluster ended.
         runs: All warps that ran, with their logs, in order of their starts.
         dram_busy, l2_busy: Busy ns.
+        first_load: Time of the first copy from global memory.
     """
 
     recording: Recording
@@ -107,6 +108,7 @@ class Machine:
     dram_busy: float = 0.0
     l2_busy: float = 0.0
     trigger: float = 0.0
+    first_load: float = 0.0
 
     def run(self, free: Sequence[float] | float = 0.0, before: float = 0.0) -> None:
         """Replay the launch.
@@ -121,7 +123,7 @@ class Machine:
         sms = 1 + max(max(slot) for slot in self.slots.sms)
         tma, stores, tensor, remote = ([0.0] * sms for _ in range(4))
         loads, ports, schedulers, shared = [0.0] * sms, [0.0] * (4 * sms), [0.0] * (4 * sms), [0.0] * sms
-        l2_read = l2_write = dram = 0.0
+        l2_read = dram = 0.0
         l2_busy = dram_busy = 0.0
         line_ns, written_ns, dram_ns, dram_latency = (
             costs.line,
@@ -149,6 +151,7 @@ class Machine:
         first_use, last_use = self.first_use, self.last_use
         end = self.end
         last: Any = None
+        first_load = float("inf")
         trigger = 0.0
         triggered = 0
         clusters = self.recording.clusters
@@ -296,6 +299,7 @@ class Machine:
                     )
                     if timeline is not None:
                         timeline.append(("TMA load", w.sm, t, done, step[2]))
+                    first_load = min(first_load, t)
                     if not tensor_used and w.sm not in first_use:
                         first_use[w.sm] = t
                 elif code == TENSOR:
@@ -347,11 +351,11 @@ class Machine:
                     through = read
                     print_ = run.footprints[step[4]] if step[4] >= 0 else -1
                     if print_ >= 0:
-                        cost = sizes[print_] * written_ns
-                        l2_write = (l2_write if l2_write > t else t) + cost
+                        cost = sizes[print_] * shares[print_] * written_ns
+                        l2_read = (l2_read if l2_read > t else t) + cost
                         l2_busy += cost
                         evicted = l2.write(atoms[print_]) if missing_of is None else missing_of[print_]
-                        through = max(through, l2_write)
+                        through = max(through, l2_read)
                         if evicted > 0.01:
                             cost = evicted * dram_ns
                             dram = (dram if dram > t else t) + cost
@@ -400,11 +404,11 @@ class Machine:
                             memory += dram_latency if missing > 1 else dram_latency * missing
                     elif print_ >= 0:
                         cost = sizes[print_] * shares[print_] * written_ns
-                        l2_write = (l2_write if l2_write > t else t) + cost
+                        l2_read = (l2_read if l2_read > t else t) + cost
                         l2_busy += cost
                         evicted = l2.write(atoms[print_]) if missing_of is None else missing_of[print_]
-                        if l2_write > through:
-                            through = memory = l2_write
+                        if l2_read > through:
+                            through = memory = l2_read
                         if evicted > 0.01:
                             cost = evicted * dram_ns
                             dram = (dram if dram > t else t) + cost
@@ -474,3 +478,4 @@ class Machine:
             )
         self.end, self.last, self.l2_busy, self.dram_busy = end, last, l2_busy, dram_busy
         self.trigger = trigger if triggered else end
+        self.first_load = min(first_load, end)

@@ -43,13 +43,14 @@ class Harness:
     Attributes:
         overhead_us: Launch and prologue in a loop of 5 launches at 1.3 GHz.
         floor_us: Time of a launch on the host, for NVFP4 (more arguments).
-        multiply_instructions, store_instructions: Instructions between two tiles, of the warps that multiply and store.
+        multiply_instructions, store_instructions: Instructions between two tiles, of the warps that multiply and store:
+            what a tile costs beside its main loop and its subtiles.
     """
 
-    overhead_us: float = 7.5
+    overhead_us: float = 6.2
     floor_us: float = 23.5
-    multiply_instructions: int = 150
-    store_instructions: int = 250
+    multiply_instructions: int = 300
+    store_instructions: int = 130
 
 
 @dataclass(frozen=True)
@@ -276,7 +277,7 @@ def _time(
 ) -> float:
     """Return the time of all waves: that of some, and the rate of the second half of those followed for the rest."""
     few = 2 + max(2, -(-STEPS // k_tiles))
-    if count <= few + 1:
+    if count <= min(few + 1, len(waves)):
         return _replay(gemm, device, harness, waves[:count], k_tiles)
     middle = waves[len(waves) // 2 : -1]
     mean = Wave(
@@ -301,14 +302,13 @@ def _replay(gemm: Gemm, device: DeviceConstants, harness: Harness, waves: Sequen
     sizes = (
         gemm.mma_m / 2 / pairs * scale * gemm.lines_a_row,
         gemm.mma_n / 2 * scale * gemm.lines_a_row,
-        gemm.mma_m / 2 * max(1.0, 2 * SUBTILE // gemm.mma_m * gemm.out_bytes / LINE),
+        SUBTILE * gemm.out_bytes / LINE,
     )
     full = max(wave.active for wave in waves)
     lines = [size * wave.active / full for wave in waves for size in sizes]
-    exact = (sizes[0], sizes[1], SUBTILE * gemm.out_bytes / LINE)
     delayed = [share for wave in waves for share in wave.delayed]
     missing = [
-        size * share * wave.active / full for wave in waves for size, share in zip(exact, wave.missing, strict=True)
+        size * share * wave.active / full for wave in waves for size, share in zip(sizes, wave.missing, strict=True)
     ]
     prints = [Footprint(np.zeros(0, np.int32), 0)] * len(lines)
     launch = recording(made, size=2 * pairs, footprints=prints, slots=[range(len(lines))])
