@@ -36,8 +36,9 @@ class WarpBuilder:
     events: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def run(self, site: int = 0, **instructions: int) -> None:
-        """Execute instructions, by class."""
-        self.events.append((Does.RUN, 1, site, self.program.mix(instructions)))
+        """Execute instructions, by class; none at all is no event."""
+        if instructions:
+            self.events.append((Does.RUN, 1, site, self.program.mix(instructions)))
 
     def signal(self, phase: int, *, site: int = 0, count: int = 1) -> None:
         """Arrive at a phase."""

@@ -10,11 +10,34 @@ from .builder import NONE, ProgramBuilder, footprint, recording
 
 SITES = ("loop.py:wait empty", "loop.py:load A", "loop.py:load B", "loop.py:wait full", "loop.py:mma", "loop.py:end")
 
+_RECORDED = {
+    "wait": {"alu": 5, "branch": 1, "move": 2, "other": 1},
+    "expect": {"alu": 1, "branch": 2, "move": 1, "other": 2},
+    "A": {"alu": 9, "branch": 1, "move": 2, "other": 2},
+    "B": {"alu": 2, "branch": 1, "move": 2, "other": 2},
+    "mma": {"alu": 15, "branch": 2, "move": 8, "other": 2},
+    "further mma": {"alu": 5, "branch": 1, "move": 7, "other": 2},
+    "commit": {"alu": 1, "branch": 1, "other": 2},
+}
+"""PTX instructions before each event of a loop, as recorded of a twin of the timed loops (``kernels``)."""
+
 
 def main_loop(
-    m: int, n: int, row_bytes: int, stages: int, steps: int, *, kind: str = "f16", clusters: int = 1, cold: bool = False
+    m: int,
+    n: int,
+    row_bytes: int,
+    stages: int,
+    steps: int,
+    *,
+    kind: str = "f16",
+    clusters: int = 1,
+    cold: bool = False,
+    instructions: bool = False,
 ) -> Recording:
-    """Return a main loop of ``steps`` tiles of ``row_bytes`` bytes of K, whose operands lie in L2, or in DRAM."""
+    """Return a main loop of ``steps`` tiles of ``row_bytes`` bytes of K, whose operands lie in L2, or in DRAM.
+
+    ``instructions``: with those that a recording of such a loop has between its events (``kernels``).
+    """
     program = ProgramBuilder()
     rows = -(-row_bytes // 128)
     a, b = (Shape(rows=rows * size, bytes=row_bytes * size, ctas=(0,)) for size in (m, n))
@@ -23,16 +46,23 @@ def main_loop(
     empty = [program.phase(1) for _ in range(steps)]
     accumulated = program.phase(1)
     load, multiply = program.warp(0, 0, "load"), program.warp(0, 1, "mma")
+    between = _RECORDED if instructions else {}
     for step in range(steps):
+        load.run(**between.get("wait", {}))
         if step >= stages:
             load.wait(empty[step - stages], site=0)
+        load.run(**between.get("expect", {}))
         load.signal(full[step], site=0)
         for shape, site in ((a, 1), (b, 2)):
+            load.run(**between.get("A" if site == 1 else "B", {}))
             slot = program.slot() if cold else NONE
             load.issue(Unit.TMA_LOAD, shape, slot=slot, done=[full[step]], site=site)
+        multiply.run(**between.get("wait", {}))
         multiply.wait(full[step], site=3)
-        for _ in range(row_bytes // 32):
+        for number in range(row_bytes // 32):
+            multiply.run(**between.get("further mma" if number else "mma", {}))
             multiply.issue(Unit.TENSOR, mma, pipe=0, site=4)
+        multiply.run(**between.get("commit", {}))
         multiply.issue(Unit.COMMIT, Shape(), pipe=0, done=[empty[step]], site=4)
     multiply.issue(Unit.COMMIT, Shape(), pipe=0, done=[accumulated], site=4)
     multiply.wait(accumulated, site=5)
@@ -61,7 +91,11 @@ def main_loop_ms(row: dict[str, str], device: DeviceConstants) -> float:
     short, long = 3 * stages, 7 * stages
     clock = Conditions(clock_ghz=MAIN_LOOP_CLOCK)
     times = [
-        replay(main_loop(128, n, tile_k * element, stages, steps, kind=kind, cold=cold), device, conditions=clock)
+        replay(
+            main_loop(128, n, tile_k * element, stages, steps, kind=kind, cold=cold, instructions=True),
+            device,
+            conditions=clock,
+        )
         for steps in (short, long)
     ]
     first, second = (time.kernel_us for time in times)

@@ -47,7 +47,7 @@ class Harness:
             what a tile costs beside its main loop and its subtiles.
     """
 
-    overhead_us: float = 6.2
+    overhead_us: float = 6.0
     floor_us: float = 23.5
     multiply_instructions: int = 300
     store_instructions: int = 130

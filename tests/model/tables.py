@@ -56,6 +56,6 @@ class Errors:
     @staticmethod
     def of(ratios: Iterable[float]) -> Errors:
         """Return the errors of ratios of modelled to published times."""
-        errors = sorted(100 * abs(ratio - 1) for ratio in ratios)
+        errors = sorted(100 * abs(float(ratio) - 1) for ratio in ratios)
         at = -(-9 * len(errors) // 10) - 1
         return Errors(len(errors), statistics.median(errors), errors[at], errors[-1])

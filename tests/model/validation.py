@@ -19,7 +19,7 @@ __all__ = ["Point", "gemms", "grouped", "loops"]
 
 GEMM_CLOCK = 1.3
 """GHz, locked (hbarclay/gemm-model)."""
-GEMM_HARNESS_US = 5.9
+GEMM_HARNESS_US = 5.7
 """What that study's harness adds to a kernel, in the median of the recorded points of the set ``fit``."""
 GEMM_FLOOR_US = 23.5
 """Its loop is bound by the host below this time, for e2m1."""

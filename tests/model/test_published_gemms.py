@@ -1,0 +1,40 @@
+"""Published times of persistent GEMMs: the errors that are claimed hold, and so does the order of configurations."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_nvfp4.model.constants import load_device
+
+from .persistent_gemm import Gemm, Harness, gemm_us
+from .tables import Errors, rows
+
+CLAIMED = {
+    "fit": Errors(29, 4.2, 12.5, 28.6),
+    "open": Errors(58, 5.7, 16.2, 24.7),
+    "last": Errors(29, 7.3, 16.1, 16.5),
+}
+"""Percent, on every ``EVERY``-th point. By shape: 5 shapes were fitted, 10 seen, 5 not used before the end."""
+
+EVERY = 7
+
+
+def errors(name: str, **changed: float) -> Errors:
+    device = load_device("b200").changed(**changed)
+    table = [row for row in rows("b200_gemm_open.csv") if row["set"] == name][::EVERY]
+    return Errors.of(gemm_us(Gemm.of(row), device, Harness()) / float(row["runtime_us"]) for row in table)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CLAIMED)
+def test_errors_are_no_worse_than_claimed(name: str):
+    found, claimed = errors(name), CLAIMED[name]
+    assert found.points == claimed.points
+    assert found.median <= claimed.median
+    assert found.ninety <= claimed.ninety
+    assert found.worst <= claimed.worst
+
+
+@pytest.mark.slow
+def test_a_wrong_constant_is_noticed():
+    assert errors("fit", l2_read=12.0).median > 2 * CLAIMED["fit"].median
