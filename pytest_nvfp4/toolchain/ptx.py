@@ -2,6 +2,9 @@
 
 Sources: PTX ISA, "Directives" (``.entry``, ``.maxntid``, ``.reqntid``, ``.shared``) and "tcgen05.alloc" (the number
 of columns is the last operand, an immediate or a 32-bit register).
+
+The text comes from a kernel's process and is read in the user's: no expression may take more than linear time on any
+text, so that none scans on for an end that does not come.
 """
 
 from __future__ import annotations
@@ -12,16 +15,18 @@ from collections import Counter
 from dataclasses import dataclass
 
 _ENTRY = re.compile(r"\.entry\s+([\w$.]+)")
-_THREADS = re.compile(r"\.(?:maxntid|reqntid)\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?")
-_SHARED = re.compile(r"\.shared\s+(?:\.align\s+\d+\s+)?\.\w+\s+[\w$]+(?:\[(\d*)\])?")
-_WIDTH = re.compile(r"\.shared\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)\s")
+_THREADS = re.compile(r"\.(?:maxntid|reqntid)\s+(\d{1,9})(?:\s*,\s*(\d{1,9}))?(?:\s*,\s*(\d{1,9}))?")
+_DECLARED = re.compile(r"^[ \t]*(?:\.visible\s+|\.weak\s+)?(\.shared\b[^;\n]*);", re.MULTILINE)
+_SHARED = re.compile(r"\.shared\s+(?:\.align\s+\d+\s+)?\.[a-z](\d{1,3})\s+[\w$]+(\[(\d{0,9})\])?")
 _INSTRUCTION = re.compile(r"(?:@!?%?[\w$]+\s+)?([a-z]\w*(?:(?:\.|::)\w+)*)")
+_BRACE = re.compile(r"[{}]")
 _LABEL = re.compile(r"\A\s*(?:[\w$%]+:(?!:)\s*)+")
-_FILE = re.compile(r'^\s*\.file\s+\d+\s+"([^"]*)"', re.MULTILINE)
-_LINE_DIRECTIVE = re.compile(r"^\s*\.(?:loc|file|section)\b.*$", re.MULTILINE)
-_ALLOC = re.compile(r"tcgen05\.alloc[\w.:]*\s+\[[^\]]*\]\s*,\s*(%?[\w$]+)\s*;")
-_MOVE = re.compile(r"mov\.[bu]32\s+(%[\w$]+)\s*,\s*(0[xX][0-9a-fA-F]+|\d+)\s*;")
-_COMMENT = re.compile(r"//.*?$|/\*.*?\*/", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r'^[ \t]*\.file\s+\d+[ \t]+"([^"\n]*)"', re.MULTILINE)
+_LINE_DIRECTIVE = re.compile(r"^[ \t]*\.(?:loc|file|section)\b.*$", re.MULTILINE)
+_ALLOC = re.compile(r"tcgen05\.alloc[\w.:]{0,80}\s+\[[^\]\[;]{0,200}\]\s*,\s*(%?[\w$]+)\s*;")
+_MOVE = re.compile(r"mov\.[bu]32\s+(%[\w$]+)\s*,\s*(0[xX][0-9a-fA-F]{1,16}|\d{1,20})\s*;")
+_INTEGER = re.compile(r"0[xX][0-9a-fA-F]{1,16}|\d{1,20}")
+_COMMENT = re.compile(r"//[^\n]*|/\*(?s:.*?(?:\*/|\Z))")
 
 _FAMILY_WORDS = {
     "tcgen05": 2,
@@ -76,13 +81,20 @@ def family(opcode: str) -> str:
 def _columns(body: str) -> tuple[int | None, ...]:
     constants: dict[str, set[int]] = {}
     for register, value in _MOVE.findall(body):
-        constants.setdefault(register, set()).add(int(value, 0))
+        constants.setdefault(register, set()).add(_integer(value))
     columns: list[int | None] = []
     for operand in _ALLOC.findall(body):
-        values = constants.get(operand, set()) if operand.startswith("%") else {int(operand, 0)}
+        if operand.startswith("%"):
+            values = constants.get(operand, set())
+        else:
+            values = {_integer(operand)} if _INTEGER.fullmatch(operand) else set()
         # A register with two constants is chosen at run time.
         columns.append(values.pop() if len(values) == 1 else None)
     return tuple(columns)
+
+
+def _integer(text: str) -> int:
+    return int(text, 16 if text[:2] in ("0x", "0X") else 10)
 
 
 def _mix(body: str) -> dict[str, int]:
@@ -94,31 +106,31 @@ def _mix(body: str) -> dict[str, int]:
     return dict(sorted(mix.items()))
 
 
-def _body(text: str, start: int) -> str:
-    depth, position = 0, text.find("{", start)
-    if position < 0:
-        return ""
-    begin = position
-    for match in re.finditer(r"[{}]", text[begin:]):
+def _body(text: str, begin: int) -> tuple[str, int]:
+    """Return what stands in the brace at ``begin``, and where it ends."""
+    depth = 0
+    for match in _BRACE.finditer(text, begin):
         depth += 1 if match.group() == "{" else -1
         if depth == 0:
-            return text[begin + 1 : begin + match.start()]
-    return text[begin + 1 :]
+            return text[begin + 1 : match.start()], match.end()
+    return text[begin + 1 :], len(text)
 
 
 def parse(text: str) -> PtxModule:
     """Parse a module; the final NUL byte of DSL 4.4.0's files is dropped."""
     text = _COMMENT.sub("", text.replace("\0", ""))
-    kernels = []
-    for match in _ENTRY.finditer(text):
-        body = _body(text, match.end())
-        head = text[match.end() : text.find("{", match.end())]
-        threads = _THREADS.search(head)
+    kernels, at = [], 0
+    while match := _ENTRY.search(text, at):
+        begin = text.find("{", match.end())
+        if begin < 0:
+            break
+        threads = _THREADS.search(text, match.end(), begin)
         product = math.prod(map(int, threads.groups(default="1"))) if threads else None
+        body, at = _body(text, begin)
         kernels.append(PtxKernel(match.group(1), product, _columns(body), _mix(body)))
     smem = 0
-    for line in re.findall(r"^\s*(?:\.visible\s+|\.weak\s+)?\.shared\b[^;]*;", text, re.MULTILINE):
-        count, width = _SHARED.search(line), _WIDTH.search(line)
-        if count and width:
-            smem += int(count.group(1) or ("0" if "[" in line else "1")) * int(width.group(1)) // 8
+    for line in _DECLARED.findall(text):
+        if found := _SHARED.match(line):
+            width, array, length = found.groups()
+            smem += (int(length or 0) if array else 1) * int(width) // 8
     return PtxModule(tuple(kernels), smem, tuple(dict.fromkeys(_FILE.findall(text))))

@@ -97,3 +97,21 @@ def test_families(opcode: str, family: str) -> None:
 )
 def test_fragments_do_not_break_the_reader(text: str) -> None:
     ptx.parse(text)
+
+
+@pytest.mark.parametrize(
+    "piece", [".entry k {", "/*", ".shared\n", "tcgen05.alloc [", "tcgen05.alloc.", "\n", '.file 1 "', "{", "9"]
+)
+@pytest.mark.parametrize("around", ["{}", ".entry k {{{}", ".entry k .maxntid 1,{}"])
+def test_a_text_that_never_ends_what_it_begins_is_read_in_one_pass(piece: str, around: str) -> None:
+    """A quadratic expression would take hours."""
+    ptx.parse(around.format(piece * (200_000 // len(piece))))
+
+
+def test_numbers_that_no_ptx_has_are_no_numbers() -> None:
+    text = (
+        ".shared .b8 x[" + "9" * 5000 + "];\n.entry k .maxntid " + "9" * 5000 + " {mov.b32 %r1, 09;"
+        " tcgen05.alloc.cta_group::1 [x], %r1; tcgen05.alloc [x], word; tcgen05.alloc [x], 0x20;}"
+    )
+    (kernel,) = ptx.parse(text).kernels
+    assert kernel.tmem_columns == (9, None, 32)
