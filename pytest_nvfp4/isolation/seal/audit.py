@@ -37,6 +37,7 @@ _TRACES = {
     "threading.setprofile": "a trace of every call",
     "sys.monitoring.register_callback": "a trace of what runs",
     "sys.addaudithook": "a report of every access",
+    "cpython.PyInterpreterState_New": "another interpreter, where no access is recorded",
 }
 _OBJECT_EVENTS = {**_HEAP_AND_FRAMES, **_TRACES}
 _HANDING_OUT = frozenset({"currentframe", "getouterframes", "getinnerframes", "stack", "walk_stack", "walk_tb"})
