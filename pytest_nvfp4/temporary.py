@@ -12,7 +12,6 @@ import contextlib
 import os
 import re
 import secrets
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -74,6 +73,53 @@ def temporary_folder(purpose: str, *, parent: Path | None = None) -> Iterator[Pa
         folder.remove()
 
 
+@contextmanager
+def folder_in(parent: Path, prefix: str) -> Iterator[Path]:
+    """Make a folder in one of this process's own for the length of a ``with`` block."""
+    made = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
+    try:
+        yield made
+    finally:
+        remove_tree(made)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder and all below it, as far as this user may; a link is left alone.
+
+    A kernel chooses what it holds: folders inside each other, deeper than any recursion (``shutil.rmtree``) and longer
+    than any path, or without permissions. So folders are moved to the top before they are looked into.
+    """
+    if folder.is_symlink():
+        return
+    moved, pending = 0, [folder]
+    name = f".{_PREFIX}{secrets.token_hex(8)}-"
+    while pending:
+        place = pending.pop()
+        inside: list[Path] = []
+        with contextlib.suppress(OSError):
+            place.chmod(0o700)
+        with contextlib.suppress(OSError), os.scandir(place) as entries:
+            for entry in list(entries):
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        inside.append(Path(entry.path))
+                    else:
+                        os.unlink(entry.path)  # noqa: PTH108 - of a name that may be no path
+        for below in inside:
+            if place == folder:
+                pending.append(below)
+                continue
+            with contextlib.suppress(OSError):
+                below.chmod(0o700)  # its entry ".." changes
+                moved += 1
+                pending.append(below.rename(folder / f"{name}{moved}"))
+        if place != folder:
+            with contextlib.suppress(OSError):
+                place.rmdir()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
 def remove_abandoned(parent: Path | None = None) -> None:
     """Remove the folders of this user in ``parent`` whose owners have ended."""
     place = Path(tempfile.gettempdir()) if parent is None else parent
@@ -97,7 +143,7 @@ def remove_unfinished(folder: Path) -> None:
         for entry in entries:
             if (named := _UNFINISHED.fullmatch(entry.name)) and not _lives(int(named[1])):
                 if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
+                    remove_tree(Path(entry.path))
                     continue
                 with contextlib.suppress(OSError):
                     Path(entry.path).unlink()
@@ -119,17 +165,7 @@ def _lock_of(folder: Path) -> Path:
 
 def _remove(folder: Path) -> None:
     """Remove a folder, and then its lock file, unless a part of the folder remains."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.is_dir() and not folder.is_symlink():
-        with contextlib.suppress(OSError):  # a kernel may have made its folders read-only
-            folder.chmod(0o700)
-        for place, inside, _ in os.walk(folder):
-            for name in inside:
-                below = Path(place, name)
-                with contextlib.suppress(OSError):
-                    if not below.is_symlink():
-                        below.chmod(0o700)
-        shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(folder)
     if not folder.is_dir():
         with contextlib.suppress(OSError):
             _lock_of(folder).unlink()

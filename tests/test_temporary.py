@@ -11,6 +11,7 @@ import pytest
 
 from pytest_nvfp4.temporary import (
     TemporaryFolder,
+    folder_in,
     name_beside,
     remove_abandoned,
     remove_unfinished,
@@ -97,3 +98,14 @@ def test_what_was_not_renamed_in_time_is_removed_files_and_folders(tmp_path: Pat
     own.touch()
     remove_unfinished(tmp_path)
     assert list(tmp_path.iterdir()) == [own]
+
+
+@pytest.mark.slow
+def test_folders_deeper_than_any_recursion_are_removed(tmp_path: Path) -> None:
+    """Removed one by one, because pytest's own removal of ``tmp_path`` recurses."""
+    deep = "import os\nfor _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')\nos.symlink('/etc', 'link')\n"
+    with folder_in(tmp_path, "job-") as folder:
+        subprocess.run([sys.executable, "-c", deep], cwd=folder, check=True)
+        (folder / "d").chmod(0o500)
+    assert not folder.exists()
+    assert not list(tmp_path.iterdir())

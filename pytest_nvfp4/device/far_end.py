@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from pytest_nvfp4.device.base import Device
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, Simulating
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.temporary import folder_in
 
 DEADLINE_S = 30.0
 CASE = JobCase(problem=ProblemSpec(name="57345x57344x256", sizes=((57_345, 57_344, 256, 1),), seed=0), family="zeros")
@@ -22,16 +22,16 @@ def overflows(device: Device, kernel: KernelSpec, *, folder: Path, base: Path | 
         base: The folder that the kernel's files are relative to.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix="job-") as name:
+    with folder_in(folder, "job-") as place:
         job = Job(
-            id=Path(name).name,
+            id=place.name,
             action="simulate",
             kernel=kernel,
             cases=(CASE,),
             simulating=Simulating(outputs=False, far_end=True),
             deadline_s=DEADLINE_S,
         )
-        result = device.run(job, folder=Path(name), base=base)
+        result = device.run(job, folder=place, base=base)
     if result.status != "passed":
         return None
     return [finding for report in result.cases for finding in report.findings]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, Simulating
 from pytest_nvfp4.device.result import RECORD_BYTES, Blob, DeviceInfo, Result, SimulatedCall, Status
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.temporary import folder_in
 
 _RECORDS = (
     ("trace", "timeline"),
@@ -125,8 +125,7 @@ def _run(
     settings: Simulating,
 ) -> list[SimulationResult]:
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix="job-") as name:
-        job_folder = Path(name)
+    with folder_in(folder, "job-") as job_folder:
         job = Job(
             id=job_folder.name,
             action="simulate",

@@ -16,6 +16,7 @@ from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, Simul
 from pytest_nvfp4.device.result import DeviceInfo, Result
 from pytest_nvfp4.device.simulate import simulate
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
+from pytest_nvfp4.temporary import folder_in
 
 _LEAST_SECOND_ROUNDS = 9
 COUNTED_INPUTS = 3
@@ -125,8 +126,7 @@ class Verifier:
     ) -> tuple[Result, list[CaseVerdict], int]:
         """Run one process, and return its result, its verdicts, and the seed, which a job sent ahead may have drawn."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self._folder, prefix="job-") as name:
-            folder = Path(name)
+        with folder_in(self._folder, "job-") as folder:
             job = verify_job(kernel, cases, deadline_s=self._deadline_s, seed=seed, sms=sms)
             if drawn:
                 job = _with_draws_sent(self._device, job)
@@ -193,11 +193,11 @@ def measure(
 ) -> tuple[Result, list[CaseVerdict]]:
     """Time every case on a device, and return the result with the verdicts on the outputs of the timed calls."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix="job-") as name:
+    with folder_in(folder, "job-") as place:
         asked = benchmark_job(kernel, cases, rounds=rounds, deadline_s=deadline_s, counted=counted)
         job = _with_draws_sent(device, asked)
-        result = device.run(job, folder=Path(name), base=base)
-        return result, Judge().judge(job, result, folder=Path(name))
+        result = device.run(job, folder=place, base=base)
+        return result, Judge().judge(job, result, folder=place)
 
 
 def measure_each(
@@ -222,10 +222,10 @@ def measure_each(
         benchmark_job(kernel, [case], rounds=rounds, deadline_s=deadline_s, row_key=key, counted=counted)
         for case in cases
     ]
-    with tempfile.TemporaryDirectory(dir=folder, prefix="job-") as name:
+    with folder_in(folder, "job-") as place:
 
         def run(job: Job) -> CompletedJob:
-            job_folder = Path(tempfile.mkdtemp(dir=name))
+            job_folder = Path(tempfile.mkdtemp(dir=place))
             return CompletedJob(device.run(job, folder=job_folder, base=base), job_folder)
 
         measured = []
