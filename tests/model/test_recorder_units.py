@@ -7,9 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_nvfp4.driver.device_model import for_arch
+from pytest_nvfp4.model.recorder import Recorder
 from pytest_nvfp4.model.recording import Does, Program, Recording, Unit
+from pytest_nvfp4.sim.run.machine import Machine
 from tests.model.recorded_kernels import events, executed, record
 from tests.model.untimed import Stuck, execute, without_event
+from tests.sim.tcgen05.gemm_ptx import gemm
+from tests.sim.wgmma import case
+from tests.sim.wgmma.rules_case import COUNT, N, mma, operands
 
 
 def checked(body: str, **options: Any) -> tuple[Recording, Program]:
@@ -135,3 +141,44 @@ def test_a_wait_before_the_first_phase_waits_for_nothing() -> None:
     mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 1;
     """)
     assert [name for name, _ in events(program, program.warps[0])] == ["SIGNAL", "WAIT"]
+
+
+def test_a_commit_completes_what_the_tensor_core_was_given() -> None:
+    machine = Machine()
+    machine.monitor = recorder = Recorder()
+    _, _, ran = gemm(machine=machine, prepare=recorder.launched)
+    (recording,) = recorder.recordings()
+    (program,) = recording.programs
+    execute(program)
+    assert executed(recording) == ran.grid.counters["instructions"]
+    said = [name for name, _ in events(program, program.warps[0])]
+    asked = said[said.index("TMEM_COPY") :]
+    assert asked[:7] == ["TMEM_COPY", "TMEM_COPY", "TENSOR", "TENSOR", "COMMIT", "WAIT", "TMEM_LOAD"]
+    assert asked[7] == "WAIT"
+    tensor, commit = (
+        next(each for each in program.operations if each["unit"] == unit) for unit in (Unit.TENSOR, Unit.COMMIT)
+    )
+    shape = program.shapes[tensor["shape"]]
+    assert (shape.m, shape.n, shape.k, shape.kind, shape.ctas) == (128, 32, 64, "mxf4nvf4", (0,))
+    assert shape.shared_bytes == (128 + 32) * 32
+    assert tensor["pipe"] == commit["pipe"]
+    assert tensor["done"] == -1
+
+
+def test_a_warpgroup_waits_for_the_last_operation_that_a_wait_covers() -> None:
+    machine = Machine(model=for_arch("sm_90a"))
+    machine.monitor = recorder = Recorder()
+    image, *_ = operands()
+    body = [case.FENCE, mma(scale="0"), case.COMMIT, mma(), case.COMMIT, case.wait(1), case.wait(0)]
+    case.run("\n".join(body), image, (128, COUNT), machine=machine, prepare=recorder.launched)
+    (recording,) = recorder.recordings()
+    (program,) = recording.programs
+    execute(program)
+    tensor = [each for each in program.operations if each["unit"] == Unit.TENSOR]
+    done = [program.signals[each["done"]][0] for each in tensor]
+    assert len(set(done)) == 2
+    for warp in program.warps:
+        waits = [item for name, item in events(program, warp) if name == "WAIT"]
+        assert waits[-2:] == done
+    shape = program.shapes[tensor[0]["shape"]]
+    assert (shape.m, shape.n, shape.k, shape.kind, shape.a_tmem) == (64, N, 16, "f16", False)
