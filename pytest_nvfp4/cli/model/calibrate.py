@@ -34,7 +34,7 @@ _SLACK_S = 60.0
     metavar="FILE",
     help="Write the table to FILE.  [default: the user's data folder, where `--device` finds it by name]",
 )
-@timeout_option(180.0, help_text="Time limit of the micro-benchmarks in seconds; they take less than a minute.")
+@timeout_option(180.0, help_text="Time limit of the micro-benchmarks in seconds; they are planned for one minute.")
 @remote_options("gpu", "timeout_s", "max_cost", "deployed_app")
 @document_options()
 def calibrate_command(*, where: str | None, out: Path | None, timeout: float, remote: RemoteOptions) -> Document:
