@@ -97,3 +97,9 @@ def test_a_recording_made_anew_is_the_stored_one():
     times = [replay(one, device, conditions=Conditions.gpumode()).total_us for one in (new, stored)]
     # Another version of the DSL may compile other scalar instructions.
     assert times[0] == pytest.approx(times[1], rel=0.03)
+
+
+@pytest.mark.parametrize(("name", "value"), [("tma_row", 1.3), ("tma_latency", 600.0)])
+def test_a_wrong_constant_is_noticed(name, value):
+    points = validation.loops(load_device("b200").changed(**{name: value}))
+    assert Errors.of(time / published for _, time, published in points).median > 3 * claimed("main loops").median
