@@ -23,6 +23,8 @@ Launch = Literal["stream", "dependent", "graph", "none"]
 MOST_EVENTS = 2_000_000
 """Events up to which all clusters are replayed; a larger launch is replayed by a sample of them."""
 
+_LEAST_BUSY = 0.2
+"""Busy share in the whole launch below which a unit is no bound: the steady part is then next to nothing."""
 _LIMITING = 0.8
 """Busy share from which a unit is called the bound."""
 _BOUNDS = ("TMA load", "TMA store", "tensor core", "tensor memory", "shared memory", "issue slots", "L2", "DRAM")
@@ -219,7 +221,7 @@ def _result(machine: Machine, device: DeviceConstants, conditions: Conditions, b
         drain_us=drain / 1e3,
         tail_us=(machine.end - min(sorted(machine.ends, reverse=True)[:used])) / 1e3,
         waves=len(recording.clusters) / len(machine.slots.sms),
-        bound=unit if shares.get(unit, 0.0) >= _LIMITING else "latency",
+        bound=unit if shares.get(unit, 0.0) >= _LIMITING and busy[unit][0] >= _LEAST_BUSY else "latency",
         path=critical_path(machine),
         intervals=intervals,
         notes=recording.notes if machine.traffic is None else (*recording.notes, sampled),

@@ -56,6 +56,12 @@ def test_tensor_core_bound_loops_take_their_intervals():
     assert result.bound == "tensor core"
 
 
+def test_a_few_tiles_are_bound_by_latency():
+    result = replay(main_loop(128, 128, 128, 4, 1), B200)
+    assert result.busy["tensor core"][0] < 0.2
+    assert result.bound == "latency"
+
+
 def test_copy_bound_loops_take_their_rows():
     result = replay(main_loop(128, 128, 128, 4, 400), without_latency(B200).changed(tma_row=3))
     assert result.kernel_us == pytest.approx(400 * 256 * 3 / B200["clock"] / 1e3, rel=1e-2)
