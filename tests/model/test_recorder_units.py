@@ -47,6 +47,8 @@ def test_a_wait_for_cp_async_covers_the_groups_that_are_older() -> None:
     said = events(program, program.warps[0])
     assert [name for name, _ in said] == ["GLOBAL_LOAD"] * 3 + ["WAIT"] * 2
     assert program.phases[[said[3][1], said[4][1]]].tolist() == [2, 1]
+    waits = program.warps[0].events["site"][program.warps[0].events["does"] == Does.WAIT]
+    assert waits[0] < waits[1]  # the second group is the second wait's
     assert [program.shapes[operation["shape"]].bytes for operation in program.operations] == [128] * 3
 
 
