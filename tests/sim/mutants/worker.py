@@ -44,13 +44,12 @@ class Swapped(Programs):
         self.change: Callable[[str, str], str] | None = None
         self.seen: dict[str, str] = {}
 
-    def get(self, ptx: str, kernel: str) -> Program:
+    def get(self, ptx: str, kernel: str, *, followed: bool = False) -> Program:
         """The program of a kernel, mutated if ``change`` says so."""
         self.seen[kernel] = ptx
-        if self.change is None:
-            return super().get(ptx, kernel)
-        changed = self.change(ptx, kernel)
-        return super().get(ptx, kernel) if changed == ptx else Programs().get(changed, kernel)
+        changed = ptx if self.change is None else self.change(ptx, kernel)
+        programs = super() if changed == ptx else Programs()
+        return programs.get(changed, kernel, followed=followed)
 
 
 class Bench:
