@@ -101,6 +101,10 @@ UNITS: Mapping[str, str] = {
 _MAY_BE_ZERO = ("tma_latency_per_kib", "commit", "barrier_arrive", "l2_clock_exponent", "tma_issue", "cta_start")
 
 
+_MOST_COUNTED = 10_000
+"""SMs or clusters of a device that a table may name: a replay holds the state of each."""
+
+
 class ConstantsError(ValueError):
     """A device table is not valid."""
 
@@ -140,7 +144,8 @@ class Constant(_Strict):
 
 MatrixRow = tuple[str, str, int, int, int, float, float]
 """Kind of the operands, place of A, CTAs, M, N, interval, latency."""
-_Row = Annotated[tuple[str, Literal["ss", "ts"], int, int, int, float, float], Field(strict=False)]
+_Above0 = Annotated[float, Field(gt=0)]
+_Row = Annotated[tuple[str, Literal["ss", "ts"], int, int, int, _Above0, _Above0], Field(strict=False)]
 
 
 class _MatrixTable(_Strict):
@@ -167,8 +172,8 @@ class Observation(_Strict):
 
 
 class _Table(_Strict):
-    name: str
-    title: str
+    name: str = Field(min_length=1, max_length=100)
+    title: str = Field(min_length=1, max_length=1000)
     arch: list[str] = Field(min_length=1)
     version: int = Field(ge=1)
     based_on: str = ""
@@ -308,6 +313,12 @@ def read_device(text: str, origin: str) -> DeviceConstants:
         f"{name}: must be above 0"
         for name, constant in constants.items()
         if constant.value == 0 and name not in _MAY_BE_ZERO
+    ]
+    wrong += [
+        f"{name}: must be a whole number from 1 to {_MOST_COUNTED}"
+        for name, constant in constants.items()
+        if UNITS.get(name) in ("SM", "cluster") and constant.value
+        if not constant.value.is_integer() or constant.value > _MOST_COUNTED
     ]
     if table.matrix is None and base is None:
         wrong.append("matrix: missing")

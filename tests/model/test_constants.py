@@ -10,6 +10,11 @@ from pytest_nvfp4.model.constants import DEVICES, UNITS, ConstantsError, describ
 
 BASE = 'name = "mine"\ntitle = "Mine"\narch = ["sm_100a"]\nversion = 1\nbased_on = "b200"\n'
 CLOCK = '[constant.clock]\nvalue = 1.5\nunit = "GHz"\nspread = 0.1\nmark = "guessed"\nsource = "a guess for tests"\n'
+SMS = '[constant.sms]\nvalue = {}\nunit = "SM"\nspread = 0\nmark = "guessed"\nsource = "a guess for tests"\n'
+MATRIX = (
+    '[matrix]\nsource = "a guess for tests"\nmark = "guessed"\ntile = 256\nlatency = 140\n'
+    'rows = [["f16", "ss", 1, 128, 64, {}, 168.0]]\n'
+)
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -44,6 +49,11 @@ def test_a_table_takes_the_rest_from_another_and_says_so():
         (lambda text: text.replace("constant.clock", "constant.clok"), "clok: no such constant"),
         (lambda text: text.replace('based_on = "b200"\n', ""), "sms: missing"),
         (lambda text: text + "[[", "is not TOML"),
+        (lambda text: text.replace('"mine"', '""'), "name: String should have at least"),
+        (lambda text: text.replace('"Mine"', f'"{"x" * 5000}"'), "title: String should have at most"),
+        (lambda text: text + SMS.format("0.5"), "sms: must be a whole number from 1 to 10000"),
+        (lambda text: text + SMS.format("1e300"), "sms: must be a whole number from 1 to 10000"),
+        (lambda text: text + MATRIX.format("-48.0"), "matrix.rows.0.5: Input should be greater than 0"),
     ],
 )
 def test_a_wrong_table_is_refused(change: Callable[[str], str], complaint: str):
