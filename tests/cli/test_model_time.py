@@ -149,3 +149,14 @@ def test_a_refused_call_has_no_what_if_answers(tmp_path: Path, refused: tuple[st
     assert not time._modelled(done, how, asked=False).answers
     time._write_timeline(tmp_path / "t.pftrace", done, how, sms=1)
     assert (tmp_path / "t.pftrace").exists() != bool(refused)
+
+
+def test_a_call_outside_the_modelled_kinds_has_no_timeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = SimulationResult(CASE, "passed", (), None, recording=dumps([main_loop(128, 128, 128, 4, 20)]))
+    monkeypatch.setattr(time, "_record", lambda *_: [done])
+    monkeypatch.setattr("pytest_nvfp4.device.modelled.refusals", lambda _: ["it is attention"])
+    subject = subject_of(SHIPPED, ["gpumode-0"], arch=None, configuration=None, exercise=None)
+    device = load_device("b200")
+    how = time._How(device, conditions_of("single", device), 10.0, tmp_path)
+    assert not time._timed(subject, how, tmp_path / "t.pftrace", 1, asked=False).ok
+    assert not (tmp_path / "t.pftrace").exists()

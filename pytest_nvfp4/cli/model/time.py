@@ -150,8 +150,10 @@ def _timed(subject: Subject, how: _How, timeline: Path | None, sms: int, *, aske
         done = _record(subject, subject.cases, how)
     with output.working(f"replaying it on {how.device.title}"):
         modelled = [_modelled(each, how, asked=asked) for each in done]
-    if timeline is not None:
+    if timeline is not None and modelled[0].ok:
         _write_timeline(timeline, done[0], how, sms=sms)
+    elif timeline is not None:
+        output.note(f"{timeline} was not written: no time is modelled")
     sections = [
         page.section(
             each, f"{subject.label} on {each.problem}", [subject.finding_text(finding) for finding in each.findings]
