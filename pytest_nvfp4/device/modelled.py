@@ -17,7 +17,7 @@ from pytest_nvfp4.device.simulate import SimulationResult
 from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.isolation.door.fields import Count, Microseconds, Name, Sentence
 from pytest_nvfp4.model.bands import Band, bands_of, widest
-from pytest_nvfp4.model.constants import DEVICES, ConstantsError, DeviceConstants, load_device
+from pytest_nvfp4.model.constants import DEVICES, ConstantsError, DeviceConstants, load_device, shipped_device
 from pytest_nvfp4.model.recording import Recording
 from pytest_nvfp4.model.replay import Conditions, Replay, ReplayError, replay_sequence
 from pytest_nvfp4.model.scope import kind_of, refusals
@@ -123,8 +123,14 @@ class ModelledCall(Model):
 
     @property
     def band(self) -> Band | None:
-        """The band of such kernels and times on the device; None if there were no such measured times."""
+        """The band of such kernels and times on the shipped table; None if there were no such measured times."""
+        if not self._shipped_table:
+            return None
         return widest(bands_of(self.device, self.kind), self.us)
+
+    @property
+    def _shipped_table(self) -> bool:
+        return self.device in DEVICES and self.table == _table(shipped_device(self.device))
 
     @property
     def without_band(self) -> str:
@@ -132,8 +138,15 @@ class ModelledCall(Model):
         known = bands_of(self.device, self.kind)
         if not known:
             return f"the model was not compared with measured times of a {self.kind} on this device"
+        if not self._shipped_table:
+            return "the model was compared with measured times by the shipped table only"
         shortest = min(band.shortest_us for band in known)
         return f"the model was compared with measured times of {shortest:g} us and more only"
+
+
+def _table(device: DeviceConstants) -> str:
+    """Return the version and the digest of a table in one text."""
+    return f"{device.version} {device.digest}"
 
 
 def machine_name(device: str) -> str:
@@ -214,7 +227,7 @@ def replayed_call(
     call = ModelledCall(
         device=device.name,
         title=device.title,
-        table=f"{device.version} {device.digest}",
+        table=_table(device),
         conditions=conditions_text(conditions),
         kind=kind_of(recordings),
         launches=tuple(map(launch_of, recordings, done)),

@@ -36,7 +36,8 @@ class Conditions:
 
     Attributes:
         cold_l2: Whether L2 holds nothing of the launch's memory; else the same launch ran just before.
-        calls_between_events: Launches between two readings of the clock; the first one's launch is not hidden.
+        calls_between_events: Calls between two readings of the clock. It names the conditions; a replay is of one call,
+            with the same gap before it.
         launch: How launches follow each other: in a stream, with programmatic dependent launch, in a graph, or at once.
         clock_ghz: Clock of the SMs; None for the device's.
         dram_tb_s: Rate of DRAM; None for the device's.
@@ -67,7 +68,7 @@ class Replay:
         device: Name of the device table; ``digest`` identifies its values.
         kernel_us: From the start of the first CTA to the end of the last, its writes included.
         launch_us: From the end of the launch before to the start of the first CTA.
-        total_us: Time of one launch among ``Conditions.calls_between_events``.
+        total_us: Time of one launch, with the gap before it.
         busy: Share of the kernel's time that each unit is busy: of the busiest, and in the mean.
         fill_us: Until the first matrix instruction (else the first copy) of the median SM.
         drain_us: From the last matrix instruction of the median SM to the kernel's end.

@@ -169,6 +169,13 @@ class TestPage:
         assert f"{page.micro(low)} to {page.micro(high)} us: of 40 measured times" in page.headline(call)
         assert page.as_data(page.Modelled("p", call, (), (), "passed"))["band"]["p90"] == 0.12
 
+    def test_the_band_of_the_shipped_table_is_not_that_of_another(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("pytest_nvfp4.device.modelled.bands_of", lambda *_: [BAND])
+        device = B200.changed(clock=1.0)
+        call = modelled_call((gemm(),), device, conditions_of("gpumode", device))
+        assert call.band is None
+        assert "no band: the model was compared with measured times by the shipped table only" in page.headline(call)
+
     def test_a_refusal_is_no_time(self) -> None:
         document = self.document(modelled(replace(gemm(), refused=("its tiles are taken from a counter",))))
         text = render(document, OutputFormat.TEXT)
