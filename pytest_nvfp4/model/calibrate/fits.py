@@ -241,8 +241,11 @@ def _tensor_memory(found: Fitted, measured: Measurements) -> None:
         difference = measured.cycles(f"tmem.{what}.{high}") - measured.cycles(f"tmem.{what}.{middle}")
         return difference.scaled(1 / (high - middle))
 
+    def latency() -> Estimate:
+        return measured.cycles(f"tmem.load.{low}") - column("load").scaled(low) - measured.cycles("tmem.loop")
+
     found.add("tmem_column", partial(column, "load"))
-    found.add("tmem_load_latency", lambda: measured.cycles(f"tmem.load.{low}") - column("load").scaled(low))
+    found.add("tmem_load_latency", latency)
     found.observe("column of a store to tensor memory", "cycle/column", partial(column, "store"))
     found.add("tmem_allocate", lambda: measured.cycles("tmem.allocate").scaled(0.5))
     found.add("tmem_copy", lambda: measured.cycles("tmem.copy.rate").over(memory.COPY_BYTES))

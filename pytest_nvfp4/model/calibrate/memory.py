@@ -73,6 +73,11 @@ def tmem_copy(unrolled: int) -> Body:
     return Body(first_thread("\n".join(timed), "IDLE"), before="\n".join(before), after="\n".join(release()))
 
 
+def tmem_loop() -> Body:
+    """Return the loop of `tmem_access` without an access."""
+    return Body(loop(""))
+
+
 def tmem_allocation() -> Body:
     """Return ``n`` allocations and releases of 32 columns by one warp."""
     body = [

@@ -185,6 +185,7 @@ def _tensor_memory(machine: Machine) -> Iterator[Benchmark]:
             name = f"tmem.{'store' if store else 'load'}.{columns}"
             body = memory.tmem_access(columns, store=store)
             yield Benchmark(name, body, _points(machine, 200, 600), threads=128)
+    yield Benchmark("tmem.loop", memory.tmem_loop(), _points(machine, 200, 600), threads=128)
     yield Benchmark("tmem.allocate", memory.tmem_allocation(), _points(machine, 100, 300))
     commits = machine.count(COMMITS)
     points = tuple(Point(commits, commits * each, each) for each in COMMITTED)

@@ -106,7 +106,7 @@ def known_gpu(noise: float = 0.0) -> Truth:
     tile = 132 * 32768
     per |= {"l2.read": tile / 8e3 * 2, "dram.read": tile / 4e3 * 2, "l2.write": tile / 4 / 5e3 * 2}
     per |= {"launch.plain": 5000.0, "launch.programmatic": 3400.0, "launch.graph": 2600.0}
-    per |= {f"tmem.load.{columns}": 40 + 1.25 * columns for columns in (8, 32, 64, 128)}
+    per |= {"tmem.loop": 15.0} | {f"tmem.load.{columns}": 55 + 1.25 * columns for columns in (8, 32, 64, 128)}
     per |= {"tmem.allocate": 360.0, "tmem.copy.rate": 4.0}
     for kind in ("f16", "f8f6f4", "mxf4nvf4"):
         for n in (64, 128, 256):

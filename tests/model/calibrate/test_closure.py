@@ -18,7 +18,7 @@ CLOSED = {
         "remote_latency": 0.05, "fence": 0.01, "fence_near": 0.05, "map_change": 0.05, "map_acquire": 0.1,
         "map_acquire_changed": 0.05, "load_rate": 0.02, "shared_port": 0.01,
     },
-    "sm_100a": {"tmem_column": 0.01, "tmem_load_latency": 0.15, "tmem_copy": 0.1},
+    "sm_100a": {"tmem_column": 0.01, "tmem_load_latency": 0.05, "tmem_copy": 0.1},
 }  # fmt: skip
 """Relative difference of a constant that the fits return from the one that was replayed: what loops take besides."""
 
