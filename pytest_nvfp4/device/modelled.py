@@ -123,10 +123,9 @@ class ModelledCall(Model):
 
     @property
     def band(self) -> Band | None:
-        """The band of such kernels and times on the shipped table; None if there were no such measured times."""
-        if not self._shipped_table:
-            return None
-        return widest(bands_of(self.device, self.kind), self.us)
+        """The band of such kernels and times under the conditions, on the shipped table; None if it has none."""
+        known = [band for band in bands_of(self.device, self.kind) if band.conditions == self.conditions]
+        return widest(known, self.us) if self._shipped_table else None
 
     @property
     def _shipped_table(self) -> bool:
@@ -140,6 +139,9 @@ class ModelledCall(Model):
             return f"the model was not compared with measured times of a {self.kind} on this device"
         if not self._shipped_table:
             return "the model was compared with measured times by the shipped table only"
+        known = [band for band in known if band.conditions == self.conditions]
+        if not known:
+            return "the model was compared with measured times under other conditions only (--conditions gpumode)"
         shortest = min(band.shortest_us for band in known)
         return f"the model was compared with measured times of {shortest:g} us and more only"
 
@@ -182,11 +184,8 @@ def conditions_of(name: str, device: DeviceConstants) -> Conditions:
 
 
 def conditions_text(conditions: Conditions) -> str:
-    """Return conditions in words: ``15 calls between two events, cold L2, launched in a stream``."""
-    calls = conditions.calls_between_events
-    words = ["a single call" if calls == 1 else f"{calls} calls between two events"]
-    words.append("cold L2" if conditions.cold_l2 else "warm L2")
-    words.append(_LAUNCHED[conditions.launch])
+    """Return conditions in words: ``cold L2, launched in a stream, 5.9148 TB/s of DRAM``."""
+    words = ["cold L2" if conditions.cold_l2 else "warm L2", _LAUNCHED[conditions.launch]]
     for value, unit in ((conditions.clock_ghz, "GHz"), (conditions.dram_tb_s, "TB/s of DRAM")):
         if value is not None:
             words.append(f"{value:g} {unit}")
@@ -222,7 +221,7 @@ def replayed_call(
     if not refused:
         try:
             done = replay_sequence(recordings, device, conditions=conditions)
-        except ReplayError as error:
+        except (ReplayError, ConstantsError) as error:
             refused = [str(error)]
     call = ModelledCall(
         device=device.name,

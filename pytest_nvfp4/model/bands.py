@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-_FIELDS = ("device", "kind", "points", "shortest_us", "median", "p90", "worst", "times", "test")
+_FIELDS = ("device", "kind", "points", "shortest_us", "median", "p90", "worst", "conditions", "times", "test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class Band:
         points: Number of measured times that no constant was fitted to.
         shortest_us: The shortest of these times.
         median, p90, worst: Size of the error that half of them, 90 % of them and all of them stay within, as a share.
+        conditions: Conditions of the modelled times, in words (`device.modelled.conditions_text`).
         times: What was measured, and by whom.
         test: The test that recomputes these figures.
     """
@@ -36,12 +37,14 @@ class Band:
     median: float
     p90: float
     worst: float
+    conditions: str
     times: str
     test: str
 
     def __post_init__(self) -> None:
-        if not (self.device and self.kind and self.times and self.test and self.points > 0 and self.shortest_us > 0):
-            raise ValueError(f"a band names its device, kind, times, test and number of points: {self}")
+        named = self.device and self.kind and self.conditions and self.times and self.test
+        if not (named and self.points > 0 and self.shortest_us > 0):
+            raise ValueError(f"a band names its device, kind, conditions, times, test and number of points: {self}")
         if not 0 < self.median <= self.p90 <= self.worst or self.p90 >= 1:
             raise ValueError(f"the errors of a band grow from median to worst, and 90 % stay below 1: {self}")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -263,12 +264,15 @@ class DeviceConstants:
         latency is that of the device.
         """
         rows = self.matrix.get((_KINDS.get(kind, kind), "ts" if a_tmem else "ss", ctas, m), ())
+        for own, interval, latency in rows:
+            if own == n:
+                return MatrixRate(interval, max(0.0, latency - interval), True)
         for low, high in pairwise(rows):
-            if low[0] <= n <= high[0]:
+            if low[0] < n < high[0]:
                 share = (n - low[0]) / (high[0] - low[0])
                 interval = low[1] + share * (high[1] - low[1])
                 latency = low[2] + share * (high[2] - low[2])
-                return MatrixRate(interval, max(0.0, latency - interval), n in (low[0], high[0]))
+                return MatrixRate(interval, max(0.0, latency - interval), False)
         own_m = m / ctas
         full = max(own_m, self.matrix_half_rate_below) if ctas == 1 else own_m
         read = (0 if a_tmem else own_m) * 32 + n / ctas * 32
@@ -322,6 +326,9 @@ def read_device(text: str, origin: str) -> DeviceConstants:
     ]
     if table.matrix is None and base is None:
         wrong.append("matrix: missing")
+    if table.matrix is not None:
+        shapes = Counter(row[:5] for row in table.matrix.rows)
+        wrong += [f"matrix: {shape} has {count} rows" for shape, count in shapes.items() if count > 1]
     if wrong:
         raise ConstantsError(f"device table {origin} is not valid:\n  " + "\n  ".join(wrong))
     if table.matrix is None:

@@ -36,8 +36,6 @@ class Conditions:
 
     Attributes:
         cold_l2: Whether L2 holds nothing of the launch's memory; else the same launch ran just before.
-        calls_between_events: Calls between two readings of the clock. It names the conditions; a replay is of one call,
-            with the same gap before it.
         launch: How launches follow each other: in a stream, with programmatic dependent launch, in a graph, or at once.
         clock_ghz: Clock of the SMs; None for the device's.
         dram_tb_s: Rate of DRAM; None for the device's.
@@ -45,7 +43,6 @@ class Conditions:
     """
 
     cold_l2: bool = True
-    calls_between_events: int = 1
     launch: Launch = "stream"
     clock_ghz: float | None = None
     dram_tb_s: float | None = None
@@ -57,7 +54,7 @@ class Conditions:
 
         The DRAM of that machine reads 5,914.8 GB/s at most (gau-nernst, gpu-mode-kernels, nvidia/README.md).
         """
-        return Conditions(cold_l2=True, calls_between_events=15, launch="stream", dram_tb_s=5.9148)
+        return Conditions(cold_l2=True, launch="stream", dram_tb_s=5.9148)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from pytest_nvfp4.report.render import OutputFormat, render
 from tests.model.main_loop import main_loop
 
 B200 = load_device("b200")
-BAND = Band("b200", "tcgen05 GEMM", 40, 1.0, 0.05, 0.12, 0.3, "times of a test", "tests/none.py")
+CONDITIONS = "cold L2, launched in a stream, 5.9148 TB/s of DRAM"
+BAND = Band("b200", "tcgen05 GEMM", 40, 1.0, 0.05, 0.12, 0.3, CONDITIONS, "times of a test", "tests/none.py")
 
 
 def gemm(*, stages: int = 4, n: int = 128) -> Recording:
@@ -64,8 +65,8 @@ def test_the_default_device_is_the_one_that_the_simulator_imitates() -> None:
 
 
 def test_conditions_in_words() -> None:
-    assert conditions_text(conditions_of("single", B200)) == "a single call, cold L2, launched in a stream"
-    words = "15 calls between two events, cold L2, launched in a stream"
+    assert conditions_text(conditions_of("single", B200)) == "cold L2, launched in a stream"
+    words = "cold L2, launched in a stream"
     assert conditions_text(conditions_of("gpumode", B200)) == f"{words}, 5.9148 TB/s of DRAM"
     assert conditions_text(conditions_of("gpumode", load_device("h200"))) == words
 
@@ -83,6 +84,7 @@ class TestBand:
         assert bands_of("b200", "tcgen05 GEMM")
         assert not bands_of("h200", "copy")
         for band in bands():
+            assert band.conditions == conditions_text(conditions_of("gpumode", B200))
             assert (Path(__file__).parents[2] / band.test).is_file()
 
     def test_an_error_is_a_share_of_the_measured_time(self) -> None:
@@ -90,7 +92,9 @@ class TestBand:
         assert (10.0 - low) / low == pytest.approx(0.12)
         assert (high - 10.0) / high == pytest.approx(0.12)
 
-    @pytest.mark.parametrize("change", [{"times": ""}, {"p90": 0.04}, {"points": 0}, {"p90": 1.0, "worst": 2.0}])
+    @pytest.mark.parametrize(
+        "change", [{"times": ""}, {"conditions": ""}, {"p90": 0.04}, {"points": 0}, {"p90": 1.0, "worst": 2.0}]
+    )
     def test_a_band_without_evidence_or_order_cannot_be_made(self, change: dict[str, object]) -> None:
         with pytest.raises(ValueError, match="band"):
             replace(BAND, **change)  # type: ignore[arg-type]
@@ -175,6 +179,12 @@ class TestPage:
         call = modelled_call((gemm(),), device, conditions_of("gpumode", device))
         assert call.band is None
         assert "no band: the model was compared with measured times by the shipped table only" in page.headline(call)
+
+    def test_a_band_is_of_its_conditions(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("pytest_nvfp4.device.modelled.bands_of", lambda *_: [BAND])
+        call = modelled_call((gemm(),), B200, conditions_of("single", B200))
+        assert call.band is None
+        assert "no band: the model was compared with measured times under other conditions" in page.headline(call)
 
     def test_a_refusal_is_no_time(self) -> None:
         document = self.document(modelled(replace(gemm(), refused=("its tiles are taken from a counter",))))

@@ -80,6 +80,18 @@ def test_matrix_rates_are_the_table_and_between_its_rows_linear():
     assert hopper.matrix_rate("f16", False, 1, 64, 256).interval == 128  # arXiv 2501.12084
 
 
+def test_a_row_alone_holds_at_its_n():
+    device = read_device(BASE + CLOCK + MATRIX.format("99.0"), "mine.toml")
+    assert device.matrix_rate("f16", False, 1, 128, 64).interval == 99.0
+    assert not device.matrix_rate("f16", False, 1, 128, 96).exact
+
+
+def test_a_shape_has_one_row():
+    rows = MATRIX.format('48.0, 168.0], ["f16", "ss", 1, 128, 64, 49.0')
+    with pytest.raises(ConstantsError, match=r"matrix: \('f16', 'ss', 1, 128, 64\) has 2 rows"):
+        read_device(BASE + CLOCK + rows, "mine.toml")
+
+
 def test_no_more_clusters_than_sms():
     device = load_device("b200")
     assert [device.clusters(size) for size in (1, 2, 4)] == [148, 74, 33]

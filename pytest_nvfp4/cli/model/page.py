@@ -134,8 +134,9 @@ def section(each: Modelled, title: str, findings: Sequence[str]) -> Section:
 
 
 def _launch(index: int, launch: ModelledLaunch) -> Section:
+    ctas = f"{launch.ctas} CTA" if launch.ctas == 1 else f"{launch.ctas} CTAs"
     return Section(
-        f"launch {index} {short_name(launch.kernel)}: {launch.ctas} CTAs, modelled {micro(launch.us)} us",
+        f"launch {index} {short_name(launch.kernel)}: {ctas}, modelled {micro(launch.us)} us",
         [
             Facts(list(_times(launch))),
             Section("where the time goes (modelled critical path)", [_path(launch)]),

@@ -53,7 +53,7 @@ class _How:
     type=click.Choice(["gpumode", "single"]),
     default="gpumode",
     show_default=True,
-    help="15 calls between two events, as GPU MODE times them, or a single call.",
+    help="A cold L2 and, on a B200, the rate of DRAM of GPU MODE's machine or that of the table.",
 )
 @click.option("--arch", callback=arch_of, metavar="ARCH", help="Architecture, such as sm_100a.")
 @click.option("--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several.")
@@ -124,6 +124,8 @@ def time_command(
     subject = subject_of(kernel, names, arch=arch, configuration=configuration, exercise=exercise)
     if (unsupported := SimDevice(arch=subject.spec.arch).unsupported(subject.spec.arch)) is not None:
         raise InputError(f"{subject.label}: {unsupported}")
+    if timeline is not None and not timeline.absolute().parent.is_dir():
+        raise InputError(f"--timeline {timeline}: there is no folder {timeline.absolute().parent}")
     if timeline is not None and (len(subject.cases) > 1 or wanted):
         raise InputError("--timeline shows one call: name one --problem, and leave out --tune")
     if wanted and len(subject.cases) > 1:
