@@ -206,7 +206,8 @@ class KernelAudit:
         foreign = next((path for path in paths if path is not None and self._is_foreign(path, reads=reads)), None)
         if foreign is None or (by := self._requester.of_file(frame)) is None:
             return
-        if reads and foreign.startswith(self._read_only) and reads_source(frame):
+        # A revision of a kernel lies in the cache while it is compiled.
+        if reads and foreign.startswith(self._read_only) and (self._own(foreign) or reads_source(frame)):
             return
         self.add(f"{_place(by)} {'reads' if reads else 'changes'} {foreign}, which is none of its files")
 
