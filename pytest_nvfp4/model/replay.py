@@ -50,9 +50,9 @@ class Conditions:
 
     @staticmethod
     def gpumode() -> Conditions:
-        """Return GPU MODE's: 15 calls on 15 sets of inputs between two events, L2 cleared before the first.
+        """Return GPU MODE's: a cold L2, launches in a stream, and the DRAM of its B200.
 
-        The DRAM of that machine reads 5,914.8 GB/s at most (gau-nernst, gpu-mode-kernels, nvidia/README.md).
+        It reads 5,914.8 GB/s at most (gau-nernst, gpu-mode-kernels, nvidia/README.md).
         """
         return Conditions(cold_l2=True, launch="stream", dram_tb_s=5.9148)
 

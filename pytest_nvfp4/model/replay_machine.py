@@ -121,7 +121,7 @@ class Machine:
         """
         costs, atoms, l2, timeline = self.costs, self.atoms, self.l2, self.timeline
         sms = 1 + max(max(slot) for slot in self.slots.sms)
-        tma, stores, tensor, remote = ([0.0] * sms for _ in range(4))
+        tma, stores, tensor = ([0.0] * sms for _ in range(3))
         loads, ports, schedulers, shared = [0.0] * sms, [0.0] * (4 * sms), [0.0] * (4 * sms), [0.0] * sms
         l2_read = dram = 0.0
         l2_busy = dram_busy = 0.0
@@ -425,9 +425,7 @@ class Machine:
                     if timeline is not None:
                         timeline.append(("global memory", w.sm, now, done, step[2]))
                 elif code == REMOTE:
-                    free_at = remote[w.sm]
-                    done = (free_at if free_at > t else t) + step[4]
-                    remote[w.sm] = free_at if free_at > t else t
+                    done = t + step[4]
                     t += cycle
                     signals = step[5]
                     causes = (("other CTA's shared memory", done),)
