@@ -157,7 +157,7 @@ class TorchRequests:
 
 
 def _asked(decoder: Decoder) -> Effects:
-    """Return the effects of an operator that only told the host of its operands."""
+    """Return the effects of an operator that only gives its operands to the host."""
     operands = (tensor for tensor in decoder.tensors if id(tensor) in decoder.on_device and tensor.numel())
     return Effects(tuple(map(extent, operands)), (), waits=True)
 

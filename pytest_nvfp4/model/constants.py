@@ -205,7 +205,7 @@ class DeviceConstants:
     Attributes:
         constants: All of ``UNITS``.
         matrix: Rows of matrix instructions: (kind, place of A, CTAs, M) -> sorted (N, interval, latency).
-        digest: Digest of all values, by which a snapshot knows the table it was made with.
+        digest: Digest of all values; a snapshot stores that of its table.
         origin: The user's own file that the table comes from; empty for a shipped one.
         observed: Further measured values.
     """
@@ -384,7 +384,7 @@ def shipped_device(name: str) -> DeviceConstants:
 def load_device(name: str) -> DeviceConstants:
     """Return a device: the user's own table of that name, else the shipped one; or the table at a path.
 
-    ``origin`` says which file was taken. Raises ConstantsError.
+    ``origin`` is the file that was taken. Raises ConstantsError.
     """
     own = calibrated_path(name)
     if Path(name).suffix != ".toml" and Path(name).name == name and own.is_file():

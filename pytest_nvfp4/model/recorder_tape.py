@@ -188,7 +188,7 @@ class Tape:
 
 
 class CtaEnd:
-    """The unit of a CTA that tells the recorder of its end."""
+    """Unit of a CTA that reports its end to the recorder."""
 
     def __init__(self, cta: Cta) -> None:
         self.cta = cta

@@ -1,6 +1,6 @@
 """Recordings: what every warp of a launch issues and waits for, as plain data.
 
-A recording holds what decides a launch's time and nothing of its values. It knows four things that a warp does:
+A recording holds what decides a launch's time and nothing of its values. It distinguishes four actions of a warp:
 
 - ``RUN``: it executes instructions, counted by class;
 - ``ISSUE``: it starts an *operation* of a unit (a copy of TMA, an MMA, a load of tensor memory ...);

@@ -280,7 +280,7 @@ class _Compiler:
                 return (DELAY, *head, device[name] * cycle, own, name)
 
     def delay(self, unit: Unit, kind: str) -> str:
-        """Return the constant that says for how long an operation stalls its warp."""
+        """Return the constant of the time for which an operation stalls its warp."""
         match unit:
             case Unit.TMEM_ALLOCATE:
                 return "tmem_allocate"

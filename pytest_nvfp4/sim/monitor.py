@@ -1,4 +1,4 @@
-"""The monitor of a launch (``machine.monitor``): what it is told of, and the arguments of these events.
+"""The monitor of a launch (``machine.monitor``): its events and their arguments.
 
 The race detector (``races.detector``), the protocol log (``sync.protocol_log``) and the recorder of modelled times
 (``model.recorder``) are monitors. An event is reported while the instruction executes, before other warps can observe

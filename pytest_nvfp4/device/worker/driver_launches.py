@@ -118,7 +118,7 @@ class Kernel:
         return launch
 
     def resident_clusters(self, size: int, *, threads: int, shared: int) -> int:
-        """Return how many clusters of a size are resident at once; 0 if the driver cannot tell."""
+        """Return how many clusters of a size are resident at once; 0 if the driver does not report it."""
         with suppress(DriverError):
             if size > _PORTABLE_CLUSTER:
                 self._call("cuFuncSetAttribute", self._function, ctypes.c_int(_NON_PORTABLE_CLUSTER), ctypes.c_int(1))

@@ -25,7 +25,7 @@ class Machine(HasUnits):
         asynchronous: The schedule of asynchronous work.
         changes: Number of changes that another warp may see. A warp that repeats its state while this number is
             constant spins forever.
-        monitor: What is told of a launch's events, such as the race detector, if any.
+        monitor: Receiver of a launch's events, such as the race detector, if any.
         trace: The recorder of a timeline, if any.
         operands: The recorder of what MMAs read, if any.
         barrier_log: The log of operations on mbarriers of the running launch, if they are recorded.
