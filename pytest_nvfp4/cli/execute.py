@@ -47,6 +47,13 @@ _SLACK_S = 60.0
 @click.option(
     "--mount-dir", "folders", multiple=True, metavar="LOCAL:REMOTE", help="Copy a folder too; may be repeated."
 )
+@click.option(
+    "--mount-secret",
+    "secrets",
+    multiple=True,
+    metavar="PATH",
+    help="Mount this file although it looks like a credential; may be repeated.",
+)
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable; may be repeated.")
 @click.option("--stdin", "with_stdin", is_flag=True, help="Pass standard input to it.")
 @click.option("--arch", callback=arch_of, metavar="ARCH", help="Architecture of the simulator.  [default: sm_100a]")
@@ -65,6 +72,7 @@ def exec_command(
     device: str,
     mounted: bool,
     folders: tuple[str, ...],
+    secrets: tuple[str, ...],
     variables: tuple[str, ...],
     with_stdin: bool,
     arch: str | None,
@@ -86,10 +94,12 @@ def exec_command(
     simulating = _simulating(device, races=races or race_warnings, race_warnings=race_warnings, schedule=schedule)
     source = _source(program, with_stdin=with_stdin)
     files: dict[str, bytes] = {}
+    named = mounts.Named.of(secrets)
     if mounted:
-        files |= mounts.repository_files(mounts.repository(Path.cwd()))
+        files |= mounts.repository_files(mounts.repository(Path.cwd()), named)
     for folder in folders:
-        files |= mounts.mount(folder)
+        files |= mounts.mount(folder, named)
+    named.check_used()
     mounts.check_size(files)
     environ = dict(_variable(text) for text in variables)
     if arch is not None:

@@ -5,12 +5,18 @@ idle. The variables ``NVFP4_MODAL_GPU``, ``_CONTAINERS``, ``_TIMEOUT``, ``_SINGL
 Deploy it again after an update of pytest-nvfp4, torch or the DSL: a session refuses a deployment of other versions.
 
 Modal's command sends Modal the git state of the current folder: the commit, its author and the address of ``origin``
-with any password in it. Run it outside of a repository to send nothing.
+with any password in it. This module keeps it from finding a repository, wherever it is run.
 """
 
 from __future__ import annotations
 
+import os
+
 from pytest_nvfp4.device.remote.modal.build import make_app
 from pytest_nvfp4.device.remote.modal.settings import ModalSettings
+
+# `modal deploy` asks git after the import of this module (``get_git_commit_info``, modal 1.5 and 1.6), and sends
+# nothing if git finds no repository.
+os.environ["GIT_DIR"] = os.devnull
 
 app, runner = make_app(ModalSettings.from_environment())

@@ -21,6 +21,7 @@ from pytest_nvfp4.device.remote.modal.response import read_response
 from pytest_nvfp4.device.remote.serialization import compress, pack_result
 from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.device.result import DeviceInfo, Result
+from tests.cli.helpers import ROOT, git
 from tests.waiting import LONGEST_S
 
 from ..fakes import batch, job
@@ -189,15 +190,23 @@ def test_large_batches_go_by_way_of_blobs(server: Loopback, remote: Make) -> Non
 
 
 @pytest.mark.slow
-def test_a_deployed_app(own_server: Callable[..., Loopback], remote: Make) -> None:
-    server = own_server()
-    subprocess.run(
-        [sys.executable, "-m", "modal", "deploy", "-m", "pytest_nvfp4.device.remote.modal.app"],
-        env={**os.environ, "NVFP4_MODAL_CONTAINERS": "2"},
-        check=True,
-        capture_output=True,
-        timeout=LONGEST_S,
-    )
+def test_a_deployed_app(own_server: Callable[..., Loopback], remote: Make, tmp_path: Path) -> None:
+    server, password = own_server(), b"planted-91c7"
+    git("init", "-q", cwd=tmp_path)
+    git("commit", "-q", "--allow-empty", "-m", "x", cwd=tmp_path)
+    git("remote", "add", "origin", f"https://me:{password.decode()}@example.org/x.git", cwd=tmp_path)
+    (tmp_path / "plain.py").write_text("import modal\n\napp = modal.App('plain')\n")
+    for module, sent in (("plain", True), ("pytest_nvfp4.device.remote.modal.app", False)):
+        server.received.clear()
+        subprocess.run(
+            [sys.executable, "-m", "modal", "deploy", "-m", module],
+            env={**os.environ, "NVFP4_MODAL_CONTAINERS": "2", "PYTHONPATH": str(ROOT)},
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            timeout=LONGEST_S,
+        )
+        assert any(password in request for request in server.received) == sent, "the state of git is not sent"
     server.calls.clear()
     one = remote(deployed_app="pytest-nvfp4")
     (answer,) = answers(one, [batch()])
