@@ -25,6 +25,7 @@ from pytest_nvfp4.device.remote.base import (
     RemoteError,
     dollars,
 )
+from pytest_nvfp4.device.remote.breaker import Breaker
 from pytest_nvfp4.device.remote.cache import RemoteResultCache, with_draws
 from pytest_nvfp4.device.remote.progress import Progress
 from pytest_nvfp4.device.remote.request import BatchRequest
@@ -83,6 +84,7 @@ class RemoteSession:
         self._queue: deque[BatchRequest] = deque()
         self._sent: dict[str, BatchRequest] = {}
         self._to_cancel: list[BatchRequest] = []
+        self._breaker = Breaker()
         self.devices: dict[DeviceInfo, None] = {}
         self.places: dict[str, Place] = {}
         self._counts = {"done": 0, "cached": 0, "failed": 0, "cancelled": 0}
@@ -190,9 +192,15 @@ class RemoteSession:
     def _submit(self) -> None:
         with self._lock:
             room = self._window - len(self._sent)
-            ready = [self._queue.popleft() for _ in range(min(room, len(self._queue)))]
-            for request in ready:
-                self._sent[request.batch.id] = request
+            ready: list[BatchRequest] = []
+            while self._queue and len(ready) < room:
+                request = self._queue.popleft()
+                if (refusal := self._breaker.refusal(request.remaining, tries=request.tries)) is not None:
+                    self._counts["failed"] += 1
+                    request.finish(error=refusal)
+                else:
+                    self._sent[request.batch.id] = request
+                    ready.append(request)
         if not ready:
             return
         self._report()
@@ -251,6 +259,11 @@ class RemoteSession:
             result = _checked(asked, result)
             if self._cache is not None:
                 self._cache.add(request.remaining, result)  # paid for, even if no thread waits for it any more
+        try:
+            self._breaker.ended(request.remaining, error)
+        except RemoteError as fatal:
+            self._finish_failed(request, fatal)
+            raise
         if request.done:
             return
         if result is not None:
@@ -266,16 +279,18 @@ class RemoteSession:
                 request.call = None
                 self._queue.appendleft(request)
             return
-        if request.tries > 1:
-            error = RemoteError(error.kind, f"{error.problem} (submitted {request.tries} times)", error.remedy)
-        self._fail([request], error)
+        self._fail([request], _with_tries(error, request))
 
     def _fail(self, requests: Sequence[BatchRequest], error: RemoteError) -> None:
         for request in requests:
-            self._count("failed")
-            request.finish(error=error)
+            self._finish_failed(request, error)
         if error.kind in _FATAL:
             raise error
+
+    def _finish_failed(self, request: BatchRequest, error: RemoteError) -> None:
+        if not request.done:
+            self._count("failed")
+        request.finish(error=error)
 
     def _cancel_submitted(self) -> None:
         with self._lock:
@@ -415,6 +430,13 @@ def _checked(batch: Batch, result: BatchResult) -> BatchResult:
         for job, one in zip(batch.jobs, result.results, strict=True)
     ]
     return result.model_copy(update={"results": tuple(results)})
+
+
+def _with_tries(error: RemoteError, request: BatchRequest) -> RemoteError:
+    """Return the error with the number of submissions, if there was more than one."""
+    if request.tries < 2:
+        return error
+    return RemoteError(error.kind, f"{error.problem} (submitted {request.tries} times)", error.remedy)
 
 
 def _closed() -> RemoteError:

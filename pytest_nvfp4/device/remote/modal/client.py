@@ -241,7 +241,7 @@ class ModalRemote:
         doing = "sending jobs"
         sending = asyncio.gather(*map(spawn, texts))
         try:
-            await self._connection.while_silent(sending, doing)
+            await self._connection.liveness.while_silent(sending, doing)
             return list(await sending)
         except RemoteError:
             raise
@@ -255,12 +255,12 @@ class ModalRemote:
         doing = "waiting for a job"
         getting = asyncio.ensure_future(self._get(modal_call, doing))
         try:
-            await self._connection.while_silent(getting, doing)
+            await self._connection.liveness.while_silent(getting, doing)
             completion = Completion(call, result=await getting)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # Modal's client re-raises even a SystemExit of the container
-            completion = Completion(call, error=self._connection.explained(error, doing))
+            completion = Completion(call, error=self._connection.explained(error, doing, of_call=True))
         finally:
             abandon(getting)
         try:
@@ -293,7 +293,7 @@ class ModalRemote:
                 if type(error).__name__ == "TimeoutError":  # there is no result yet
                     until = None
                     continue
-                explained, now = self._connection.explained(error, doing), time.monotonic()
+                explained, now = self._connection.explained(error, doing, of_call=True), time.monotonic()
                 until = until or now + timeouts.OUTAGE_S
                 damaged += is_damaged(error)
                 retry = damaged < _MAX_DAMAGED if is_damaged(error) else explained.kind == "network" and now < until
@@ -307,7 +307,7 @@ class ModalRemote:
             while True:
                 getting = asyncio.ensure_future(anext(chunks))
                 try:
-                    await self._connection.while_silent(getting, "running a program")
+                    await self._connection.liveness.while_silent(getting, "running a program")
                     outputs.put(await getting)
                 except StopAsyncIteration:
                     break

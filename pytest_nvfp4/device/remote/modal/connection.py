@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 from pytest_nvfp4.device.remote.base import RemoteError, RemoteOptions
 from pytest_nvfp4.device.remote.modal import timeouts
 from pytest_nvfp4.device.remote.modal.call_tracker import CallTracker, disable_attempts
-from pytest_nvfp4.device.remote.modal.errors import DEPLOY, explain, gone, silent
+from pytest_nvfp4.device.remote.modal.errors import DEPLOY, explain, silent
+from pytest_nvfp4.device.remote.modal.liveness import Liveness, bounded
 from pytest_nvfp4.device.remote.modal.login import Login, check_reachable, find_login
-from pytest_nvfp4.device.remote.modal.loop import LoopThread, abandon
+from pytest_nvfp4.device.remote.modal.loop import LoopThread
 from pytest_nvfp4.device.remote.modal.no_pickle import refuse_pickles
 from pytest_nvfp4.device.remote.modal.server_warnings import log_server_warnings
 from pytest_nvfp4.device.remote.modal.settings import ModalSettings
@@ -31,7 +32,6 @@ _LOGGERS = ("modal-client", "modal-utils", "hpack", "hpack.hpack", "hpack.table"
 """Silenced loggers. Those of Modal's client would repeat reported errors with tracebacks. HPACK's log every header of a
 request at DEBUG (``pytest --log-level=DEBUG``), including the token.
 """
-_POLL_S = 0.5
 
 
 class Connection:
@@ -45,11 +45,13 @@ class Connection:
     Attributes:
         runner: The app's class, once the connection is open.
         tracker: Tracker of the calls.
+        liveness: Clock of the server's answers.
     """
 
     def __init__(self, options: RemoteOptions, settings: ModalSettings, *, none_up: Callable[[], None]) -> None:
         self.runner: Any = None
         self.tracker = CallTracker(send_timeout_s=options.timeout_s)
+        self.liveness = Liveness(explained=self.explained, on_alive=self._check_containers)
         self._options = options
         self._settings = settings
         self._none_up = none_up
@@ -58,7 +60,6 @@ class Connection:
         self._client: Any = None
         self._end_app: asyncio.Event | None = None
         self._app_task: asyncio.Task[None] | None = None
-        self._last_sign = 0.0
         self._lock = threading.Lock()
         self._closed = False
 
@@ -77,8 +78,8 @@ class Connection:
             raise _session_ended()
         return loop
 
-    def explained(self, error: BaseException, doing: str) -> RemoteError:
-        """Convert an error of Modal's client; the message contains no secrets."""
+    def explained(self, error: BaseException, doing: str, *, of_call: bool = False) -> RemoteError:
+        """Convert an error of Modal's client, or of one call; the message contains no secrets."""
         if self._closed:  # the close caused the error
             return _session_ended()
         return explain(
@@ -86,6 +87,7 @@ class Connection:
             doing=doing,
             secrets=self._login.secrets if self._login is not None else (),
             deployed=self._options.deployed_app is not None,
+            of_call=of_call,
         )
 
     # Opening
@@ -122,6 +124,7 @@ class Connection:
             client = await modal.Client.from_credentials.aio(login.token_id, login.token_secret)
             refuse_pickles(client)
             self.tracker.attach(client)
+            self.liveness.attach(client, server=login.server)
             return client
 
         try:
@@ -151,9 +154,10 @@ class Connection:
                             "raise it (an image is built once and cached), or deploy the app before the session",
                         ) from None
                     try:
-                        loop.run(self.sign_of_life(doing), timeout_s=2 * timeouts.SIGN_S + 1)
+                        longest_s = timeouts.SILENT_S + 2 * timeouts.SIGN_S
+                        loop.run(self.liveness.sign_of_life(doing), timeout_s=longest_s)
                     except concurrent.futures.TimeoutError:
-                        raise silent(timeouts.QUIET_S + 2 * timeouts.SIGN_S, doing=doing) from None
+                        raise silent(longest_s, doing=doing) from None
         except RemoteError:
             raise
         except BaseException as error:
@@ -206,55 +210,13 @@ class Connection:
         async for output in function.remote_gen.aio(text):
             yield output
 
-    # Signs of life
-
-    async def while_silent(self, future: asyncio.Future[Any], doing: str) -> None:
-        """Wait for a future; request a sign of life whenever the server has been silent for a while."""
-        while True:
-            done, _ = await asyncio.wait([future], timeout=timeouts.QUIET_S)
-            if done:
-                return
-            if time.monotonic() - self._last_sign >= timeouts.QUIET_S / 2:  # of many waits, one sends the request
-                await self.sign_of_life(doing)
-                await self._check_containers()
-
     async def _check_containers(self) -> None:
         """Call `none_up` if the app has no container: the wait for one costs nothing."""
         with contextlib.suppress(Exception):
             request = asyncio.ensure_future(self.runner.batch.get_current_stats.aio())
-            await _bounded(request, timeouts.STATUS_S)
+            await bounded(request, timeouts.STATUS_S)
             if request.result().num_total_runners == 0:
                 self._none_up()
-
-    async def sign_of_life(self, doing: str) -> None:
-        """Send a request; any response will do, even a refusal. Retries a broken connection. Raises RemoteError."""
-        import modal
-
-        until = time.monotonic() + timeouts.SIGN_S
-        while True:
-            try:
-                await _bounded(asyncio.ensure_future(self._client.hello.aio()), max(0.1, until - time.monotonic()))
-                break
-            except TimeoutError:
-                raise await asyncio.to_thread(self._gone_or_silent, doing) from None
-            except (modal.exception.ConnectionError, OSError) as error:
-                if time.monotonic() >= until:
-                    raise self.explained(error, doing) from None
-            except (modal.exception.ClientClosed, modal.exception.AuthError) as error:
-                raise self.explained(error, doing) from None
-            except Exception:
-                break
-            await asyncio.sleep(min(_POLL_S, max(0.0, until - time.monotonic())))
-        self._last_sign = time.monotonic()
-
-    def _gone_or_silent(self, doing: str) -> RemoteError:
-        """Return why there was no response; Modal's client retries for so long that its own error arrives too late."""
-        try:
-            if self._login is not None:
-                check_reachable(self._login.server)
-        except RemoteError as error:
-            return gone(error.problem, doing=doing)
-        return silent(timeouts.QUIET_S + timeouts.SIGN_S, doing=doing)
 
     # Cancelling and closing
 
@@ -295,16 +257,16 @@ class Connection:
         if self._client is None:
             return
         with contextlib.suppress(Exception):
-            await _bounded(asyncio.ensure_future(self._cancel_all()), timeouts.CANCEL_S)
+            await bounded(asyncio.ensure_future(self._cancel_all()), timeouts.CANCEL_S)
         if self._end_app is not None and self._app_task is not None:
             self._end_app.set()
             if self.runner is None:  # the app is still starting: cancelling ends the wait of `open`
                 self._app_task.cancel()
             with contextlib.suppress(Exception):
-                await _bounded(self._app_task, timeouts.STOP_S / 2)
+                await bounded(self._app_task, timeouts.STOP_S / 2)
         with contextlib.suppress(Exception):
             close = getattr(self._client, "close", None) or self._client._close  # the name in client 1.5
-            await _bounded(asyncio.ensure_future(close.aio()), timeouts.STOP_S / 4)
+            await bounded(asyncio.ensure_future(close.aio()), timeouts.STOP_S / 4)
 
     async def _cancel_all(self) -> None:
         await self.tracker.wait_sent(timeout_s=timeouts.SENT_S)
@@ -314,18 +276,3 @@ class Connection:
 
 def _session_ended() -> RemoteError:
     return RemoteError("cancelled", "the session on Modal has ended")
-
-
-async def _bounded(future: asyncio.Future[Any], seconds: float) -> None:
-    """Wait for a future, but not for its cancellation, which may take as long as the client tries to connect.
-
-    `asyncio.wait_for` would wait for the cancellation.
-
-    Raises:
-        TimeoutError: The future was not done in time.
-    """
-    done, _ = await asyncio.wait([future], timeout=seconds)
-    if not done:
-        abandon(future)
-        raise TimeoutError
-    await future

@@ -13,9 +13,13 @@ DEPLOY = "deploy it with: modal deploy -m pytest_nvfp4.device.remote.modal.app"
 _NETWORK = "check the network, a proxy (HTTPS_PROXY) and status.modal.com, and run again with --nvfp4-resume"
 _RESUME = "run again with --nvfp4-resume: received results are cached"
 _UPGRADE = "upgrade the package modal"
+_REST_OF_SENTENCE = r"(?:[^.]|\.(?=\S))*"  # a version has dots too
 _OLD_CLIENT = re.compile(
-    r"(client|version)[^.]*(too old|out of date|unsupported|not supported|no longer supported|upgrade)", re.IGNORECASE
+    rf"\bclient\b{_REST_OF_SENTENCE}\b(too old|out of date|outdated|unsupported|deprecated|supported|upgrade)\b",
+    re.IGNORECASE,
 )
+_OUT_OF_MEMORY = r"(?i)\b(oom|oom.?killed|out of memory|memory limit)\b"
+_KILLED = r"(?i)\bexit(ed with)? (code|status):? 137\b"
 _USER = re.compile(r"(?<=://)[^\s/]*@")
 _MAX_LENGTH = 1500
 
@@ -23,6 +27,11 @@ _HOST_MEMORY: tuple[ErrorKind, str, str] = (
     "memory",
     "the container ran out of host memory",
     "use smaller problems per job, or fewer inputs at once",
+)
+_KILLED_CONTAINER: tuple[ErrorKind, str, str] = (
+    "lost",
+    "the container was killed: preempted, or out of host memory (137 is 128 + SIGKILL and names no cause)",
+    f"{_RESUME}; if it happens again, use smaller problems per job",
 )
 _BY_NAME: dict[str, tuple[ErrorKind, str, str]] = {
     "AuthError": ("login", "Modal refused the token", f"{LOGIN}; a token belongs to one workspace"),
@@ -34,6 +43,9 @@ _BY_NAME: dict[str, tuple[ErrorKind, str, str]] = {
     "ServiceError": ("network", "Modal's servers report a problem", _NETWORK),
     "InternalError": ("network", "Modal's servers report a problem", _NETWORK),
     "ClientClosed": ("network", "the connection to Modal was closed", _RESUME),
+    "DataLossError": ("lost", "Modal has lost the result", _RESUME),
+    "MountUploadTimeoutError": ("network", "the upload took too long", _NETWORK),
+    "UnimplementedError": ("version", "Modal's server does not know this request of its client", _UPGRADE),
     "VersionError": ("version", "Modal no longer supports this version of its client", _UPGRADE),
     "ImageBuildError": (
         "image",
@@ -85,7 +97,8 @@ _BY_TEXT: tuple[tuple[str, tuple[ErrorKind, str, str]], ...] = (
             "use fewer --nvfp4-remote-containers, or try again later",
         ),
     ),
-    (r"(?i)\b(oom|out of memory|memory limit|exit code:? 137)\b", _HOST_MEMORY),
+    (_OUT_OF_MEMORY, _HOST_MEMORY),
+    (_KILLED, _KILLED_CONTAINER),
     (r"(?i)preempt", ("lost", "the container was preempted", _RESUME)),
     (
         r"(?i)image.*(build|failed)|failed to (build|pull)",
@@ -102,9 +115,14 @@ _BY_TEXT: tuple[tuple[str, tuple[ErrorKind, str, str]], ...] = (
     ),
 )
 """Errors by a pattern of their text; the first match applies."""
+_GONE_CALL: tuple[ErrorKind, str, str] = ("lost", "Modal no longer has this call", _RESUME)
+_OF_CONTAINERS = ("RemoteError", "InternalFailure", "FunctionTimeoutError")
+"""Classes whose text a container wrote: it says nothing about this machine's client."""
 
 
-def explain(error: BaseException, *, doing: str, secrets: Iterable[str] = (), deployed: bool = False) -> RemoteError:
+def explain(
+    error: BaseException, *, doing: str, secrets: Iterable[str] = (), deployed: bool = False, of_call: bool = False
+) -> RemoteError:
     """Convert an error of Modal's client.
 
     Args:
@@ -112,16 +130,17 @@ def explain(error: BaseException, *, doing: str, secrets: Iterable[str] = (), de
         doing: What was being done, as in "while DOING".
         secrets: Texts that must not appear in the message.
         deployed: Whether a deployed app is used.
+        of_call: Whether it is the error of one call, so that the app of a missing object may still be there.
     """
     if isinstance(error, RemoteError):
         return error
     last = getattr(error, "final_exception", None)  # of a `RetryTimeoutError`: the error of the last attempt
     if isinstance(last, Exception):
-        return explain(last, doing=doing, secrets=secrets, deployed=deployed)
+        return explain(last, doing=doing, secrets=secrets, deployed=deployed, of_call=of_call)
     text = clean(str(error), secrets)
     name = type(error).__name__
     detail = f" (while {doing})" + (f": {text}" if text else "")
-    if _OLD_CLIENT.search(text):
+    if name not in _OF_CONTAINERS and _OLD_CLIENT.search(text):
         return RemoteError("version", f"Modal refuses this version of its client{detail}", _UPGRADE)
     if name == "PickledResponseError":
         return RemoteError(
@@ -132,8 +151,14 @@ def explain(error: BaseException, *, doing: str, secrets: Iterable[str] = (), de
     for base in type(error).__mro__:
         if base.__module__.split(".")[0] == "modal" and base.__name__ in _BY_NAME:
             kind, problem, remedy = _BY_NAME[base.__name__]
-            if base.__name__ == "NotFoundError" and deployed:
+            if base.__name__ == "NotFoundError" and of_call:
+                kind, problem, remedy = _GONE_CALL
+            elif base.__name__ == "NotFoundError" and deployed:
                 remedy = DEPLOY
+            elif base.__name__ == "InternalFailure" and re.search(_OUT_OF_MEMORY, text):
+                kind, problem, remedy = _HOST_MEMORY
+            elif base.__name__ == "InternalFailure" and re.search(_KILLED, text):
+                kind, problem, remedy = _KILLED_CONTAINER
             return RemoteError(kind, f"{problem}{detail}", remedy)
     if isinstance(error, (OSError, EOFError)) or name in ("StreamTerminatedError", "GRPCError"):
         problem = f"the connection to Modal broke (while {doing}): {text or name}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 QUIET_S = 15.0
 """Silence of the server after which it is asked for a sign of life."""
 SIGN_S = 10.0
-"""Response to that; a broken connection is retried as long."""
+"""Response to one such request; it is then repeated."""
+SILENT_S = 45.0
+"""Time since the last answer to any request after which the server, or the connection to it, is given up."""
 OUTAGE_S = 30.0
 """Retries of a request for a result while the server reports a problem."""
 POLL_S = 20.0

@@ -82,7 +82,7 @@ def remote() -> Iterator[Callable[..., ModalRemote]]:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is well is waited for, however slow this machine is."""
-    for name in ("CONNECT_S", "SIGN_S", "SENT_S", "CANCEL_S", "STOP_S", "STATUS_S"):
+    for name in ("CONNECT_S", "SIGN_S", "SILENT_S", "SENT_S", "CANCEL_S", "STOP_S", "STATUS_S"):
         monkeypatch.setattr(timeouts, name, LONGEST_S)
 
 
@@ -98,7 +98,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     monkeypatch.setattr(timeouts, "QUIET_S", 0.4)
 
     def lose_patience() -> None:
-        shorter = {"CONNECT_S": 1.0, "SIGN_S": 0.5, "SENT_S": 0.5, "CANCEL_S": 2.0, "STOP_S": 2.0, "STATUS_S": 1.0}
+        shorter = {"CONNECT_S": 1.0, "SIGN_S": 0.5, "SILENT_S": 0.9, "SENT_S": 0.5}
+        shorter |= {"CANCEL_S": 2.0, "STOP_S": 2.0, "STATUS_S": 1.0}
         for name, seconds in shorter.items():
             monkeypatch.setattr(timeouts, name, seconds)
 

@@ -163,6 +163,44 @@ def test_the_image_cannot_be_built(own_server: Callable[..., Loopback], remote: 
     assert "torch==99" in str(error)
 
 
+def test_a_call_that_is_gone_ends_no_session(server: Loopback, remote: Make) -> None:
+    """It is sent once more; an app that is gone would refuse that."""
+    server.faults.add(Fault("FunctionGetOutputs", "error", times=1, status=Status.NOT_FOUND, message="no such call"))
+    session = RemoteSession(remote())
+    requests = session.add([batch(number) for number in range(3)])
+    assert [len(request.wait().results) for request in requests] == [1, 1, 1]
+    session.close()
+    assert server.count("FunctionMap") == 4
+
+
+@pytest.mark.parametrize("recovers", [True, False])
+def test_a_server_that_is_silent_for_a_while(
+    server: Loopback, remote: Make, monkeypatch: pytest.MonkeyPatch, recovers: bool
+) -> None:
+    """Longer than one question waits for its answer; without its end the session ends."""
+    monkeypatch.setattr(timeouts, "QUIET_S", 0.2)
+    session = RemoteSession(remote())
+    assert session.add([batch()])[0].wait().results
+    monkeypatch.setattr(timeouts, "SIGN_S", 0.2)
+    monkeypatch.setattr(timeouts, "SILENT_S", LONGEST_S if recovers else 1.0)
+    monkeypatch.setattr(timeouts, "CANCEL_S", 0.5)
+    monkeypatch.setattr(timeouts, "STOP_S", 0.5)
+    server.faults.add(Fault("FunctionGetOutputs", "delay", seconds=0.4, times=1))
+    (request,) = session.add([batch(1)])
+    server.wait_for(lambda: server.count("FunctionMap") == 2)
+    server.answering = False
+    asked = server.count("ClientHello")
+    server.wait_for(lambda: server.count("ClientHello") > asked + 2 or request.done)
+    if recovers:
+        server.answering = True
+        assert request.wait().results
+    else:
+        with pytest.raises(RemoteError, match="has not responded"):
+            request.wait()
+        server.answering = True
+    session.close()
+
+
 def test_a_token_that_is_revoked_in_the_middle(idle_server: Loopback, remote: Make) -> None:
     one = remote()
     session = RemoteSession(one)
@@ -194,6 +232,9 @@ def test_a_result_that_is_gone(idle_server: Loopback, remote: Make, monkeypatch:
 NO_RESULT = [
     ("TIMEOUT", "", "timeout"),
     ("INTERNAL_FAILURE", "worker preempted", "lost"),
+    ("INTERNAL_FAILURE", "task exited with exit code: 137", "lost"),
+    ("INTERNAL_FAILURE", "exit code 137: the container ran out of memory", "memory"),
+    ("FAILURE", "this version of the client is not supported", "remote"),
     ("FAILURE", "Runner was preempted", "lost"),
     ("FAILURE", "Container out of memory: killed", "memory"),
     ("KERNEL_OOM_KILL", "exit code: 137", "memory"),
@@ -241,6 +282,10 @@ REFUSALS = [
     (Status.PERMISSION_DENIED, "no", "login"),
     (Status.INVALID_ARGUMENT, "no", "setup"),
     (Status.FAILED_PRECONDITION, "this client version is no longer supported: please upgrade", "version"),
+    (Status.FAILED_PRECONDITION, "the client version 1.5.4 is too old", "version"),
+    (Status.INVALID_ARGUMENT, "the client sent a GPU. It is not supported", "setup"),
+    (Status.UNIMPLEMENTED, "unknown method", "version"),
+    (Status.NOT_FOUND, "no such app", "setup"),
 ]
 
 
