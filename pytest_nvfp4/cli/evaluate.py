@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
     from pytest_nvfp4.device.result import Result
     from pytest_nvfp4.device.verdict import CaseVerdict
+    from pytest_nvfp4.device.verify import Rounds
 
 MODES = ("test", "benchmark", "leaderboard")
 _FAMILY = "gpumode"
@@ -61,12 +62,13 @@ class _Evaluation:
         """Time the kernel on every problem in two processes, and check its outputs, times and launches."""
         from pytest_nvfp4.bench.judge import agreement_findings, timing_findings
         from pytest_nvfp4.bench.launches import launch_findings
-        from pytest_nvfp4.device.verify import COUNTED_INPUTS, fewer_rounds
+        from pytest_nvfp4.device.verify import in_two_processes
 
-        result, verdicts = self._measure(problems, self.rounds, counted=0)
+        first_rounds, second_rounds = in_two_processes(self.rounds)
+        result, verdicts = self._measure(problems, first_rounds)
         second, others = result, verdicts
         if all(verdict.status == "passed" for verdict in verdicts):
-            second, others = self._measure(problems, fewer_rounds(self.rounds), counted=COUNTED_INPUTS)
+            second, others = self._measure(problems, second_rounds)
         times = {measurement.case: measurement for measurement in result.measurements}
         again = {measurement.case: measurement for measurement in second.measurements}
         self.popcorn.log("benchmark-count", len(problems))
@@ -95,7 +97,7 @@ class _Evaluation:
                 self.popcorn.log(f"benchmark.{index}.error", _error_text(verdict, shown))
         return self._check(verdicts)
 
-    def _measure(self, problems: Sequence[Problem], rounds: int, *, counted: int) -> tuple[Result, list[CaseVerdict]]:
+    def _measure(self, problems: Sequence[Problem], rounds: Rounds) -> tuple[Result, list[CaseVerdict]]:
         from pytest_nvfp4.device.verify import measure
 
         return measure(
@@ -106,7 +108,6 @@ class _Evaluation:
             rounds=rounds,
             base=self.base,
             deadline_s=self.timeout,
-            counted=counted,
         )
 
     def _check(self, verdicts: Sequence[CaseVerdict]) -> PopcornExit:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_nvfp4.device.base import Device, SendsAhead
 from pytest_nvfp4.device.batch import INCONCLUSIVE, CompletedJob, run_batch
@@ -19,10 +20,30 @@ from pytest_nvfp4.device.verdict import CaseVerdict, Judge
 from pytest_nvfp4.temporary import folder_in
 
 _LEAST_SECOND_ROUNDS = 9
-COUNTED_INPUTS = 3
-"""Inputs on which the launches of a benchmark are counted."""
+_COUNTED_INPUTS = 3
 PROVENANCE = "provenance"
 """Kind of the finding that names the wrong operand of an MMA (``sim.provenance.judge``)."""
+
+
+class Rounds(NamedTuple):
+    """What one process measures of a kernel.
+
+    Attributes:
+        timed: Timed rounds.
+        counted: Inputs on which its launches are counted, after the timed rounds.
+    """
+
+    timed: int
+    counted: int = 0
+
+
+def in_two_processes(rounds: int) -> tuple[Rounds, Rounds]:
+    """Return what the two processes measure that every benchmark of a kernel has.
+
+    The times of the first one are reported. The second one is a fresh process, which need only show the same median,
+    and counts launches. Jobs with different ``Rounds`` never share a process (see ``device.batch``).
+    """
+    return Rounds(rounds), Rounds(max(_LEAST_SECOND_ROUNDS, rounds // 4), _COUNTED_INPUTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +180,11 @@ def benchmark_job(
     kernel: KernelSpec,
     cases: Sequence[JobCase],
     *,
-    rounds: int,
+    rounds: Rounds,
     deadline_s: float,
     row_key: int | None = None,
-    counted: int = COUNTED_INPUTS,
 ) -> Job:
-    """Return the job that times a kernel on some cases; jobs that may share a process have the same ``row_key``.
-
-    Launches are counted on ``counted`` inputs, after the timed rounds.
-    """
+    """Return the job that times a kernel on some cases; jobs that may share a process have the same ``row_key``."""
     return Job(
         id=f"job-{uuid.uuid4().hex[:12]}",
         action="benchmark",
@@ -175,7 +192,7 @@ def benchmark_job(
         cases=tuple(cases),
         order_seed=secrets.randbits(32),
         row_key=secrets.randbits(32) if row_key is None else row_key,
-        timing=Timing(rounds=rounds, repeats=max(5, rounds // 4), counted=counted),
+        timing=Timing(rounds=rounds.timed, repeats=max(5, rounds.timed // 4), counted=rounds.counted),
         deadline_s=deadline_s,
     )
 
@@ -186,15 +203,14 @@ def measure(
     cases: Sequence[JobCase],
     *,
     folder: Path,
-    rounds: int,
+    rounds: Rounds,
     base: Path | None = None,
     deadline_s: float = 600.0,
-    counted: int = COUNTED_INPUTS,
 ) -> tuple[Result, list[CaseVerdict]]:
     """Time every case on a device, and return the result with the verdicts on the outputs of the timed calls."""
     folder.mkdir(parents=True, exist_ok=True)
     with folder_in(folder, "job-") as place:
-        asked = benchmark_job(kernel, cases, rounds=rounds, deadline_s=deadline_s, counted=counted)
+        asked = benchmark_job(kernel, cases, rounds=rounds, deadline_s=deadline_s)
         job = _with_draws_sent(device, asked)
         result = device.run(job, folder=place, base=base)
         return result, Judge().judge(job, result, folder=place)
@@ -206,10 +222,9 @@ def measure_each(
     cases: Sequence[JobCase],
     *,
     folder: Path,
-    rounds: int,
+    rounds: Rounds,
     base: Path | None = None,
     deadline_s: float = 600.0,
-    counted: int = COUNTED_INPUTS,
 ) -> list[tuple[Result, CaseVerdict]]:
     """Time every case on a device of this machine, if possible in one process, with the results of separate jobs.
 
@@ -219,7 +234,7 @@ def measure_each(
     folder.mkdir(parents=True, exist_ok=True)
     key = secrets.randbits(32)
     jobs = [
-        benchmark_job(kernel, [case], rounds=rounds, deadline_s=deadline_s, row_key=key, counted=counted)
+        benchmark_job(kernel, [case], rounds=rounds, deadline_s=deadline_s, row_key=key)
         for case in cases
     ]
     with folder_in(folder, "job-") as place:
@@ -233,11 +248,6 @@ def measure_each(
             (verdict,) = Judge().judge(job, result, folder=job_folder)
             measured.append((result.model_copy(update={"outputs": (), "samples": ()}), verdict))
         return measured
-
-
-def fewer_rounds(rounds: int) -> int:
-    """Return the rounds of a second measurement in a process of its own, which need only show the same median."""
-    return max(_LEAST_SECOND_ROUNDS, rounds // 4)
 
 
 def _with_draws_sent(device: Device, job: Job) -> Job:

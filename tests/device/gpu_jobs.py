@@ -8,7 +8,7 @@ from pytest_nvfp4.bench.judge import timing_findings
 from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.local import LocalDevice
 from pytest_nvfp4.device.verdict import CaseVerdict
-from pytest_nvfp4.device.verify import Verifier, measure
+from pytest_nvfp4.device.verify import Rounds, Verifier, measure
 from pytest_nvfp4.problem import parse_shape, resolve
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -34,7 +34,7 @@ def timed(device: LocalDevice, folder: Path, path: Path) -> list[str]:
     kernel, base = spec(device, path)
     problem = resolve(["gpumode-9"])[0]
     cases = [JobCase(problem=ProblemSpec.of(problem), family="pow2_exact")]
-    result, verdicts = measure(device, kernel, cases, folder=folder, rounds=20, base=base)
+    result, verdicts = measure(device, kernel, cases, folder=folder, rounds=Rounds(20, counted=3), base=base)
     said = [finding.message for verdict in verdicts for finding in verdict.findings]
     for measurement in result.measurements:
         said += [

@@ -47,11 +47,38 @@ def test_another_kernel_is_another_process(watch: Stopwatch, tmp_path: Path) -> 
     assert device.asked == ["ba"] * 4
 
 
-def test_a_remote_is_asked_for_what_it_was_sent(watch: Stopwatch, tmp_path: Path) -> None:
-    device = SendingDevice()
+@pytest.fixture
+def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SendingDevice:
+    monkeypatch.setenv("NVFP4_CLOCKED_LOG", str(tmp_path / "log"))
+    return SendingDevice()
+
+
+def test_a_remote_is_asked_for_what_it_was_sent_in_two_processes(
+    watch: Stopwatch, remote: SendingDevice, tmp_path: Path
+) -> None:
+    kernel = KernelSpec(files=(source("TAKES_US = 20\n"),), main="kernel.py", arch="sm_100a")
     for one in (A, B):
-        watch.time(device, KERNEL, one, others=[A, B], base=tmp_path)
-    assert device.asked == ["a", "b"]
+        timing = watch.time(remote, kernel, one, others=[A, B], base=tmp_path)
+        assert len(checked(timing, one, device=remote, file=tmp_path / "kernel.py").measurement.device_us) == 3
+    assert remote.asked == ["a", "a", "b", "b"]
+    assert remote.rounds == [(3, 0), (9, 3)] * 2, "launches are counted in the second process"
+
+
+def test_another_time_in_the_second_process_of_a_remote_fails(
+    watch: Stopwatch, remote: SendingDevice, tmp_path: Path
+) -> None:
+    kernel = KernelSpec(files=(source("TAKES_US = 20\nCOUNTED_US = 40\n"),), main="kernel.py", arch="sm_100a")
+    timing = watch.time(remote, kernel, A, others=[A], base=tmp_path)
+    with pytest.raises(CheckFailure, match="a: suspicious time: a median of .* us in a second one"):
+        checked(timing, A, device=remote, file=tmp_path / "kernel.py")
+
+
+def test_what_failed_on_a_remote_is_not_measured_again(watch: Stopwatch, remote: SendingDevice, tmp_path: Path) -> None:
+    kernel = KernelSpec(files=(source("TAKES_US = 20\nWRONG = True\n"),), main="kernel.py", arch="sm_100a")
+    timing = watch.time(remote, kernel, A, others=[A], base=tmp_path)
+    with pytest.raises(CheckFailure, match="outputs wrong"):
+        checked(timing, A, device=remote, file=tmp_path / "kernel.py")
+    assert (remote.asked, timing.second) == (["a"], None)
 
 
 def test_nothing_is_left_behind(watch: Stopwatch, tmp_path: Path) -> None:

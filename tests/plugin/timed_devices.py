@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.result import DeviceInfo, Result
+from tests.device.remote.loopback.devices import clocked
 
 
 class RecordingDevice:
@@ -29,5 +30,16 @@ class RecordingDevice:
 
 
 class SendingDevice(RecordingDevice):
+    """A remote with right answers and made-up times (``clocked``), which notes rounds and counted inputs, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds: list[tuple[int, int]] = []
+
     def job_as_run(self, job: Job) -> Job:
         return job
+
+    def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:
+        super().run(job, folder=folder, base=base)
+        self.rounds.append((job.timing.rounds, job.timing.counted))
+        return clocked.run(job, folder)

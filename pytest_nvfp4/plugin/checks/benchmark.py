@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.bench.regression import Policy, ShapeRounds, ShapeVerdict
     from pytest_nvfp4.bench.storage import BenchmarkHooks
     from pytest_nvfp4.bench.table import TimesRow
-    from pytest_nvfp4.device.job import Job
+    from pytest_nvfp4.device.job import KernelSpec
     from pytest_nvfp4.plugin.device_options import DeviceOptions
 
 _MARKER = "nvfp4_threshold"
@@ -118,31 +118,40 @@ class BenchmarkCheck(Check):
         return Needs() if remote is None else Needs(traces=(item.case.trace_case,))
 
     def remote_batches(self, items: Sequence[CheckItem]) -> Iterator[RemoteBatch]:
-        """Yield one batch with the jobs of all configurations of the file, grouped by configuration."""
+        """Yield one batch with the jobs of all configurations of the file, grouped by configuration, and another one.
+
+        The second batch has the second measurements. Only the first one's configurations take turns, as only its times
+        are reported.
+        """
         import secrets
 
-        from pytest_nvfp4.device.verify import benchmark_job
+        from pytest_nvfp4.device.verify import benchmark_job, in_two_processes
 
-        jobs: dict[str, list[Job]] = {}
-        row_key = secrets.randbits(32)  # jobs with one key may share a process
+        specs: list[tuple[CheckItem, KernelSpec]] = []
         for item in items:
             session = getattr(item.config, "_benchmarksession", None)
             kernel = KernelUnderTest(item)
             if session is None or session.disabled or (remote := kernel.devices.remote) is None:
                 return
-            if (spec := kernel.remote_spec(remote)) is None:
-                continue
-            job = benchmark_job(
-                spec,
-                [job_case(item.case.problem)],
-                rounds=self.options.rounds,
-                deadline_s=kernel.devices.options.timeout_s,
-                row_key=row_key,
-            )
-            jobs.setdefault(item.case.settings.name, []).append(job)
-        if jobs:
-            ordered = [job for configuration in jobs.values() for job in configuration]
-            yield RemoteBatch(ordered, blocks=_BLOCKS if len(jobs) > 1 else 1)
+            if (spec := kernel.remote_spec(remote)) is not None:
+                specs.append((item, spec))
+        configurations = list(dict.fromkeys(item.case.settings.name for item, _ in specs))
+        specs.sort(key=lambda one: configurations.index(one[0].case.settings.name))
+        turns = _BLOCKS if len(configurations) > 1 else 1
+        for rounds, blocks in zip(in_two_processes(self.options.rounds), (turns, 1), strict=True):
+            row_key = secrets.randbits(32)  # jobs with one key may share a process
+            jobs = [
+                benchmark_job(
+                    spec,
+                    [job_case(item.case.problem)],
+                    rounds=rounds,
+                    deadline_s=item.config.stash[DEVICES].options.timeout_s,
+                    row_key=row_key,
+                )
+                for item, spec in specs
+            ]
+            if jobs:
+                yield RemoteBatch(jobs, blocks=blocks)
 
     def set_up(self, item: CheckItem) -> None:
         """Mark the item: the fixture of pytest-benchmark reads its clock from a marker when it is made."""

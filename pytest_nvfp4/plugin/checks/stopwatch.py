@@ -34,7 +34,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The result and verdict of a timed kernel, and those of a second process, if there was one."""
+    """The result and verdict of a timed kernel, and those of a second process; None if the first one failed."""
 
     result: Result
     verdict: CaseVerdict
@@ -62,9 +62,8 @@ class Stopwatch:
     ) -> Timing:
         """Return the times of a kernel on one problem, and whether its answers were right.
 
-        On a device of this machine the kernel is timed in a second process, too, with fewer rounds, where its launches
-        are counted; on a remote they are counted in the only process. A second request for the same problem measures
-        again.
+        The kernel is timed in two processes; its launches are counted in the second one (see ``in_two_processes``). A
+        second request for the same problem measures again.
 
         Args:
             device: The device.
@@ -75,22 +74,26 @@ class Stopwatch:
             base: The user's folder that the kernel's files are relative to.
         """
         from pytest_nvfp4.device.base import SendsAhead
-        from pytest_nvfp4.device.verify import fewer_rounds, measure, measure_each
+        from pytest_nvfp4.device.verify import in_two_processes, measure, measure_each
 
-        settings: dict[str, Any] = {"rounds": self._rounds, "base": base, "deadline_s": self._timeout_s}
+        settings: dict[str, Any] = {"folder": self._folder, "base": base, "deadline_s": self._timeout_s}
+        first, second = in_two_processes(self._rounds)
         if isinstance(device, SendsAhead):
-            result, (verdict,) = measure(device, kernel, [job_case(problem)], folder=self._folder, **settings)
-            return Timing(result, verdict)
+            case = job_case(problem)
+            result, (verdict,) = measure(device, kernel, [case], rounds=first, **settings)
+            if verdict.status != "passed":
+                return Timing(result, verdict)
+            again, (other,) = measure(device, kernel, [case], rounds=second, **settings)
+            return Timing(result, verdict, (again, other))
         if (kernel, problem) not in self._measured:
             new = (other for other in others if (kernel, other) not in self._requested)
             batch = list(dict.fromkeys((problem, *new)))
             self._requested |= {(kernel, member) for member in batch}
             cases = [job_case(member) for member in batch]
-            results = measure_each(device, kernel, cases, folder=self._folder, counted=0, **settings)
-            settings["rounds"] = fewer_rounds(self._rounds)
-            again = measure_each(device, kernel, cases, folder=self._folder, **settings)
-            for member, (result, verdict), second in zip(batch, results, again, strict=True):
-                self._measured[kernel, member] = Timing(result, verdict, second)
+            results = measure_each(device, kernel, cases, rounds=first, **settings)
+            repeated = measure_each(device, kernel, cases, rounds=second, **settings)
+            for member, (result, verdict), both in zip(batch, results, repeated, strict=True):
+                self._measured[kernel, member] = Timing(result, verdict, both)
         return self._measured.pop((kernel, problem))
 
 
@@ -105,13 +108,13 @@ def checked(timing: Timing, problem: Problem, *, device: Device, file: Path) -> 
     from pytest_nvfp4.bench.launches import launch_findings
 
     result, measurement = timing.result, _measured(timing.result, timing.verdict, problem, device=device, file=file)
-    findings = timing_findings(measurement, problem, result.device)
-    if timing.second is not None:
-        second = _measured(*timing.second, problem, device=device, file=file)
-        findings += agreement_findings(measurement, second, problem)
-        findings += launch_findings(measurement, second, problem)
-    else:
-        findings += launch_findings(measurement, measurement, problem)
+    assert timing.second is not None, "the first process passed"
+    second = _measured(*timing.second, problem, device=device, file=file)
+    findings = [
+        *timing_findings(measurement, problem, result.device),
+        *agreement_findings(measurement, second, problem),
+        *launch_findings(measurement, second, problem),
+    ]
     if wrong := [str(finding) for finding in findings if finding.severity == "error"]:
         raise CheckFailure("the times cannot be true:\n" + "\n".join(f"  {line}" for line in wrong), file=str(file))
     assert result.device is not None

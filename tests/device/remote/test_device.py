@@ -15,7 +15,7 @@ from pytest_nvfp4.device.remote.cache import RemoteResultCache, draws_of, with_d
 from pytest_nvfp4.device.remote.device import RemoteDevice
 from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.device.result import Blob, DeviceInfo, GroupOutput, Result
-from pytest_nvfp4.device.verify import benchmark_job, verify_job
+from pytest_nvfp4.device.verify import Rounds, benchmark_job, verify_job
 from pytest_nvfp4.toolchain.sealed_files import SealedFiles
 
 from .fakes import FakeRemote, job
@@ -90,7 +90,7 @@ def test_what_was_drawn_is_no_part_of_the_question(device: RemoteDevice, remote:
     assert kernel is not None
     for make in (
         lambda: verify_job(kernel, [case], deadline_s=60),
-        lambda: benchmark_job(kernel, [case], rounds=50, deadline_s=60),
+        lambda: benchmark_job(kernel, [case], rounds=Rounds(50), deadline_s=60),
     ):
         remote.sent.clear()
         device.send_ahead([make()])

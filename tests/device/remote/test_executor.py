@@ -9,7 +9,7 @@ import pytest
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import Batch, BatchResult, Place, RemoteError
 from pytest_nvfp4.device.remote.device import REMOTE_ERROR, RemoteDevice, arch_of
-from pytest_nvfp4.device.remote.executor import SOURCE, execute_batch
+from pytest_nvfp4.device.remote.executor import SOURCE, execute_batch, job_runner
 from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.device.result import Blob, DeviceInfo, GroupOutput, Result
 from pytest_nvfp4.finding import Finding
@@ -132,3 +132,27 @@ def test_a_kernel_for_another_chip_is_known_without_asking() -> None:
     assert device(remote).unsupported("sm_100a") is None
     assert "sm_90a" in (device(remote).unsupported("sm_90a") or "")
     assert remote.sent == []
+
+
+LEAVES_MARKS = """
+import builtins, os, pathlib, tempfile
+places = [pathlib.Path(name, "nvfp4-mark") for name in (".", tempfile.gettempdir(), pathlib.Path.home())]
+marked = [str(place) for place in places if place.exists()] + ["builtins"] * hasattr(builtins, "nvfp4_mark")
+print("marked:", *marked)
+for place in places:
+    place.write_text("here")
+builtins.nvfp4_mark = True
+
+
+def custom_kernel(data):
+    return data[2]
+"""
+
+
+@pytest.mark.slow
+def test_each_batch_of_a_warm_container_has_a_process_that_has_not_run_its_kernel() -> None:
+    """Else the second measurement of a benchmark would meet what the first one left."""
+    pytest.importorskip("torch")
+    batch, run = Batch(jobs=(job(text=LEAVES_MARKS),)), job_runner("host")
+    results = [execute_batch(batch, run=run, place=Place()).results[0] for _ in range(2)]
+    assert [result.stdout.strip() for result in results] == ["marked:"] * 2, results
