@@ -233,10 +233,7 @@ def measure_each(
     """
     folder.mkdir(parents=True, exist_ok=True)
     key = secrets.randbits(32)
-    jobs = [
-        benchmark_job(kernel, [case], rounds=rounds, deadline_s=deadline_s, row_key=key)
-        for case in cases
-    ]
+    jobs = [benchmark_job(kernel, [case], rounds=rounds, deadline_s=deadline_s, row_key=key) for case in cases]
     with folder_in(folder, "job-") as place:
 
         def run(job: Job) -> CompletedJob:

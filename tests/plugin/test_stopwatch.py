@@ -69,7 +69,7 @@ def test_another_time_in_the_second_process_of_a_remote_fails(
 ) -> None:
     kernel = KernelSpec(files=(source("TAKES_US = 20\nCOUNTED_US = 40\n"),), main="kernel.py", arch="sm_100a")
     timing = watch.time(remote, kernel, A, others=[A], base=tmp_path)
-    with pytest.raises(CheckFailure, match="a: suspicious time: a median of .* us in a second one"):
+    with pytest.raises(CheckFailure, match=r"a: suspicious time: a median of .* us in a second one"):
         checked(timing, A, device=remote, file=tmp_path / "kernel.py")
 
 
