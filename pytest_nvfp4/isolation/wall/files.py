@@ -98,7 +98,7 @@ def rules(wall: Wall, environ: Mapping[str, str], *, own_proc: bool) -> Iterator
         for place in _GPU:
             yield place, landlock.READ
         # cuInit names a thread of its own, and fails with CUDA_ERROR_OPERATING_SYSTEM where that is refused.
-        yield "/proc/self/task", landlock.WRITE_FILE
+        yield "/proc/self/task", landlock.WRITE_FILE | landlock.TRUNCATE
         for entry in sorted(Path("/dev").iterdir()):
             if str(entry).startswith(_GPU_DEVICES):
                 yield str(entry), landlock.DEVICE | landlock.READ
