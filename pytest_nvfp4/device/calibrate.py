@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -11,14 +12,25 @@ from pytest_nvfp4.device.gpus import visible_gpus
 from pytest_nvfp4.device.remote.base import ProgramRemote, PythonProgram
 from pytest_nvfp4.isolation import OnOutput
 from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.model.calibrate.benchmark import Machine
 from pytest_nvfp4.model.calibrate.estimates import Measurements
 from pytest_nvfp4.model.calibrate.fits import Fitted, fit
 from pytest_nvfp4.model.calibrate.plan import plan
-from pytest_nvfp4.model.calibrate.readings import MOST_BYTES, Gpu, Report, by_name, read_report, wrong_reading
+from pytest_nvfp4.model.calibrate.readings import (
+    MOST_BYTES,
+    Gpu,
+    Refusal,
+    Report,
+    by_name,
+    read_report,
+    wrong_reading,
+)
 from pytest_nvfp4.text import clip
 
 _SOURCE = "from pytest_nvfp4.device.worker.calibration import main\nmain()\n"
 _MOST_ERROR = 600
+_MOST_LOST = 8
+"""Benchmarks that may end their process before the rest is given up."""
 _TIMED_OUT = 124
 """Exit status of a program that was stopped at its deadline."""
 
@@ -54,12 +66,36 @@ def on_remote(remote: ProgramRemote) -> Runner:
 
 
 def calibrate(run: Runner, *, deadline_s: float) -> Calibration:
-    """Measure a GPU.
+    """Measure a GPU. Benchmarks behind one that ends its process run in another process.
 
     Raises:
         CalibrationError: The GPU is busy, throttled or unknown, or the process failed.
         RemoteError: The remote failed.
     """
+    until = time.monotonic() + deadline_s
+    report, first = Report(), 0
+    for _ in range(1 + _MOST_LOST):
+        found, failure = _attempt(run, first, until - time.monotonic(), deadline_s)
+        report = report.followed_by(found)
+        if reason := report.refused():
+            raise CalibrationError(reason if report.gpu or not failure else f"{reason}: {failure}")
+        if found.complete or found.begun is None:
+            if failure:
+                raise CalibrationError(f"the calibration's process failed: {failure}")
+            break
+        assert report.gpu is not None
+        planned = plan(_machine(report.gpu))
+        if not first <= found.begun < len(planned):
+            raise CalibrationError(f"the calibration's report begins benchmark {found.begun}, which was not asked for")
+        name, first = planned[found.begun].name, found.begun + 1
+        if not any(refusal.benchmark == name for refusal in found.refusals):
+            lost = Refusal(benchmark=name, reason=f"benchmark {name}: its process failed: {failure or 'no reason'}")
+            report = report.followed_by(Report(refusals=(lost,)))
+    return judged(report)
+
+
+def _attempt(run: Runner, first: int, left_s: float, deadline_s: float) -> tuple[Report, str]:
+    """Return what a process reports of the benchmarks from a number on, and how it failed, or an empty text."""
     written: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
     size = 0
 
@@ -70,18 +106,16 @@ def calibrate(run: Runner, *, deadline_s: float) -> Calibration:
             raise CalibrationError(f"the calibration's process wrote more than {MOST_BYTES >> 20} MiB")
         written[stream].append(piece)
 
-    status = run(PythonProgram(_SOURCE, deadline_s=deadline_s), collect)
+    status = _TIMED_OUT
+    if left_s > 0:
+        status = run(PythonProgram(_SOURCE, arguments=(str(first),), deadline_s=left_s), collect)
     if status == _TIMED_OUT:
         raise CalibrationError(f"the micro-benchmarks were stopped after {deadline_s:g} s; raise --timeout")
     try:
         report = read_report(b"".join(written["stdout"]))
     except DoorError as error:
         raise CalibrationError(str(error)) from error
-    if reason := report.refused():
-        raise CalibrationError(reason if report.gpu or not status else f"{reason}: {_said(written, status)}")
-    if status:
-        raise CalibrationError(f"the calibration's process failed: {_said(written, status)}")
-    return judged(report)
+    return report, _said(written, status) if status else ""
 
 
 def _said(written: dict[str, list[bytes]], status: int) -> str:
@@ -89,13 +123,17 @@ def _said(written: dict[str, list[bytes]], status: int) -> str:
     return f"exit status {status}" + (f"; {clip(text[-_MOST_ERROR:], _MOST_ERROR)}" if text else "")
 
 
+def _machine(gpu: Gpu) -> Machine:
+    try:
+        return gpu.machine()
+    except ValueError as error:
+        raise CalibrationError(str(error)) from error
+
+
 def judged(report: Report) -> Calibration:
     """Return the fits of a report, without readings that do not fit their benchmark. Raises CalibrationError."""
     assert report.gpu is not None
-    try:
-        machine = report.gpu.machine()
-    except ValueError as error:
-        raise CalibrationError(str(error)) from error
+    machine = _machine(report.gpu)
     benchmarks = {benchmark.name: benchmark for benchmark in plan(machine)}
     rejected = {refusal.benchmark: refusal.reason for refusal in report.refusals}
     kept = []

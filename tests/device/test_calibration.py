@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,14 +14,14 @@ from pytest_nvfp4.device.gpus import GpuState
 from pytest_nvfp4.device.remote.base import PythonProgram
 from pytest_nvfp4.device.worker import calibration
 from pytest_nvfp4.device.worker.memory import DriverError
-from pytest_nvfp4.device.worker.resumed import Lost, Work, resumed
 from pytest_nvfp4.isolation import OnOutput
 from pytest_nvfp4.model.calibrate.benchmark import Benchmark, Machine
-from pytest_nvfp4.model.calibrate.readings import MARKER, Gpu, Line, Reading, Refusal, State
+from pytest_nvfp4.model.calibrate.readings import MARKER, Begun, Gpu, Line, Reading, Refusal, State
+from pytest_nvfp4.model.calibrate.readings import by_name as readings_by_name
 from tests.device.simulated_driver import ARCH, ELAPSED_MS, SimulatedDriver
 from tests.model.calibrate.simulated import benchmarks, machine
 
-RUN = ("tma.rate.1", "mbarrier.remote", "l2.latency", "dram.latency", "map.change", "cta.start", "launch.plain",
+RUN = ("tma.rate.2", "mbarrier.remote", "l2.latency", "dram.latency", "map.change", "cta.start", "launch.plain",
        "launch.programmatic", "launch.graph")  # fmt: skip
 
 
@@ -46,11 +43,6 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> SimulatedDriver:
     return made
 
 
-def directly(work: Work) -> Iterator[str | Lost]:
-    """All steps in this process."""
-    yield from (message for message in work(0) if isinstance(message, str))
-
-
 @pytest.fixture(autouse=True)
 def driver(monkeypatch: pytest.MonkeyPatch) -> SimulatedDriver:
     return simulate(monkeypatch)
@@ -61,7 +53,7 @@ def report() -> tuple[list[Line], SimulatedDriver]:
     """The lines of one calibration, which all tests share, and its driver."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         driver = simulate(monkeypatch)
-        return list(calibration.lines(directly)), driver
+        return list(calibration.lines()), driver
 
 
 @pytest.fixture
@@ -69,7 +61,27 @@ def lines(report: tuple[list[Line], SimulatedDriver]) -> list[Line]:
     return list(report[0])
 
 
-def printed(lines: list[Line], *, status: int = 0, noise: bytes = b"") -> Callable[[PythonProgram, OnOutput], int]:
+Run = Callable[[PythonProgram, OnOutput], int]
+
+
+def processes(*, status: int = 1, ending: str = "") -> Run:
+    """A runner of processes with a driver each; one that begins a benchmark named ``ending`` ends there at once."""
+
+    def run(program: PythonProgram, on_output: OnOutput) -> int:
+        (first,) = program.arguments
+        planned = calibration.plan(machine(ARCH))
+        lines = list(calibration.lines(int(first)))
+        for line in lines:
+            on_output("stdout", f"{MARKER}{line.model_dump_json()}\n".encode())
+            if isinstance(line, Begun) and planned[line.number].name == ending:
+                on_output("stderr", b"Timeout (0:00:40)!")
+                return status
+        return 0
+
+    return run
+
+
+def printed(lines: list[Line], *, status: int = 0, noise: bytes = b"") -> Run:
     """A runner whose process prints lines."""
 
     def run(program: PythonProgram, on_output: OnOutput) -> int:
@@ -104,10 +116,28 @@ def test_only_programmatic_launches_are_programmatic(report: tuple[list[Line], S
     assert report[1].launched > report[1].programmatic
 
 
-def test_a_benchmark_that_faults_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each child has a driver of its own, as each process has a context."""
+def three(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan three benchmarks."""
     chosen = [benchmarks(ARCH)[name] for name in ("shared.latency", "atomic", "mbarrier.round")]
-    monkeypatch.setattr(calibration, "plan", lambda _: chosen)
+    for module in (calibration, calibrate):
+        monkeypatch.setattr(module, "plan", lambda _: chosen)
+    monkeypatch.setattr(calibration, "CudaMemory", SimulatedDriver)
+
+
+def measuring(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[int, Reading]]:
+    """The readings that the fits are given."""
+    found = dict[str, dict[int, Reading]]()
+
+    def by_name(readings: list[Reading]) -> dict[str, dict[int, Reading]]:
+        found.update(readings_by_name(readings))
+        return found
+
+    monkeypatch.setattr(calibrate, "by_name", by_name)
+    return found
+
+
+def test_a_benchmark_that_faults_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    three(monkeypatch)
     launch = SimulatedDriver.driver_call
 
     def faulting(self: SimulatedDriver, name: str, *arguments: Any) -> None:
@@ -116,16 +146,40 @@ def test_a_benchmark_that_faults_costs_only_itself(monkeypatch: pytest.MonkeyPat
         launch(self, name, *arguments)
 
     monkeypatch.setattr(SimulatedDriver, "driver_call", faulting)
-    monkeypatch.setattr(calibration, "CudaMemory", SimulatedDriver)
-    lines = list(calibration.lines())
-    refused = [line for line in lines if isinstance(line, Refusal)]
-    assert refused == [
-        Refusal(benchmark="atomic", reason="benchmark atomic: DriverError: cuLaunchKernelEx failed with CUDA error 700")
-    ]
-    assert [line.benchmark for line in lines if isinstance(line, Reading)] == ["shared.latency"] * 2 + [
-        "mbarrier.round"
-    ] * 2
-    assert sum(isinstance(line, Gpu) for line in lines) == 1
+    measured = measuring(monkeypatch)
+    fitted = calibrate.calibrate(processes(), deadline_s=60).fitted
+    assert fitted.missing["atomic"] == "benchmark atomic: cuLaunchKernelEx failed with CUDA error 700"
+    assert set(measured) == {"shared.latency", "mbarrier.round"}
+
+
+def test_a_benchmark_that_ends_its_process_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    three(monkeypatch)
+    measured = measuring(monkeypatch)
+    fitted = calibrate.calibrate(processes(ending="atomic"), deadline_s=60).fitted
+    assert fitted.missing["atomic"] == "benchmark atomic: its process failed: exit status 1; Timeout (0:00:40)!"
+    assert set(measured) == {"shared.latency", "mbarrier.round"}
+
+
+def test_benchmarks_that_all_end_their_processes_are_not_tried_for_ever() -> None:
+    tried = list[str]()
+    gpu = next(line for line in calibration.lines() if isinstance(line, Gpu))
+
+    def run(program: PythonProgram, on_output: OnOutput) -> int:
+        tried.extend(program.arguments)
+        return printed([State(when="before"), gpu, Begun(number=int(program.arguments[0]))], status=1)(
+            program, on_output
+        )
+
+    with pytest.raises(CalibrationError, match=r"nothing was measured: benchmark tma.rate.\d: its process failed"):
+        calibrate.calibrate(run, deadline_s=60)
+    assert tried == [str(number) for number in range(len(RUN))]
+
+
+@pytest.mark.parametrize("number", [len(RUN), 0])
+def test_a_process_that_begins_what_was_not_asked_for_is_an_error(number: int) -> None:
+    gpu = next(line for line in calibration.lines() if isinstance(line, Gpu))
+    with pytest.raises(CalibrationError, match=f"begins benchmark {number}, which was not asked for"):
+        calibrate.calibrate(printed([gpu, Begun(number=number)], status=1), deadline_s=60)
 
 
 @pytest.mark.parametrize(("late", "refused"), [(2, False), (3, True)])
@@ -134,7 +188,7 @@ def test_launches_that_the_host_enqueues_too_late_are_repeated(
 ) -> None:
     monkeypatch.setattr(calibration, "plan", lambda _: [benchmarks(ARCH)["launch.plain"]])
     driver.late = late
-    lines = list(calibration.lines(directly))
+    lines = list(calibration.lines())
     assert [line.reason for line in lines if isinstance(line, Refusal)] == [
         "benchmark launch.plain: the host needs more than 64 ms for 2 launches"
     ] * refused
@@ -149,49 +203,6 @@ def test_a_gpu_that_cannot_be_used_is_an_error_with_its_reason(monkeypatch: pyte
     monkeypatch.setattr(calibration, "CudaMemory", none)
     with pytest.raises(CalibrationError, match="the GPU cannot be used: DriverError: cuInit failed"):
         calibrate.calibrate(printed(list(calibration.lines())), deadline_s=60)
-
-
-def ending(how: Callable[[], object]) -> Work:
-    """Four steps of a line each, of which the second ends its process."""
-
-    def work(first: int) -> Iterator[int | str]:
-        for step in range(first, 4):
-            yield step
-            if step == 1:
-                how()
-            yield f"line {step}"
-
-    return work
-
-
-@pytest.mark.parametrize(
-    ("how", "reason"),
-    [
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), "its process ended with SIGKILL"),
-        (lambda: os._exit(3), "its process ended with exit status 3"),
-        (lambda: 1 // 0, "ZeroDivisionError: integer division or modulo by zero"),
-        (lambda: time.sleep(600), "nothing was heard of it for 0.5 s"),
-    ],
-)
-def test_a_step_that_ends_its_process_is_lost_alone(how: Callable[[], object], reason: str) -> None:
-    found = list(resumed(ending(how), silence_s=0.5, most_lost=3))
-    assert found == ["line 0", Lost(1, reason), "line 2", "line 3"]
-
-
-def test_steps_that_all_fail_are_not_tried_for_ever() -> None:
-    def work(first: int) -> Iterator[int | str]:
-        yield first
-        os._exit(1)
-
-    assert [lost.step for lost in resumed(work, silence_s=5, most_lost=3) if isinstance(lost, Lost)] == [0, 1, 2]
-
-
-def test_a_process_that_fails_before_its_first_step_is_not_tried_again() -> None:
-    def work(_first: int) -> Iterator[int | str]:
-        os._exit(1)
-        yield 0
-
-    assert list(resumed(work, silence_s=5, most_lost=3)) == [Lost(-1, "its process ended with exit status 1")]
 
 
 def test_readings_that_counted_other_operations_are_not_used(lines: list[Line]) -> None:
@@ -218,7 +229,7 @@ def test_a_gpu_in_use_is_refused_before_it_is_touched(
     state: GpuState, message: str, driver: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calibration, "gpu_state", lambda _: state)
-    before = list(calibration.lines(directly))
+    before = list(calibration.lines())
     assert driver.launched == 0
     with pytest.raises(CalibrationError, match=message):
         calibrate.calibrate(printed(before), deadline_s=60)

@@ -1,19 +1,18 @@
 """Run the micro-benchmarks of ``model.calibrate`` on the GPU of this process, and print what was read.
 
 ``main`` is what the process of ``nvfp4 model calibrate`` runs, on this machine or on a remote. It prints lines of
-``model.calibrate.readings``, and judges nothing. The GPU is used by a child: a kernel that faults takes the context
-with it, and the benchmarks behind it run in the next child.
+``model.calibrate.readings``, and judges nothing. A kernel that faults takes the context with it, and the process ends;
+the benchmarks behind it run in the next one.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
+import faulthandler
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,11 @@ from pytest_nvfp4.device.gpus import GpuState, driver_version, gpu_state, visibl
 from pytest_nvfp4.device.worker.clock import GATE, GATE_NAME
 from pytest_nvfp4.device.worker.driver_launches import Kernel, Shape, Stream, encode_rows
 from pytest_nvfp4.device.worker.memory import CudaMemory, DriverError
-from pytest_nvfp4.device.worker.resumed import Lost, Work, resumed
 from pytest_nvfp4.model.calibrate import signals
 from pytest_nvfp4.model.calibrate.benchmark import Benchmark, Machine, Point
 from pytest_nvfp4.model.calibrate.kernel import ENTRY, RECORD_BYTES, RECORD_WORDS
 from pytest_nvfp4.model.calibrate.plan import plan
-from pytest_nvfp4.model.calibrate.readings import MARKER, Gpu, Line, Reading, Refusal, State, busy
+from pytest_nvfp4.model.calibrate.readings import MARKER, Begun, Gpu, Line, Reading, Refusal, State, busy
 
 REPEATS = 7
 _WARM_UPS = 2
@@ -40,63 +38,52 @@ _ATTRIBUTES = {"sms": 16, "l2_bytes": 38, "major": 75, "minor": 76, "shared_byte
 """``CUdevice_attribute``: multiprocessors, L2 size, compute capability, shared memory of a CTA with opt-in."""
 _NAME_BYTES = 256
 _SILENCE_S = 40.0
-"""Time that the compilation and the launches of one benchmark never take."""
-_MOST_LOST = 8
+"""Time that the compilation and the launches of one point of a benchmark never take."""
+_MOST_REASON = 2000
 
 
 def main() -> None:
-    """Print all lines. A GPU that is busy or throttled, or none, is a line with the reason."""
+    """Print the lines from the benchmark on whose number is the first argument. One that hangs ends the process."""
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as NVML numbers the GPUs
-    for line in lines():
+    for line in lines(int(sys.argv[1])):
         sys.stdout.write(f"{MARKER}{line.model_dump_json()}\n")
         sys.stdout.flush()
+        faulthandler.dump_traceback_later(_SILENCE_S, exit=True)
+    faulthandler.cancel_dump_traceback_later()
 
 
-def lines(run: Callable[[Work], Iterator[str | Lost]] | None = None) -> Iterator[Line]:
-    """Yield the lines of a calibration of the first visible GPU.
+def lines(first: int = 0) -> Iterator[Line]:
+    """Yield the lines of a calibration of the first visible GPU, from a benchmark on.
 
-    Args:
-        run: Does the work; None for a process that goes on behind a benchmark that fails.
+    A benchmark that loses the GPU's context is the last one; the state ``after`` follows only if none did.
     """
     gpus = visible_gpus()
     if not gpus:
         yield Refusal(reason="there is no NVIDIA GPU that the process may use")
         return
-    before = _state("before", gpu_state(gpus[0]))  # before a process of ours uses the GPU
+    before = _state("before", gpu_state(gpus[0]))  # before this process uses the GPU
     yield before
     if busy(before):
         return
-    run = run or partial(resumed, silence_s=_SILENCE_S, most_lost=_MOST_LOST)
-    known = list[Gpu]()
-    for line in run(lambda first: _steps(first, known[0] if known else None)):
-        if isinstance(line, Lost):
-            name = plan(known[0].machine())[line.step].name if line.step >= 0 else ""
-            what = f"benchmark {name}" if name else "the GPU cannot be used"
-            yield Refusal(benchmark=name, reason=f"{what}: {line.reason}")
-        elif not known:
-            known.append(Gpu.model_validate_json(line))
-            yield known[0]
-        else:
-            kind = Reading if json.loads(line)["kind"] == "reading" else Refusal
-            yield kind.model_validate_json(line)
-    yield _state("after", gpu_state(gpus[0])).model_copy(update={"processes": None})
-
-
-def _steps(first: int, gpu: Gpu | None) -> Iterator[int | str]:
-    """Run the benchmarks from a number on: its numbers, and lines. The GPU's line comes first if it is not known yet.
-
-    Raises OSError, DriverError, and ValueError for a GPU without benchmarks.
-    """
-    bench = _Bench()
-    if gpu is None:
-        gpu = bench.gpu
-        yield gpu.model_dump_json()
-    machine = gpu.machine()
-    bench.prepare(machine)
+    try:
+        bench = _Bench()
+        machine = bench.gpu.machine()
+        bench.prepare(machine)
+    except (OSError, DriverError, ValueError) as error:
+        yield Refusal(reason=f"the GPU cannot be used: {type(error).__name__}: {error}"[:_MOST_REASON])
+        return
+    yield bench.gpu
     for number, benchmark in enumerate(plan(machine)):
-        if number >= first:
-            yield number
-            yield from (line.model_dump_json() for line in bench.readings(benchmark, machine.arch))
+        if number < first:
+            continue
+        yield Begun(number=number)
+        try:
+            yield from bench.readings(benchmark, machine.arch)
+        except DriverError as error:
+            reason = f"benchmark {benchmark.name}: {error}"
+            yield Refusal(benchmark=benchmark.name, reason=reason[:_MOST_REASON])
+            return
+    yield _state("after", gpu_state(gpus[0])).model_copy(update={"processes": None})
 
 
 def _state(when: Any, found: GpuState) -> State:
@@ -155,13 +142,13 @@ class _Bench:
         return address.value
 
     def prepare(self, machine: Machine) -> None:
-        """Allocate memory, and fill what is read with words whose top bit is 0 (`memory.line_chase`)."""
+        """Allocate memory, and fill what is read with words that differ."""
         self._out_bytes = max(RECORD_BYTES * benchmark.ctas + 8 * benchmark.samples for benchmark in plan(machine))
         self._out, self._maps = self._allocate(self._out_bytes), self._allocate(1024)
         self._data = self._allocate(machine.data_bytes)
         self._flush_bytes = _FLUSH_FACTOR * self.gpu.l2_bytes // 4 * 4
         self._flush = self._allocate(self._flush_bytes)
-        noise = np.random.default_rng(0).integers(0, 1 << 31, _NOISE_BYTES // 4, np.uint32).tobytes()
+        noise = np.random.default_rng(0).integers(0, 1 << 32, _NOISE_BYTES // 4, np.uint32).tobytes()
         filled = min(_NOISE_BYTES, machine.data_bytes)
         self._memory.write(self._data, noise[:filled])
         while filled < machine.data_bytes:
@@ -179,7 +166,7 @@ class _Bench:
         try:
             kernel = Kernel(self._memory, benchmark.body.module(arch), ENTRY)
         except DriverError as error:
-            yield Refusal(benchmark=benchmark.name, reason=str(error)[:2000])
+            yield Refusal(benchmark=benchmark.name, reason=str(error)[:_MOST_REASON])
             return
         if benchmark.tensor is not None:
             tensor = benchmark.tensor

@@ -57,7 +57,7 @@ class Machine:
             data >>= 1
         if data < sms * copies.STORE_AREA:
             raise ValueError(f"the GPU has {free_bytes >> 20} MiB of free memory, which is too little")
-        return cls(arch, sms, 1 << (max(l2_bytes, 8 << 20) // 4).bit_length() - 1, data, shared_bytes - 1024)
+        return cls(arch, sms, 1 << (max(l2_bytes, 8 << 20) // 2).bit_length() - 1, data, shared_bytes - 1024)
 
     def count(self, operations: int) -> int:
         """Return a number of operations for this machine."""

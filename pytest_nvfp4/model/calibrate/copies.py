@@ -21,9 +21,9 @@ def load_ring(*, rows: int, boxes: int = 1, slots: int, cluster: int = 1) -> Bod
     """Return ``n`` slots of data that one thread of each CTA loads, ``slots`` of them in flight.
 
     A slot is ``boxes`` tensor loads of ``rows`` rows of 128 bytes, and one phase of an mbarrier; without boxes only the
-    loop remains. ``a`` is the distance of two clusters' first rows, ``b`` the number of rows of the tensor less one,
-    all ones. In a cluster, each CTA loads an equal part of each box and sends it to all of them; a slot is loaded again
-    when every CTA has received it.
+    loop remains. ``a`` is the distance of two clusters' first rows, ``b`` the number of rows of a cluster less one,
+    all ones, through which it goes over and over. In a cluster, each CTA loads an equal part of each box and sends it
+    to all of them; a slot is loaded again when every CTA has received it.
     """
     part = rows // cluster
     barriers = [f"mbarrier.init.shared::cta.b64 [%smem+{8 * slot}], 1;" for slot in range(slots)]
@@ -41,6 +41,7 @@ def load_ring(*, rows: int, boxes: int = 1, slots: int, cluster: int = 1) -> Bod
         f"mad.lo.u32 %r11, %r4, {_slot_bytes(rows, boxes)}, %smem;",
         f"mad.lo.u32 %r11, %rank, {part * ROW_BYTES}, %r11;",
         "and.b32 %r12, %r3, %b;",
+        "mad.lo.u32 %r12, %r0, %a, %r12;",
         f"mad.lo.u32 %r12, %rank, {part}, %r12;",
     ]
     for box in range(boxes):
@@ -81,9 +82,8 @@ def load_ring(*, rows: int, boxes: int = 1, slots: int, cluster: int = 1) -> Bod
     ]
     timed = [
         f"div.u32 %r0, %cta, {cluster};",
-        "mul.lo.u32 %r3, %r0, %a;",
         f"mov.b16 %mask, {(1 << cluster) - 1};",
-        *(f"mov.b32 %r{register}, 0;" for register in (4, 5, 6, 7)),
+        *(f"mov.b32 %r{register}, 0;" for register in (3, 4, 5, 6, 7)),
         "NEXT:",
         "sub.u32 %r8, %i, %count;",
         f"setp.ge.u32 %p1, %r8, {slots};",

@@ -91,6 +91,7 @@ def _chip(found: Fitted, gpu: Gpu, measured: Measurements) -> None:
         if count:
             found.constants[f"clusters_of_{size}"] = _exact(count, "cuOccupancyMaxActiveClusters")
     found.add("clock", lambda: measured.ghz("clock"))
+    found.observe("clock under sustained matrix work", "GHz", lambda: measured.ghz("clock.sustained"))
 
 
 def _warps(found: Fitted, measured: Measurements) -> None:

@@ -135,8 +135,7 @@ def line_chase() -> Body:
     """Return dependent loads of ``n`` lines of global memory, ``a`` bytes apart, by thread 0 of one CTA.
 
     The lines are loaded twice if ``b`` is 1, and the second time counts, which then finds them in L2. The cycles of
-    each load are samples of 32 bits behind the record. The top bit of the words of ``data`` must be 0: it is added to
-    the next address, which therefore depends on the loaded word.
+    each load are samples of 32 bits behind the record. The next address depends on the loaded word (`_chased`).
     """
     timed = [
         "mov.b32 %r15, %b;",
@@ -153,9 +152,8 @@ def line_chase() -> Body:
         "sub.u32 %r13, %r13, %r11;",
         "st.global.u32 [%rd3], %r13;",
         "add.u64 %rd3, %rd3, 4;",
-        "shr.u32 %r12, %r12, 31;",
-        "add.u32 %r12, %r12, %a;",
-        "cvt.u64.u32 %rd4, %r12;",
+        *_chased("%r12"),
+        "cvt.u64.u32 %rd4, %a;",
         "add.u64 %rd2, %rd2, %rd4;",
         "add.u32 %count, %count, 1;",
         "add.u32 %i, %i, 1;",
@@ -170,14 +168,21 @@ def line_chase() -> Body:
     return Body(first_thread("\n".join(timed), "IDLE"))
 
 
-def atomic_chase() -> Body:
-    """Return ``n`` dependent atomic additions of 0 to a word of global memory by thread 0, whose top bit must be 0."""
-    body = [
-        "atom.relaxed.gpu.global.add.u32 %r12, [%rd2], 0;",
-        "shr.u32 %r12, %r12, 31;",
-        "cvt.u64.u32 %rd4, %r12;",
-        "add.u64 %rd2, %rd2, %rd4;",
+def _chased(word: str) -> list[str]:
+    """Return an address in ``%rd2`` that depends on a loaded word: every word but one leaves it as it is.
+
+    Benchmarks that store to ``data`` run before those that chase, so its words may be any; the address stays aligned.
+    """
+    return [
+        f"setp.eq.u32 %p2, {word}, 0x5A5A5A5A;",
+        "selp.b64 %rd5, 128, 0, %p2;",
+        "add.u64 %rd2, %rd2, %rd5;",
     ]
+
+
+def atomic_chase() -> Body:
+    """Return ``n`` dependent atomic additions of 0 to a word of global memory by thread 0."""
+    body = ["atom.relaxed.gpu.global.add.u32 %r12, [%rd2], 0;", *_chased("%r12")]
     return Body(f"mov.u64 %rd2, %data;\n{first_thread(loop(chr(10).join(body)), 'IDLE')}")
 
 

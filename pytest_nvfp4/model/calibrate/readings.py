@@ -75,6 +75,14 @@ class State(BaseModel):
     sm_mhz: tuple[Index, Index] | None = None
 
 
+class Begun(BaseModel):
+    """The number of the benchmark that the process begins, in the order of the plan."""
+
+    model_config = STRICT
+    kind: Literal["begun"] = "begun"
+    number: Index
+
+
 class Reading(BaseModel):
     """Repeated launches of one point of a benchmark.
 
@@ -104,18 +112,38 @@ class Refusal(BaseModel):
     reason: Sentence
 
 
-Line = Gpu | State | Reading | Refusal
-_KINDS: dict[str, type[Line]] = {"gpu": Gpu, "state": State, "reading": Reading, "refusal": Refusal}
+Line = Gpu | State | Begun | Reading | Refusal
+_KINDS: dict[str, type[Line]] = {"gpu": Gpu, "state": State, "begun": Begun, "reading": Reading, "refusal": Refusal}
 
 
 class Report(BaseModel):
-    """All lines of a calibration."""
+    """What a calibration's processes reported.
+
+    Attributes:
+        begun: Number of the last benchmark that was begun.
+    """
 
     model_config = STRICT
     gpu: Gpu | None = None
     states: tuple[State, ...] = ()
+    begun: Index | None = None
     readings: tuple[Reading, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the process got to the end."""
+        return any(state.when == "after" for state in self.states)
+
+    def followed_by(self, later: Report) -> Report:
+        """Return this report with that of the process that went on."""
+        return Report(
+            gpu=self.gpu or later.gpu,
+            states=self.states + later.states,
+            begun=later.begun,
+            readings=self.readings + later.readings,
+            refusals=self.refusals + later.refusals,
+        )
 
     def refused(self) -> str:
         """Return why the readings must not be used as a whole, or an empty text."""
@@ -152,13 +180,14 @@ def read_report(data: bytes) -> Report:
         if name not in _KINDS:
             raise DoorError(_SOURCE, f"has a line of kind {str(name)[:40]!r}")
         line = validated(_KINDS[name], value, source=_SOURCE)
-        assert isinstance(line, Gpu | State | Reading | Refusal)
+        assert isinstance(line, Gpu | State | Begun | Reading | Refusal)
         found[name].append(line)
     if len(found["gpu"]) > 1:
         raise DoorError(_SOURCE, "describes two GPUs")
     return Report(
         gpu=next((line for line in found["gpu"] if isinstance(line, Gpu)), None),
         states=tuple(line for line in found["state"] if isinstance(line, State)),
+        begun=max((line.number for line in found["begun"] if isinstance(line, Begun)), default=None),
         readings=tuple(line for line in found["reading"] if isinstance(line, Reading)),
         refusals=tuple(line for line in found["refusal"] if isinstance(line, Refusal)),
     )

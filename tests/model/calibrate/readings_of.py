@@ -80,7 +80,7 @@ def known_gpu(noise: float = 0.0) -> Truth:
     """A GPU at 2 GHz, with the constants above and others."""
     # A loop of 150 cycles, which a full ring hides.
     per = {"tma.loop": 150.0} | {f"tma.issue.{boxes}": 150 + ISSUE * boxes for boxes in (8, 32)}
-    per |= {f"tma.rate.{boxes}": 256 * ROW * boxes for boxes in (1, 2)}
+    per |= {f"tma.rate.{boxes}": 256 * ROW * boxes for boxes in (2, 3)}
     per |= {f"tma.latency.{rows}": 150 - BARRIER + ISSUE + LATENCY + (ROW + KIB / 8) * rows for rows in (8, 32, 128)}
     per |= {
         "mbarrier.arrive": 8.0,
