@@ -23,7 +23,7 @@ from pytest_nvfp4.device.result import SimulatedCall, SimulatedLaunch
 from pytest_nvfp4.layout.launch_facts import FactChange, diff_facts
 from pytest_nvfp4.problem import Problem
 
-COUNTS = "2"
+COUNTS = "3"
 """Version of the set of counters: if the versions differ, counters that only one side has do not fail the check."""
 
 DEFAULT_TOLERANCE: tuple[tuple[str, float], ...] = (

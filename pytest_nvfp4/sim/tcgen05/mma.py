@@ -14,8 +14,8 @@ Checked at issue: descriptors and shapes (kind ``descriptor``); that D, A and th
 whose lanes were written as far as they are read; that every byte of A and B in shared memory was written; that one lane
 issues.
 
-Counters: ``mma.instructions``, ``mma.flops`` (2 M N K each, padding included), ``mma.rows`` and ``mma.columns`` (the
-sums of M and of N, padding included).
+Counters: ``mma.instructions``, the same by kind and CTA group (``mma.mxf4nvf4.2cta``), ``mma.flops`` (2 M N K each,
+padding included), ``mma.rows`` and ``mma.columns`` (the sums of M and of N, padding included).
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ def issue(
     counters = core.counters
     w.does.add("mma")
     counters["mma.instructions"] += 1
+    counters[f"mma.{form.kind}.{form.group}cta"] += 1
     counters["mma.flops"] += plan.ins.flops
     counters["mma.rows"] += plan.ins.m
     counters["mma.columns"] += plan.ins.n

@@ -14,7 +14,8 @@ Rules (PTX ISA, "cp.async.bulk", "cp.reduce.async.bulk", "cp.async.bulk.prefetch
 
 Counters: ``bulk.load.requests``, ``bulk.load.bytes``, ``bulk.load.multicast.bytes``, ``bulk.cluster.requests``,
 ``bulk.cluster.bytes`` (to another CTA), ``bulk.store.requests``, ``bulk.store.bytes``, ``bulk.reduce.requests``,
-``bulk.reduce.bytes``; loads from global memory count in ``tma.load.unique_bytes`` too.
+``bulk.reduce.bytes``; loads from global memory count in ``tma.load.unique_bytes`` too, and while the launch counts in
+``bulk.load.delivered_sectors`` (32-byte sectors of each copy, once a destination).
 """
 
 from __future__ import annotations
@@ -158,7 +159,8 @@ def _in(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, s
         if region.initialised is not None:
             machine.memory.check_initialised(region, offset, size, what=what)
         if launch.counting:
-            launch.unit(TouchedSectors).touch_rows(region, np.array([offset], np.intp), size)
+            sectors = launch.unit(TouchedSectors).touch_rows(region, np.array([offset], np.intp), size)
+            counters["bulk.load.delivered_sectors"] += len(receivers) * sectors
         data = region.data[offset : offset + size]
         counters["bulk.load.requests"] += 1
         counters["bulk.load.bytes"] += size

@@ -15,8 +15,9 @@ One lane issues a load. Several lanes with the same operands are a fault, becaus
 each.
 
 Counters: ``tma.load.requests``, ``tma.load.bytes`` (bytes of boxes, once a request), ``tma.load.multicast.bytes``
-(bytes delivered by multicast requests, once a destination), ``tma.load.unique_bytes`` (while the launch counts:
-32-byte sectors of global memory that any load touched, each once).
+(bytes delivered by multicast requests, once a destination), and while the launch counts: ``tma.load.unique_bytes``
+(32-byte sectors of global memory that any load touched, each once) and ``tma.load.delivered_sectors`` (the sectors of
+each row of a box inside the tensor, once a destination).
 """
 
 from __future__ import annotations
@@ -186,8 +187,8 @@ def _issue(
     if form.multicast:
         counters["tma.load.multicast.bytes"] += size * len(receivers)
     if launch.counting:
-        for each in boxes:
-            launch.unit(TouchedSectors).touch(each)
+        touched = launch.unit(TouchedSectors)
+        counters["tma.load.delivered_sectors"] += len(receivers) * sum([touched.touch(each) for each in boxes])
     units = order.units if order.source is None else None
     if machine.monitor is not None:
         machine.monitor.copy_in(w, at, receivers, order.footprint, units, boxes[0])

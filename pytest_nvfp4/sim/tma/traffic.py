@@ -1,4 +1,4 @@
-"""Unique 32-byte sectors of global memory that the loads of a launch read."""
+"""32-byte sectors of global memory that the copies of a launch read: how many of them, and how many different ones."""
 
 from __future__ import annotations
 
@@ -29,34 +29,38 @@ class TouchedSectors:
         self.maps: dict[int, NDArray[np.bool_]] = {}
         self._whole: set[tuple[int, TmaTile]] = set()
         """Whole boxes already counted, by address: many CTAs load the same one."""
-        self._patterns: dict[tuple[TmaTile, int], NDArray[np.intp]] = {}
-        """Sectors of a whole box relative to the first, by the first byte's offset in its sector."""
+        self._patterns: dict[tuple[TmaTile, int], tuple[NDArray[np.intp], int]] = {}
+        """Sectors of a whole box relative to the first, by the first byte's offset in its sector, and their sum over
+        the rows."""
 
-    def touch(self, box: TmaBox) -> None:
-        """Count the sectors of a box that lie inside the tensor."""
+    def touch(self, box: TmaBox) -> int:
+        """Mark the sectors of a box that lie inside the tensor; return their sum over the rows of the box."""
         region = box.region
         if region is None:
-            return
+            return 0
         if box.cut is not None:
             offsets, size = box.rows()
-            self.touch_rows(region, offsets, size)
-            return
-        key = (region.start + box.offset, box.tile)
-        if key in self._whole:
-            return
-        self._whole.add(key)
+            return self.touch_rows(region, offsets, size)
         lead = region.start % SECTOR + box.offset
         phase = lead % SECTOR
-        pattern = self._patterns.get((box.tile, phase))
-        if pattern is None:
-            pattern = _sectors(box.tile.row_offsets + phase, box.tile.inner)
-            self._patterns[box.tile, phase] = pattern
-        self._mark(region, pattern + lead // SECTOR)
+        known = self._patterns.get((box.tile, phase))
+        if known is None:
+            known = _sectors(box.tile.row_offsets + phase, box.tile.inner)
+            self._patterns[box.tile, phase] = known
+        pattern, count = known
+        key = (region.start + box.offset, box.tile)
+        if key not in self._whole:
+            self._whole.add(key)
+            self._mark(region, pattern + lead // SECTOR)
+        return count
 
-    def touch_rows(self, region: Region, offsets: NDArray[np.intp], size: int) -> None:
-        """Count the sectors of runs of ``size`` bytes at offsets of a region."""
-        if size:
-            self._mark(region, _sectors(offsets + region.start % SECTOR, size))
+    def touch_rows(self, region: Region, offsets: NDArray[np.intp], size: int) -> int:
+        """Mark the sectors of runs of ``size`` bytes at offsets of a region; return their sum over the runs."""
+        if not size:
+            return 0
+        sectors, count = _sectors(offsets + region.start % SECTOR, size)
+        self._mark(region, sectors)
+        return count
 
     def _mark(self, region: Region, sectors: NDArray[np.intp]) -> None:
         bitmap = self.maps.get(region.start)
@@ -85,10 +89,10 @@ class TouchedSectors:
         return SECTOR * sum(int(bitmap.sum()) for bitmap in self.maps.values())
 
 
-def _sectors(starts: NDArray[np.intp], size: int) -> NDArray[np.intp]:
-    """Return the unique sectors of runs of ``size`` bytes."""
+def _sectors(starts: NDArray[np.intp], size: int) -> tuple[NDArray[np.intp], int]:
+    """Return the unique sectors of runs of ``size`` bytes, and the sum of the sectors of each run."""
     low = starts // SECTOR
     high = (starts + size - 1) // SECTOR
     wide = int((high - low).max()) + 1
     sectors: NDArray[np.intp] = np.unique(np.minimum(low[:, None] + np.arange(wide), high[:, None]))
-    return sectors
+    return sectors, int((high - low + 1).sum())

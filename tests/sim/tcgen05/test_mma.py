@@ -98,7 +98,7 @@ def test_a_chain_equals_its_instructions_one_by_one() -> None:
     _, partial, ctas = run("mxf4nvf4", "e2m1", "e2m1", vector=4, scale="ue4m3", count=9, seed=3)
     together = ctas[0].unit(Tmem).floats[:64].copy()
     assert (rounded(partial, np.float32) == together.T).all()
-    assert ctas[0].launch.counters["mma.instructions"] == 9
+    assert ctas[0].launch.counters["mma.instructions"] == ctas[0].launch.counters["mma.mxf4nvf4.1cta"] == 9
     assert ctas[0].launch.counters["mma.flops"] == 9 * 2 * 128 * 64 * 64
 
 

@@ -54,9 +54,15 @@ def test_multicast():
         ]
     )
     buffers = {"in": noise(1024), "out": np.zeros(2048, np.uint8)}
-    ran = run_ptx(body, buffers=buffers, shared=SHARED, grid=(2, 1, 1), cluster=(2, 1, 1))
+
+    def count(grid):
+        grid.counting = True
+
+    ran = run_ptx(body, buffers=buffers, shared=SHARED, grid=(2, 1, 1), cluster=(2, 1, 1), prepare=count)
     assert (ran["out"].reshape(2, -1) == ran["in"]).all()
     assert ran.grid.counters["bulk.load.multicast.bytes"] == 2048
+    start = next(region.start for region in ran.grid.machine.memory if region.name == "in")
+    assert ran.grid.counters["bulk.load.delivered_sectors"] == 2 * ((start + 1023) // 32 - start // 32 + 1)
 
 
 @pytest.mark.parametrize("schedule", [Eager, Lazy])

@@ -12,6 +12,10 @@ from tests.sim.tma.load_case import F16, expected, fails, load, multicast, simpl
 from tests.sim.tma.maps import Geometry, loaded
 
 
+def count(grid):
+    grid.counting = True
+
+
 @pytest.mark.parametrize("schedule", [Eager, Lazy])
 @pytest.mark.parametrize("at", [(0, 0), (32, 7), (64, 30), (-8, -3), (200, 0)])
 def test_a_load_delivers_the_box(at, schedule):
@@ -104,7 +108,7 @@ def test_multicast_delivers_to_every_cta_of_the_mask_and_signals_its_barrier(sch
         ]
     )
     out = {"out": np.zeros(4 * F16.bytes, np.uint8)}
-    ran = run_tensor(body, F16, extra=out, asynchronous=schedule(), **shape)
+    ran = run_tensor(body, F16, extra=out, asynchronous=schedule(), prepare=count, **shape)
     got = ran["out"].reshape(4, -1)
     one = expected(F16, ran["x"], (8, 2))
     for rank in (0, 1, 3):
@@ -112,6 +116,8 @@ def test_multicast_delivers_to_every_cta_of_the_mask_and_signals_its_barrier(sch
     assert not got[2].any()
     assert ran.grid.counters["tma.load.bytes"] == F16.bytes
     assert ran.grid.counters["tma.load.multicast.bytes"] == 3 * F16.bytes
+    once = simple(F16, (8, 2), prepare=count).grid.counters["tma.load.delivered_sectors"]
+    assert ran.grid.counters["tma.load.delivered_sectors"] == 3 * once > 0
 
 
 @pytest.mark.parametrize("parity", [0, 1])
@@ -152,28 +158,27 @@ def test_unique_bytes_are_counted_once_by_sector():
         ]
     )
 
-    def counting(grid):
-        grid.counting = True
-
-    ran = run_tensor(body, F16, prepare=counting)
+    ran = run_tensor(body, F16, prepare=count)
     assert ran.grid.counters["tma.load.bytes"] == 4 * F16.bytes
     start = next(r.start for r in ran.grid.machine.memory if r.name == "x")
-    touched = {
-        (start + row * 208 + byte) // 32
-        for low, high, top in ((0, 128, 0), (32, 160, 0), (128, 192, 2))
+    rows = [
+        {(start + row * 208 + byte) // 32 for byte in range(low, high)}
+        for low, high, top in ((0, 128, 0), (0, 128, 0), (32, 160, 0), (128, 192, 2))
         for row in range(top, top + 16)
-        for byte in range(low, high)
-    }
-    assert ran.grid.counters["tma.load.unique_bytes"] == 32 * len(touched)
+    ]
+    assert ran.grid.counters["tma.load.unique_bytes"] == 32 * len(set().union(*rows))
+    assert ran.grid.counters["tma.load.delivered_sectors"] == sum(map(len, rows))
+
+
+def test_sectors_outside_the_tensor_are_not_delivered():
+    outside = simple(F16, (200, 0), prepare=count).grid.counters
+    assert (outside["tma.load.bytes"], outside["tma.load.delivered_sectors"]) == (F16.bytes, 0)
 
 
 def test_processes_that_share_a_launch_count_a_sector_once():
-    def counting(grid):
-        grid.counting = True
-
     def run(at):
         body = "\n".join([prologue(), first(expect(F16.bytes) + "\n" + load(F16, at)), wait()])
-        return run_tensor(body, F16, prepare=counting).grid
+        return run_tensor(body, F16, prepare=count).grid
 
     one, same, other = run((0, 0)), run((0, 0)), run((0, 8))
     sectors = one.unit(TouchedSectors)
