@@ -20,6 +20,7 @@ from pytest_nvfp4.model.bands import Band, bands_of, widest
 from pytest_nvfp4.model.constants import DEVICES, ConstantsError, DeviceConstants, load_device, shipped_device
 from pytest_nvfp4.model.recording import Recording
 from pytest_nvfp4.model.replay import Conditions, Replay, ReplayError, replay_sequence
+from pytest_nvfp4.model.sample import Samples
 from pytest_nvfp4.model.scope import kind_of, refusals
 from pytest_nvfp4.model.storage import loads
 
@@ -213,14 +214,17 @@ def modelled_call(recordings: Sequence[Recording], device: DeviceConstants, cond
 
 
 def replayed_call(
-    recordings: Sequence[Recording], device: DeviceConstants, conditions: Conditions
+    recordings: Sequence[Recording], device: DeviceConstants, conditions: Conditions, samples: Samples | None = None
 ) -> tuple[ModelledCall, tuple[Replay, ...]]:
-    """Return `modelled_call`, and the replays of the launches; none if the call is refused."""
+    """Return `modelled_call`, and the replays of the launches; none if the call is refused.
+
+    ``samples`` are samples that further replays of the recordings share.
+    """
     refused = refusals(recordings) if recordings else ["the call launched no kernel"]
     done: list[Replay] = []
     if not refused:
         try:
-            done = replay_sequence(recordings, device, conditions=conditions)
+            done = replay_sequence(recordings, device, conditions=conditions, samples=samples)
         except (ReplayError, ConstantsError) as error:
             refused = [str(error)]
     call = ModelledCall(

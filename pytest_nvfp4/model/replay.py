@@ -13,7 +13,7 @@ from pytest_nvfp4.model.placement import slots_of
 from pytest_nvfp4.model.recording import Recording
 from pytest_nvfp4.model.replay_machine import Machine, ReplayError
 from pytest_nvfp4.model.replay_steps import Costs, steps_of
-from pytest_nvfp4.model.sample import events_of, sample_of
+from pytest_nvfp4.model.sample import Samples, events_of
 from pytest_nvfp4.model.servers import L2, LINE, atoms_of
 
 __all__ = ["MOST_EVENTS", "Conditions", "Replay", "ReplayError", "Segment", "replay", "replay_sequence"]
@@ -100,12 +100,17 @@ def replay(
     *,
     conditions: Conditions = Conditions(),
     timeline: bool = False,
+    samples: Samples | None = None,
+    most_events: int | None = None,
 ) -> Replay:
-    """Return the modelled time of one launch.
+    """Return the modelled time of one launch; for the arguments see ``replay_sequence``.
 
     Raises ReplayError if the recording is refused, or cannot run to its end.
     """
-    return replay_sequence((recording,), device, conditions=conditions, timeline=timeline)[0]
+    replays = replay_sequence(
+        (recording,), device, conditions=conditions, timeline=timeline, samples=samples, most_events=most_events
+    )
+    return replays[0]
 
 
 def replay_sequence(
@@ -114,22 +119,30 @@ def replay_sequence(
     *,
     conditions: Conditions = Conditions(),
     timeline: bool = False,
+    samples: Samples | None = None,
+    most_events: int | None = None,
 ) -> list[Replay]:
     """Return the modelled times of launches that follow each other in a stream.
 
     A programmatic dependent launch starts as its predecessor's CTAs leave their SMs, once all of them have allowed it.
     Memory of different launches is taken to be different: L2 is as ``Conditions.cold_l2`` says for each.
 
+    Args:
+        samples: Samples that several replays of the same recordings share.
+        most_events: Events up to which all clusters of a launch are replayed; None for ``MOST_EVENTS``.
+
     Raises ReplayError if a recording is refused, or cannot run to its end.
     """
     replays: list[Replay] = []
+    samples = samples or Samples()
+    most = MOST_EVENTS if most_events is None else most_events
     before: Machine | None = None
     for recording in recordings:
-        machine = _machine(recording, device, conditions, timeline=timeline)
+        machine = _machine(recording, device, conditions, samples, most, timeline=timeline)
         if not conditions.cold_l2:
             machine.run()
             l2 = machine.l2
-            machine = _machine(recording, device, conditions, timeline=timeline)
+            machine = _machine(recording, device, conditions, samples, most, timeline=timeline)
             machine.l2 = l2
         if before is None or not (recording.dependent and conditions.launch == "dependent"):
             start = 0.0 if before is None else before.end + _launch_ns(device, conditions)
@@ -149,7 +162,15 @@ def _launch_ns(device: DeviceConstants, conditions: Conditions) -> float:
     return device[names[conditions.launch]] if conditions.launch in names else 0.0
 
 
-def _machine(recording: Recording, device: DeviceConstants, conditions: Conditions, *, timeline: bool) -> Machine:
+def _machine(
+    recording: Recording,
+    device: DeviceConstants,
+    conditions: Conditions,
+    samples: Samples,
+    most: int,
+    *,
+    timeline: bool,
+) -> Machine:
     if recording.refused:
         raise ReplayError(f"{recording.kernel}: no time can be modelled: {'; '.join(recording.refused)}")
     if not recording.clusters:
@@ -158,9 +179,9 @@ def _machine(recording: Recording, device: DeviceConstants, conditions: Conditio
     slots = slots_of(recording, device, ctas_per_sm=conditions.ctas_per_sm)
     traffic = None
     events = events_of(recording)
-    if events > MOST_EVENTS and slots.groups > 1:
-        chosen = max(2, slots.groups * MOST_EVENTS // events)
-        recording, traffic, slots = sample_of(recording, slots, chosen, device["l2_capacity"] * 1e6)
+    if events > most and slots.groups > 1:
+        chosen = max(2, slots.groups * most // events)
+        recording, traffic, slots = samples.of(recording, slots, chosen, device["l2_capacity"] * 1e6)
     atoms, sets = atoms_of(recording.footprints) if traffic is None else ([], 0)
     return Machine(
         recording=recording,

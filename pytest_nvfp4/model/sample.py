@@ -8,7 +8,7 @@ same time.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from pytest_nvfp4.model.placement import Slots
 from pytest_nvfp4.model.recording import Cluster, Footprint, Recording, Unit
 from pytest_nvfp4.model.servers import LINE, Traffic, in_lockstep
 
-__all__ = ["events_of", "sample_of"]
+__all__ = ["Samples", "events_of"]
 
 _FOLLOWERS = 0.85
 """Share of DRAM's latency that clusters wait for lines which another of their wave has requested. With it, samples
@@ -30,47 +30,83 @@ def events_of(recording: Recording) -> int:
     return sum(sizes[cluster.program] for cluster in recording.clusters)
 
 
-def sample_of(recording: Recording, slots: Slots, chosen: int, capacity: float) -> tuple[Recording, Traffic, Slots]:
-    """Return the clusters of some slots as a recording, what they move, and their slots.
+class Samples:
+    """Samples of launches. What the accesses of a launch miss is counted once for all of its samples.
 
-    Args:
-        recording: The whole launch.
-        slots: Slots of the device.
-        chosen: Groups of SMs of the sample; all slots of these SMs belong to it.
-        capacity: Bytes of L2.
+    It does not depend on what most what-if questions change: rates, latencies, and the events of the programs.
     """
-    lines_of = np.array([len(footprint.lines) for footprint in recording.footprints], np.float64)
-    touched = np.array([footprint.sectors * 32 for footprint in recording.footprints], np.float64)
-    share = np.minimum(1.0, touched / np.maximum(lines_of * LINE, 1))
-    resident = len(slots.sms)
-    missing, back, waits = _missing(recording, resident, capacity / LINE, lines_of)
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], tuple[Recording, _Moved]] = {}
+
+    def of(self, recording: Recording, slots: Slots, chosen: int, capacity: float) -> tuple[Recording, Traffic, Slots]:
+        """Return the clusters of some slots as a recording, what they move, and their slots.
+
+        Args:
+            recording: The whole launch.
+            slots: Slots of the device.
+            chosen: Groups of SMs of the sample; all slots of these SMs belong to it.
+            capacity: Bytes of L2.
+        """
+        operations = tuple(program.operations.tobytes() for program in recording.programs)
+        key = (id(recording.clusters), id(recording.footprints), operations, len(slots.sms), capacity)
+        found = self._known.get(key)
+        if found is None:
+            # The recording is stored as well: an identity is that of an object only as long as it exists.
+            found = self._known[key] = (recording, _moved(recording, len(slots.sms), capacity / LINE))
+        return _sample_of(recording, slots, chosen, found[1])
+
+
+def _sample_of(recording: Recording, slots: Slots, chosen: int, moved: _Moved) -> tuple[Recording, Traffic, Slots]:
     used = min(slots.groups, len(recording.clusters))
     groups = set(np.linspace(0, used, min(chosen, used), endpoint=False).astype(int).tolist())
     clusters: list[Cluster] = []
-    lines: list[float] = []
-    moved: list[float] = []
-    delayed: list[float] = []
+    parts: list[NDArray[np.intp]] = []
+    count = 0
     for index, cluster in enumerate(recording.clusters):
-        if index % resident % slots.groups not in groups:
+        if index % len(slots.sms) % slots.groups not in groups:
             continue
+        own = np.arange(moved.starts[index], moved.starts[index + 1])[cluster.footprints >= 0]
         numbers = np.full(len(cluster.footprints), -1, np.int32)
-        for slot, number in enumerate(cluster.footprints.tolist()):
-            if number >= 0:
-                numbers[slot] = len(lines)
-                lines.append(float(lines_of[number]))
-                delayed.append(float(waits[index][slot]))
-                moved.append(float(missing[index][slot] * share[number] + back[index][slot]))
+        numbers[cluster.footprints >= 0] = np.arange(count, count + len(own))
+        count += len(own)
+        parts.append(own)
         clusters.append(replace(cluster, footprints=numbers))
-    prints = (Footprint(np.zeros(0, np.int32), 0),) * len(lines)
+    chosen_slots = np.concatenate(parts)
+    traffic = Traffic(
+        moved.lines[chosen_slots].tolist(),
+        moved.missing[chosen_slots].tolist(),
+        moved.delayed[chosen_slots].tolist(),
+        used / len(groups),
+    )
+    prints = (Footprint(np.zeros(0, np.int32), 0),) * count
     sample = replace(recording, clusters=tuple(clusters), footprints=prints)
-    own = tuple(sms for index, sms in enumerate(slots.sms) if index % slots.groups in groups)
-    return sample, Traffic(lines, moved, delayed, used / len(groups)), Slots(own, len(groups))
+    own_slots = tuple(sms for index, sms in enumerate(slots.sms) if index % slots.groups in groups)
+    return sample, traffic, Slots(own_slots, len(groups))
 
 
-def _missing(
-    recording: Recording, resident: int, capacity: float, sizes: NDArray[np.float64]
-) -> list[list[NDArray[np.float64]]]:
-    """Return the lines that each slot misses, those written back, and the share that waits, in the mean over a wave."""
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """What the accesses of all clusters move, in the mean over a wave.
+
+    Attributes:
+        starts: By cluster, the first of its slots in the arrays below; then their number.
+        lines: By slot, the lines that it touches.
+        missing: The lines that it moves from or to DRAM.
+        delayed: The share of its clusters that wait for DRAM.
+    """
+
+    starts: NDArray[np.int64]
+    lines: NDArray[np.float64]
+    missing: NDArray[np.float64]
+    delayed: NDArray[np.float64]
+
+
+def _moved(recording: Recording, resident: int, capacity: float) -> _Moved:
+    # An additional last item for slots without a footprint, whose number is -1.
+    sizes = np.array([*(len(footprint.lines) for footprint in recording.footprints), 0], np.float64)
+    touched = np.array([*(footprint.sectors * 32 for footprint in recording.footprints), 0], np.float64)
+    share = np.minimum(1.0, touched / np.maximum(sizes * LINE, 1))
     stores = (Unit.TMA_STORE, Unit.GLOBAL_STORE)
     writes = []
     for program in recording.programs:
@@ -103,5 +139,6 @@ def _missing(
     key = (wave * len(recording.programs) + programs) * width + slot
     _, group, members = np.unique(key, return_inverse=True, return_counts=True)
     means = [(np.bincount(group, values) / members)[group] for values in (lost, back, waits)]
-    ends = np.cumsum(counts)[:-1]
-    return [np.split(mean, ends) for mean in means]
+    lost, back, waits = means
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    return _Moved(starts, sizes[prints], lost * share[prints] + back, waits)

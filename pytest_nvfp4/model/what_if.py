@@ -10,9 +10,12 @@ import numpy as np
 from pytest_nvfp4.model.constants import DeviceConstants
 from pytest_nvfp4.model.recording import Does, Program, Recording, Unit, WarpEvents
 from pytest_nvfp4.model.replay import Conditions, Replay, replay
+from pytest_nvfp4.model.sample import Samples, events_of
 
-__all__ = ["QUESTIONS", "WhatIf", "one_more_stage", "what_if"]
+__all__ = ["MOST_EVENTS", "QUESTIONS", "WhatIf", "one_more_stage", "what_if"]
 
+MOST_EVENTS = 400_000
+"""Events up to which a question is answered by replays of all clusters; of a larger launch, by replays of a sample."""
 _FREE = 1e9
 """A rate without limit."""
 
@@ -26,8 +29,8 @@ class WhatIf:
     Attributes:
         name: Key of ``QUESTIONS``.
         question: What is changed.
-        replay: The modelled launch with this change.
-        change: Relative change of ``total_us``; -0.1 is 10 % faster.
+        replay: The modelled launch with this change, or a sample of its clusters.
+        change: Relative change of ``total_us``; -0.1 is 10 % faster. Both times are of the same sample, if any.
     """
 
     name: str
@@ -94,14 +97,25 @@ def what_if(
     base: Replay,
     *,
     conditions: Conditions = Conditions(),  # noqa: B008
+    samples: Samples | None = None,
 ) -> tuple[WhatIf, ...]:
-    """Return the answers that apply to a recording, the largest gain first. ``base`` is its replay."""
+    """Return the answers that apply to a recording, the largest gain first.
+
+    Args:
+        base: The replay of the recording.
+        samples: See ``replay``.
+
+    Raises ReplayError if a changed recording cannot run to its end.
+    """
     answers = []
+    samples = samples or Samples()
+    if events_of(recording) > MOST_EVENTS:
+        base = replay(recording, device, conditions=conditions, samples=samples, most_events=MOST_EVENTS)
     for name, (question, change) in QUESTIONS.items():
         situation = change(recording, device, conditions)
         if situation is not None:
             changed, other, under = situation
-            result = replay(changed, other, conditions=under)
+            result = replay(changed, other, conditions=under, samples=samples, most_events=MOST_EVENTS)
             answers.append(WhatIf(name, question, result, result.total_us / base.total_us - 1))
     return tuple(sorted(answers, key=lambda answer: (answer.change, answer.name)))
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_nvfp4.model import what_if as what_if_module
 from pytest_nvfp4.model.constants import load_device
 from pytest_nvfp4.model.recording import Recording, Shape, Unit
 from pytest_nvfp4.model.replay import Conditions, replay
+from pytest_nvfp4.model.sample import Samples, events_of
 from pytest_nvfp4.model.what_if import one_more_stage, what_if
 
 from .builder import ProgramBuilder, recording
@@ -25,6 +27,23 @@ def test_one_more_stage_is_the_loop_with_one_more_stage(stages: int):
     assert answers(main_loop(128, 128, 128, stages, 40))["stage"] == pytest.approx(
         replay(main_loop(128, 128, 128, stages + 1, 40), B200).kernel_us, rel=1e-9
     )
+
+
+def test_a_large_launch_is_asked_by_a_sample(monkeypatch: pytest.MonkeyPatch):
+    made = main_loop(128, 64, 128, 2, 30, cold=True, clusters=592)
+    base = replay(made, B200)
+    whole = {answer.name: answer.change for answer in what_if(made, B200, base)}
+    monkeypatch.setattr(what_if_module, "MOST_EVENTS", events_of(made) // 5)
+    some = what_if(made, B200, base)
+    assert all(any("clusters, each for" in note for note in answer.replay.notes) for answer in some)
+    assert {answer.name: answer.change for answer in some} == pytest.approx(whole, abs=0.03)
+    assert min(whole.values()) < -0.1
+    # Replays that share what the accesses miss are those that count it themselves.
+    shared = Samples()
+    for dram in (7.2, 2.0):
+        under = Conditions(dram_tb_s=dram)
+        alone = replay(made, B200, conditions=under, most_events=1000)
+        assert replay(made, B200, conditions=under, samples=shared, most_events=1000) == alone
 
 
 def test_without_a_ring_there_is_no_further_stage():

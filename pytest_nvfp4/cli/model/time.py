@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.model.constants import DeviceConstants
     from pytest_nvfp4.model.recording import Recording
     from pytest_nvfp4.model.replay import Conditions, Replay
+    from pytest_nvfp4.model.sample import Samples
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -194,17 +195,19 @@ def _modelled(done: SimulationResult, how: _How, *, asked: bool) -> Modelled:
     """Return the modelled time of a simulated call, with what-if answers if they are asked for."""
     from pytest_nvfp4.cli.model.page import Modelled
     from pytest_nvfp4.device.modelled import recordings_of, replayed_call
+    from pytest_nvfp4.model.sample import Samples
 
     call: ModelledCall | None = None
     answers: list[Answer] = []
     if done.status == "passed" and not done.errors:
         recordings = recordings_of(done)
-        call, replays = replayed_call(recordings, how.device, how.conditions)
-        answers = _answers(recordings, replays, how) if asked and replays else []
+        samples = Samples()
+        call, replays = replayed_call(recordings, how.device, how.conditions, samples)
+        answers = _answers(recordings, replays, how, samples) if asked and replays else []
     return Modelled(done.case.problem.name, call, answers, done.findings, done.status)
 
 
-def _answers(recordings: Sequence[Recording], replays: Sequence[Replay], how: _How) -> list[Answer]:
+def _answers(recordings: Sequence[Recording], replays: Sequence[Replay], how: _How, samples: Samples) -> list[Answer]:
     """Return the what-if answers of a call, the largest gain first.
 
     A launch to which a change does not apply takes the time that it takes without the change.
@@ -216,9 +219,8 @@ def _answers(recordings: Sequence[Recording], replays: Sequence[Replay], how: _H
     saved: dict[str, float] = {}
     for recording, base in zip(recordings, replays, strict=True):
         try:
-            for answer in what_if(recording, how.device, base, conditions=how.conditions):
-                gain = base.total_us - answer.replay.total_us
-                saved[answer.question] = saved.get(answer.question, 0.0) + gain
+            for answer in what_if(recording, how.device, base, conditions=how.conditions, samples=samples):
+                saved[answer.question] = saved.get(answer.question, 0.0) - answer.change * base.total_us
         except ReplayError as error:
             output.note(f"no what-if answers for {base.kernel}: {error}")
     whole = sum(base.total_us for base in replays)
