@@ -228,22 +228,25 @@ class _Fit:
         ends = dict.fromkeys(others, self._count) | dict.fromkeys(looped, tiles)
         every = looped | others
         edges = {key: (stream.shapes(columns_of[key], ends[key]), ends[key]) for key, stream in every.items()}
-        derived = {}
-        for number in range(self._count):
-            if number in self._known:
-                continue
-            trips = -(-(tiles - number) // self._count)
-            program = next((each for each, count in self._trips.items() if count == trips), None)
+        missing = np.array([number for number in range(self._count) if number not in self._known], np.int64)
+        trips = -(-(tiles - missing) // self._count)
+        derived: dict[int, Observed] = {}
+        for count in np.unique(trips).tolist():
+            program = next((each for each, own in self._trips.items() if own == count), None)
             if program is None:
-                raise UnlikeError(f"no simulated cluster works on {trips} tiles")
-            size = sum(len(own) for own in self._slots[program].values())
-            first, shape = np.zeros(size, np.int64), np.zeros(size, np.int64)
-            for key, own in self._slots[program].items():
+                raise UnlikeError(f"no simulated cluster works on {count} tiles")
+            numbers = missing[trips == count]
+            slots = self._slots[program]
+            size = sum(len(own) for own in slots.values())
+            first, shape = (np.zeros((len(numbers), size), np.int64) for _ in range(2))
+            for key, own in slots.items():
                 stream, columns = every[key], columns_of[key]
-                mine = number + self._count * np.arange(trips if key in looped else 1)
-                first[own] = (stream.first(mine, columns)[:, None] + stream.offsets).ravel()
-                shape[own] = [each for tile in mine.tolist() for each in self._shape(edges[key], tile, columns)]
-            derived[number] = Observed(program, first, shape)
+                mine = numbers[:, None] + self._count * np.arange(count if key in looped else 1)
+                lines = stream.first(mine, columns)[:, :, None] + stream.offsets
+                first[:, own] = lines.reshape(len(numbers), -1)
+                shape[:, own] = self._shapes(edges[key], mine, columns).reshape(len(numbers), -1)
+            for place, number in enumerate(numbers.tolist()):
+                derived[number] = Observed(program, first[place], shape[place])
         return derived
 
     def _all(self) -> set[Key]:
@@ -308,14 +311,21 @@ class _Fit:
         table = {tile: tuple(shape.tolist()) for tile, shape in zip(tiles, shapes, strict=True)}
         return _Stream(offsets, int(rest[place[0]]), a, steps, table)
 
-    def _shape(
-        self, edges: tuple[dict[tuple[bool, bool], tuple[int, ...]], int], tile: int, rows: int
-    ) -> tuple[int, ...]:
-        """Return the shapes of a tile. Raises UndecidedError if no tile at the same edges was simulated."""
-        shapes, tiles = edges
-        found = shapes.get(_edge(tile, rows, tiles))
-        if found is None:
-            raise UndecidedError(tile % self._count)
+    def _shapes(self, edges: tuple[dict[tuple[bool, bool], tuple[int, ...]], int], tiles: Ints, rows: int) -> Ints:
+        """Return the shapes of tiles: ``[cluster][trip][r]``.
+
+        Raises UndecidedError if no tile at the same edges as one of these was simulated.
+        """
+        shapes, end = edges
+        width = len(next(iter(shapes.values())))
+        table = np.full((4, width), -1, np.int64)
+        for (last_row, last_column), values in shapes.items():
+            table[2 * last_row + last_column] = values
+        codes = 2 * (tiles % rows == rows - 1) + (tiles // rows == (end - 1) // rows)
+        unknown = tiles[(table[codes] < 0).any(axis=-1)]
+        if unknown.size:
+            raise UndecidedError(int(unknown[0]) % self._count)
+        found: Ints = table[codes]
         return found
 
 

@@ -107,8 +107,15 @@ class LaunchTape:
         for region in self._grid.machine.memory:
             if region.initialised is not None and region.writable:
                 region.initialised[:] = True  # a later launch may read what the others would have written
-        for number, each in derived.items():
-            self._clusters.append((number, each.program, self.footprints.joined(each.first, each.shape)))
+        if derived:
+            all_of = list(derived.values())
+            joined = self.footprints.joined(
+                np.concatenate([each.first for each in all_of]), np.concatenate([each.shape for each in all_of])
+            )
+            parts = np.split(joined, np.cumsum([len(each.first) for each in all_of])[:-1])
+            self._clusters += [
+                (number, each.program, own) for (number, each), own in zip(derived.items(), parts, strict=True)
+            ]
 
     def _run(self, clusters: list[int]) -> None:
         self._grid.select(clusters)
