@@ -90,6 +90,7 @@ def read(config: pytest.Config) -> RemoteRequest | None:
     if spec is None:
         return None
     from pytest_nvfp4.device.remote.base import RemoteError
+    from pytest_nvfp4.device.remote.gpus import capability_of
     from pytest_nvfp4.device.remote.registry import remote
 
     if (device := config.getoption("--nvfp4-device")) != "auto":
@@ -101,6 +102,7 @@ def read(config: pytest.Config) -> RemoteRequest | None:
     options = RemoteOptions(target=spec.partition(":")[2], **values)
     if not is_xdist_worker(config):
         try:
+            capability_of(options)
             remote(spec, options)  # contacts nothing, and refuses invalid options before anything is compiled
         except RemoteError as error:
             raise pytest.UsageError(f"--nvfp4-remote={spec}: {error}") from error
@@ -127,10 +129,15 @@ class RemoteRun:
     def device(self) -> RemoteDevice:
         """The device. It contacts nothing until a job is sent."""
         from pytest_nvfp4.device.remote.device import RemoteDevice
+        from pytest_nvfp4.device.remote.gpus import capability_of
 
         with self._lock:
             if self._device is None:
-                self._device = RemoteDevice(self.session, name=self.request.name, gpu=self.request.options.gpu)
+                options = self.request.options
+                capability = capability_of(options)
+                self._device = RemoteDevice(
+                    self.session, name=self.request.name, gpu=options.gpu, capability=capability
+                )
             return self._device
 
     @property

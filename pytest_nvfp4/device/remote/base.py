@@ -84,6 +84,7 @@ class Batch(BaseModel):
         capability: Compute capability that the device must have; None for any.
         exact: Whether the random draws of the jobs (``Job.order_seed``, ``Job.row_key``) are part of the request, so
             that a result made with other draws does not answer it.
+        code: Hash of the code that the machine must have (see `parts`), for one that was deployed earlier; else empty.
         backend: Device of the remote side: ``cuda``, or a substitute for tests (see `executor.job_runner`). The local
             side rejects results of another backend.
     """
@@ -95,6 +96,7 @@ class Batch(BaseModel):
     blocks: int = Field(default=1, ge=1, le=64)
     capability: tuple[int, int] | None = None
     exact: bool = False
+    code: str = ""
     backend: str = "cuda"
 
     @property

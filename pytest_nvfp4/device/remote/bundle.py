@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from pytest_nvfp4.device.remote.parts import left_out
 from pytest_nvfp4.toolchain.launcher import PACKAGE
-
-_LOCAL_ONLY = ("plugin", "cli", "report", "bench", "loop", "profile", "strategies", "selfcheck")
-"""Parts that no job needs: tests, tables and commands run on the local side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +24,11 @@ class Bundle:
 
 def source_files() -> list[Path]:
     """Return the package's source files that a job may need, sorted."""
+    local = left_out("sim")
     return sorted(
         path
         for path in PACKAGE.rglob("*.py")
-        if path.relative_to(PACKAGE).parts[0] not in _LOCAL_ONLY
+        if path.relative_to(PACKAGE).parts[0] not in local
         and not any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(PACKAGE).parts)
     )
 

@@ -10,27 +10,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_nvfp4.device.job import Job
-from pytest_nvfp4.device.remote.base import Batch, RemoteError
+from pytest_nvfp4.device.remote.base import Batch, RemoteError, RemoteOptions
 from pytest_nvfp4.device.remote.cache import cache_fields, draws_of
 from pytest_nvfp4.device.remote.executor import SOURCE
+from pytest_nvfp4.device.remote.gpus import capability_of
 from pytest_nvfp4.device.remote.request import BatchRequest
 from pytest_nvfp4.device.remote.schedule import split_batch
 from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.device.result import DeviceInfo, Result, SimulatedCall
-from pytest_nvfp4.driver.device_model import for_arch
+from pytest_nvfp4.device.sim import SimDevice
 from pytest_nvfp4.finding import Finding
 
 REMOTE_ERROR = "remote"
 """Kind of the finding that reports why a remote returned no result."""
 _DRAWN = ("verify", "benchmark")
 """Actions whose outcome depends on the draws of the job."""
-_ARCHS = {"B200": "sm_100a", "H200": "sm_90a", "H100": "sm_90a"}
-_CAPABILITIES = {"sm_100a": (10, 0), "sm_90a": (9, 0)}
-
-
-def arch_of(gpu: str) -> str | None:
-    """Return the architecture of a GPU by its usual name; None for an unknown GPU."""
-    return _ARCHS.get(gpu.upper().partition(":")[0].removesuffix("!"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,45 +41,56 @@ class _SentJob:
 
 
 class RemoteDevice:
-    """Device of a remote session.
+    """Device of a remote session: a GPU, or the simulator.
 
     Args:
         session: The session.
         name: Name of the remote.
         gpu: The requested GPU.
+        capability: Compute capability that the remote side must have; by default that of the GPU.
+        simulates: Whether the remote side simulates, so that no GPU is requested.
         waiting: Called at intervals by a thread that waits for a result.
+
+    Attributes:
+        name: Name of the remote; ``sim`` if it simulates.
+        capability: Compute capability that the remote side must have; None if it simulates.
     """
 
     def __init__(
-        self, session: RemoteSession, *, name: str, gpu: str, waiting: Callable[[], None] | None = None
+        self,
+        session: RemoteSession,
+        *,
+        name: str,
+        gpu: str,
+        capability: tuple[int, int] | None = None,
+        simulates: bool = False,
+        waiting: Callable[[], None] | None = None,
     ) -> None:
-        self.name = name
+        self.name = SimDevice.name if simulates else name
         self.session = session
+        self.capability = None if simulates else capability or capability_of(RemoteOptions(gpu=gpu))
+        self._remote = name
         self._gpu = gpu
-        self._arch = arch_of(gpu)
         self._waiting = waiting
         self._lock = threading.Lock()
         self._sent: dict[str, _SentJob] = {}
         self._used: set[str] = set()
         self._last_device: DeviceInfo | None = None
 
-    @property
-    def capability(self) -> tuple[int, int] | None:
-        """Compute capability that the remote side requires of its device."""
-        return _CAPABILITIES.get(self._arch or "")
-
     def describe(self) -> DeviceInfo:
         """Return the device of the last result; before the first one, the requested GPU. Contacts nothing."""
         if self._last_device is not None:
             return self._last_device
-        model = for_arch(self._arch or "sm_100a")
-        return DeviceInfo(name=f"{self._gpu} ({self.name})", capability=model.capability)
+        if self.capability is None:
+            return SimDevice().describe()
+        return DeviceInfo(name=f"{self._gpu} ({self._remote})", capability=self.capability)
 
     def unsupported(self, arch: str) -> str | None:
         """Return why code for an architecture would not run, or None. Contacts nothing."""
-        if self._arch is None or arch.rstrip("af") == self._arch.rstrip("af"):
-            return None
-        return f"the kernel is for {arch}, and a {self._gpu} is {self._arch.rstrip('af')}"
+        if self.capability is None:
+            return SimDevice().unsupported(arch)
+        has = f"sm_{self.capability[0]}{self.capability[1]}"
+        return None if arch.rstrip("af") == has else f"the kernel is for {arch}, and a {self._gpu} is {has}"
 
     def send_ahead(self, jobs: Sequence[Job], *, blocks: int = 1) -> None:
         """Send jobs whose results will be required later, except those that were sent already.

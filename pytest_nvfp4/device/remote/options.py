@@ -17,6 +17,9 @@ class RemoteOptions:
     Attributes:
         target: Text after the colon of ``NAME:TARGET``, such as a host; empty for none.
         gpu: The GPU, by the remote's own name for it.
+        gpu_capability: Its compute capability, such as ``10.0``, for a name that this package does not know.
+        cpus, memory_gib: Cores and memory in GiB of each container; None for the remote's default.
+        profilers: Whether the machine needs NVIDIA's profilers, nsys and ncu.
         timeout_s: Seconds without a response after which a batch is abandoned, waiting for a machine included.
         max_cost: Limit on a session's estimated cost in US dollars; None for no limit.
         containers: Number of machines or containers used at once.
@@ -27,6 +30,10 @@ class RemoteOptions:
 
     target: str = ""
     gpu: str = "B200"
+    gpu_capability: str | None = None
+    cpus: float | None = None
+    memory_gib: int | None = None
+    profilers: bool = False
     timeout_s: float = 900.0
     max_cost: float | None = None
     containers: int = 1
@@ -82,6 +89,33 @@ class RemoteOption:
 OPTIONS = (
     RemoteOption(
         field="gpu", flag="--gpu", pytest_flag="--nvfp4-gpu", metavar="GPU", help="GPU of the remote, by its own name"
+    ),
+    RemoteOption(
+        field="gpu_capability",
+        flag="--gpu-capability",
+        pytest_flag="--nvfp4-gpu-capability",
+        metavar="X.Y",
+        help="compute capability of a GPU whose name is not known; another one is refused",
+    ),
+    RemoteOption(
+        field="cpus",
+        flag="--cpus",
+        pytest_flag="--nvfp4-remote-cpus",
+        type=float,
+        metavar="N",
+        help="cores of each container (modal; default: 4)",
+        accepts=lambda count: 0.125 <= count <= 64,
+        bounds="0.125 to 64",
+    ),
+    RemoteOption(
+        field="memory_gib",
+        flag="--memory",
+        pytest_flag="--nvfp4-remote-memory",
+        type=int,
+        metavar="GIB",
+        help="memory of each container in GiB (modal; default: 32)",
+        accepts=lambda size: 1 <= size <= 336,
+        bounds="1 to 336 GiB",
     ),
     RemoteOption(
         field="timeout_s",

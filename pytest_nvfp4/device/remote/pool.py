@@ -211,6 +211,9 @@ class PooledRemote(ABC):
     def __init__(self, options: RemoteOptions, *, size: int) -> None:
         if options.deployed_app:
             raise RemoteError("setup", f"{self.name} has no deployed apps", "omit --nvfp4-deployed-app")
+        if options.cpus is not None or options.memory_gib is not None:
+            problem = f"{self.name} does not choose the cores and the memory of its machines"
+            raise RemoteError("setup", problem, "omit --nvfp4-remote-cpus and --nvfp4-remote-memory")
         self._options = options
         self._pool = WorkerPool(size, self._run_batch)
         self._guard = threading.Lock()

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 
 from pytest_nvfp4.device.execute import execution
 from pytest_nvfp4.device.remote.base import PythonProgram, RemoteError
+from pytest_nvfp4.device.remote.parts import check_code
 from pytest_nvfp4.isolation import ProcessEnd
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.fields import STRICT, Name
@@ -43,8 +44,14 @@ class _Output(BaseModel):
     call: Name = ""
 
 
-def pack_program(program: PythonProgram, *, backend: str = "cuda") -> str:
-    """Convert a program to text, with the backend of its ``device="cuda"`` (see `device.execute`)."""
+def pack_program(program: PythonProgram, *, backend: str = "cuda", code: str = "") -> str:
+    """Convert a program to text.
+
+    Args:
+        program: The program.
+        backend: Backend of its ``device="cuda"`` (see `device.execute`).
+        code: Hash of the code that the remote side must have; empty for any (see `parts`).
+    """
     return json.dumps(
         {
             "source": program.source,
@@ -54,12 +61,13 @@ def pack_program(program: PythonProgram, *, backend: str = "cuda") -> str:
             "stdin": _encode(program.stdin),
             "deadline_s": program.deadline_s,
             "backend": backend,
+            "code": code,
         }
     )
 
 
 def unpack_program(text: str) -> tuple[PythonProgram, str]:
-    """Convert text to a program and its backend. Raises RemoteError."""
+    """Convert text to a program and its backend. Raises RemoteError, also if it is for other code than this side's."""
     try:
         content = json.loads(text)
         program = PythonProgram(
@@ -70,6 +78,7 @@ def unpack_program(text: str) -> tuple[PythonProgram, str]:
             stdin=base64.b64decode(content["stdin"]),
             deadline_s=float(content["deadline_s"]),
         )
+        check_code(str(content["code"]), backend=str(content["backend"]))
         return program, str(content["backend"])
     except (ValueError, KeyError, TypeError) as error:
         raise RemoteError("version", f"the program cannot be read: {error}") from error

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.device.job import Job
-from pytest_nvfp4.device.remote.base import Batch, BatchResult, Place, RemoteError
-from pytest_nvfp4.device.remote.device import REMOTE_ERROR, RemoteDevice, arch_of
+from pytest_nvfp4.device.remote.base import Batch, BatchResult, Place, RemoteError, RemoteOptions
+from pytest_nvfp4.device.remote.device import REMOTE_ERROR, RemoteDevice
 from pytest_nvfp4.device.remote.executor import SOURCE, execute_batch, job_runner
+from pytest_nvfp4.device.remote.gpus import capability_of
 from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.device.result import Blob, DeviceInfo, GroupOutput, Result
 from pytest_nvfp4.finding import Finding
@@ -122,9 +123,21 @@ def test_trouble_is_a_result_and_names_itself(tmp_path: Path) -> None:
     assert [(finding.kind, finding.message) for finding in result.findings] == [(REMOTE_ERROR, "no token; log in")]
 
 
-@pytest.mark.parametrize(("gpu", "arch"), [("B200", "sm_100a"), ("h200", "sm_90a"), ("H100:2", "sm_90a"), ("T4", None)])
-def test_gpus_by_name(gpu: str, arch: str | None) -> None:
-    assert arch_of(gpu) == arch
+@pytest.mark.parametrize(
+    ("gpu", "capability"),
+    [("B200", (10, 0)), ("h200", (9, 0)), ("H100:2", (9, 0)), ("H100!", (9, 0)), ("T4", (7, 5)), ("a100-80gb", (8, 0))],
+)
+def test_gpus_by_name(gpu: str, capability: tuple[int, int]) -> None:
+    assert capability_of(RemoteOptions(gpu=gpu)) == capability
+
+
+def test_no_gpu_is_taken_for_another() -> None:
+    for gpu in ("any", "B200+", "B900", ""):
+        with pytest.raises(RemoteError, match="--nvfp4-gpu-capability"):
+            capability_of(RemoteOptions(gpu=gpu))
+        assert capability_of(RemoteOptions(gpu=gpu, gpu_capability="11.0")) == (11, 0)
+    with pytest.raises(RemoteError, match=r"write it as 10\.0"):
+        capability_of(RemoteOptions(gpu_capability="sm_100a"))
 
 
 def test_a_kernel_for_another_chip_is_known_without_asking() -> None:

@@ -1,7 +1,8 @@
 """Build of the Modal app, for one session or for a deployment (see `app`).
 
 Kernels are untrusted: a container has no access to Modal's API and no network, receives no secret and no volume (with a
-shared cache one kernel could change what another one runs), and never returns pickles.
+shared cache of compiles one kernel could change what another one runs, and a compile takes seconds), and never returns
+pickles.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ from typing import Any
 import modal
 
 from pytest_nvfp4.device.remote.modal.runner import Runner
-from pytest_nvfp4.device.remote.modal.settings import APP, CPUS, MEMORY_MIB, SCALEDOWN_S, STARTUP_S, ModalSettings
+from pytest_nvfp4.device.remote.modal.settings import APP, SCALEDOWN_S, STARTUP_S, ModalSettings
+from pytest_nvfp4.device.remote.parts import left_out
 
 _PACKAGE = Path(__file__).resolve().parents[3]
-_LOCAL_ONLY = frozenset(
-    {"plugin", "cli", "report", "bench", "profile", "loop", "proof", "search", "strategies", "selfcheck", "sim"}
-)
-"""Parts of this package that no container needs: it has a real device, and does not judge results."""
+_NCU, _NSYS = "2025.2.1", "2025.5.2"
+"""Versions of the profilers in NVIDIA's package registry, which the base image knows. On Modal's B200 the ncu of CUDA
+13.3 (2026.2) returns NaN for many counters and 2025.2.1 does not (GPU MODE's kernelbot, pull request 530)."""
+_NCU_FOLDER, _NSYS_FOLDER = f"/opt/nvidia/nsight-compute/{_NCU}", f"/opt/nvidia/nsight-systems/{_NSYS}/bin"
 
 
 def _ignore(backend: str) -> Callable[[Path], bool]:
     """Return the predicate of files of this package (relative to it, or absolute) that are not uploaded."""
-    local = _LOCAL_ONLY - {backend}  # the simulator is uploaded if it is the container's device
+    local = left_out(backend)
 
     def ignored(path: Path) -> bool:
         relative = path.relative_to(_PACKAGE) if path.is_absolute() else path
@@ -36,6 +38,11 @@ def _ignore(backend: str) -> Callable[[Path], bool]:
 def image_of(settings: ModalSettings) -> modal.Image:
     """Return the container's image: CUDA, the locally installed versions of torch and the DSL, and this package."""
     base = modal.Image.from_registry(settings.image, add_python=settings.python).entrypoint([])
+    if settings.profilers:
+        base = base.apt_install(f"nsight-compute-{_NCU}", f"nsight-systems-{_NSYS}").run_commands(
+            # The base image has an ncu of its own in /usr/local/cuda/bin; the packages set no path.
+            f"ln -sf {_NCU_FOLDER}/ncu {_NSYS_FOLDER}/nsys /usr/local/bin/"
+        )
     # The source comes last: a change of it then rebuilds no layer of the image.
     return base.uv_pip_install(*settings.packages).add_local_python_source(
         "pytest_nvfp4", ignore=_ignore(settings.backend)
@@ -48,8 +55,8 @@ def make_app(settings: ModalSettings) -> tuple[modal.App, Any]:
     runner = app.cls(
         image=image_of(settings),
         gpu=settings.gpu,
-        cpu=CPUS,
-        memory=MEMORY_MIB,
+        cpu=settings.cpus,
+        memory=settings.memory_gib << 10,
         min_containers=0,
         max_containers=settings.containers,
         scaledown_window=SCALEDOWN_S,

@@ -31,6 +31,7 @@ from pytest_nvfp4.device.remote.modal.errors import is_damaged, silent
 from pytest_nvfp4.device.remote.modal.loop import abandon
 from pytest_nvfp4.device.remote.modal.response import read_response
 from pytest_nvfp4.device.remote.modal.settings import ModalSettings
+from pytest_nvfp4.device.remote.parts import sent_code
 from pytest_nvfp4.device.remote.serialization import compress, pack_batch
 from pytest_nvfp4.isolation import OnOutput
 
@@ -64,6 +65,11 @@ class ModalRemote:
         """Suffix of the cache's name, so that a simulator's result is never reused as a GPU's."""
         return "" if self.settings.backend == "cuda" else f" backend {self.settings.backend}"
 
+    @property
+    def _code(self) -> str:
+        """Hash of the code that the containers must have; empty for an app of the session, which has just got it."""
+        return sent_code(self.settings.backend) if self.options.deployed_app else ""
+
     def describe(self) -> str:
         """Return a description of one line."""
         usd = price(self.options.gpu)
@@ -78,8 +84,8 @@ class ModalRemote:
     def submit(self, batches: Sequence[Batch]) -> list[RemoteCall]:
         """Send batches; the first time, connect and start the app."""
         self._connection.open()
-        backend = self.settings.backend
-        texts = [compress(pack_batch(batch.model_copy(update={"backend": backend}))) for batch in batches]
+        update = {"backend": self.settings.backend, "code": self._code}
+        texts = [compress(pack_batch(batch.model_copy(update=update))) for batch in batches]
         try:
             # Modal's client stops after the same time; a little longer, so that its own error is reported.
             timeout_s = self.options.timeout_s + timeouts.SENT_S
@@ -180,7 +186,7 @@ class ModalRemote:
         self._meter.sent(call)
         # A backend without a worker process runs jobs only; its programs run without a device.
         backend = self.settings.backend if self.settings.backend in BACKENDS else "cuda"
-        future = self._connection.start(self._stream(pack_program(program, backend=backend), outputs))
+        future = self._connection.start(self._stream(pack_program(program, backend=backend, code=self._code), outputs))
         until, started = time.monotonic() + self.options.timeout_s, False
         try:
             while status is None:

@@ -32,10 +32,12 @@ class Runner:
         """Execute a batch and return its result or error; see `device.remote.serialization` for the bytes."""
         from pytest_nvfp4.device.remote.base import RemoteError
         from pytest_nvfp4.device.remote.executor import execute_batch, job_runner
+        from pytest_nvfp4.device.remote.parts import check_code
         from pytest_nvfp4.device.remote.serialization import compress, decompress, pack_result, unpack_batch
 
         try:
             batch = unpack_batch(decompress(data))
+            check_code(batch.code, backend=batch.backend)
             result = execute_batch(batch, run=job_runner(batch.backend), place=self._place)
         except RemoteError as error:
             return compress(json.dumps({"error": error.kind, "problem": error.problem, "remedy": error.remedy}))

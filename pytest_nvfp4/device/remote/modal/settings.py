@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_nvfp4.device.remote.base import RemoteError, RemoteOptions
+from pytest_nvfp4.device.remote.gpus import capability_of
 
 APP = "pytest-nvfp4"
 """Name of the app, and default name of its deployment."""
 BACKEND_VARIABLE = "NVFP4_MODAL_BACKEND"
 BASE_IMAGE = "nvidia/cuda:13.0.1-devel-ubuntu24.04"
-CPUS, MEMORY_MIB = 4.0, 32 * 1024
+CPUS, MEMORY_GIB = 4.0, 32
 SCALEDOWN_S = 20
 """Seconds that an idle container stays up: long enough between two checks, short enough to cost little."""
 STARTUP_S = 600
-_CAPABILITIES = {"B200": (10, 0), "H200": (9, 0), "H100": (9, 0)}
 _GPU = re.compile(r"[A-Za-z0-9-]+!?")
 _PACKAGES = ("torch", "nvidia-cutlass-dsl", "numpy", "pydantic", "filelock", "platformdirs")
 
@@ -38,22 +38,29 @@ class ModalSettings:
 
     Attributes:
         gpu: One GPU by Modal's name, without ``+``: a ``B200+`` may be a B300, which does not run code for sm_100a.
+        gpu_capability: Its compute capability, if the name says too little; see `capability_of`.
         containers: Maximum number of containers.
         timeout_s: Time limit of a batch in seconds.
         single_use: Whether a container ends after one batch.
         image: Base image.
         backend: Device of the container, ``cuda``. Others are for tests (see `executor.job_runner`); only the variable
             ``NVFP4_MODAL_BACKEND`` selects them, and their results name them.
+        cpus, memory_gib: Cores and memory of a container.
+        profilers: Whether the image has nsys and ncu.
         packages: Requirements that are installed into the image.
         python: Version of its Python.
     """
 
     gpu: str = "B200"
+    gpu_capability: str | None = None
     containers: int = 1
     timeout_s: float = 900.0
     single_use: bool = False
     image: str = BASE_IMAGE
     backend: str = "cuda"
+    cpus: float = CPUS
+    memory_gib: int = MEMORY_GIB
+    profilers: bool = False
     packages: tuple[str, ...] = field(default_factory=lambda: tuple(map(_pinned, _PACKAGES)))
     python: str = field(default_factory=lambda: ".".join(platform.python_version_tuple()[:2]))
 
@@ -64,27 +71,33 @@ class ModalSettings:
                 f"--nvfp4-gpu {self.gpu!r} is not supported: it names more than one kind or number of GPUs",
                 "name one GPU, such as B200 (a B200+ may be a B300, which cannot run code for sm_100a)",
             )
+        _ = self.capability
 
     @property
-    def capability(self) -> tuple[int, int] | None:
-        """Compute capability that the GPU must have; None for an unknown GPU."""
-        return _CAPABILITIES.get(self.gpu.upper().removesuffix("!"))
+    def capability(self) -> tuple[int, int]:
+        """Compute capability that the GPU must have. Raises RemoteError for an unknown GPU."""
+        return capability_of(RemoteOptions(gpu=self.gpu, gpu_capability=self.gpu_capability))
 
     @property
     def label(self) -> str:
         """Description of the image."""
-        return f"{self.image}, python {self.python}, {', '.join(self.packages)}"
+        profilers = ("profilers",) if self.profilers else ()
+        return ", ".join((self.image, *profilers, f"python {self.python}", *self.packages))
 
     @classmethod
     def of(cls, options: RemoteOptions, environ: Mapping[str, str] = os.environ) -> ModalSettings:
         """Return the settings for the options of a remote. Raises RemoteError."""
         return cls(
             gpu=options.gpu,
+            gpu_capability=options.gpu_capability,
             containers=options.containers,
             timeout_s=options.timeout_s if options.longest_s is None else options.longest_s,
             single_use=options.single_use,
             image=environ.get("NVFP4_MODAL_IMAGE", BASE_IMAGE),
             backend=environ.get(BACKEND_VARIABLE, "cuda"),
+            cpus=options.cpus or CPUS,
+            memory_gib=options.memory_gib or MEMORY_GIB,
+            profilers=options.profilers,
         )
 
     @classmethod
@@ -97,11 +110,15 @@ class ModalSettings:
         try:
             return cls(
                 gpu=environ.get("NVFP4_MODAL_GPU", "B200"),
+                gpu_capability=environ.get("NVFP4_MODAL_GPU_CAPABILITY"),
                 containers=int(environ.get("NVFP4_MODAL_CONTAINERS", "1")),
                 timeout_s=float(environ.get("NVFP4_MODAL_TIMEOUT", "900")),
                 single_use=environ.get("NVFP4_MODAL_SINGLE_USE", "") not in ("", "0"),
                 image=environ.get("NVFP4_MODAL_IMAGE", BASE_IMAGE),
                 backend=environ.get(BACKEND_VARIABLE, "cuda"),
+                cpus=float(environ.get("NVFP4_MODAL_CPUS", CPUS)),
+                memory_gib=int(environ.get("NVFP4_MODAL_MEMORY", MEMORY_GIB)),
+                profilers=environ.get("NVFP4_MODAL_PROFILERS", "") not in ("", "0"),
             )
         except ValueError as error:
             raise RemoteError("setup", f"a variable NVFP4_MODAL_* is not a number: {error}") from error

@@ -15,6 +15,7 @@ import modal
 import pytest
 
 from pytest_nvfp4.device.remote.base import Batch, BatchResult, PythonProgram, RemoteError
+from pytest_nvfp4.device.remote.modal import client
 from pytest_nvfp4.device.remote.modal.build import _ignore
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
 from pytest_nvfp4.device.remote.modal.response import read_response
@@ -147,6 +148,19 @@ def test_no_simulator_passes_as_a_gpu(monkeypatch: pytest.MonkeyPatch, remote: M
     assert taken.results[0].status == "passed"
 
 
+def test_what_a_container_has(idle_server: Loopback, remote: Make) -> None:
+    remote(gpu="H100!", cpus=2.5, memory_gib=8, profilers=True).submit([batch()])
+    *_, definition = (one.definition for one in idle_server.service.functions.values())
+    assert definition is not None
+    resources = definition.resources
+    assert (resources.gpu_config.gpu_type, resources.milli_cpu, resources.memory_mb) == ("H100!", 2500, 8 << 10)
+    said = "\n".join(line for image in idle_server.service.images for line in image.dockerfile_commands)
+    assert "nsight-compute-2025.2.1 nsight-systems-2025.5.2" in said
+    idle_server.service.images.clear()
+    remote().submit([batch()])
+    assert "nsight" not in "".join(line for image in idle_server.service.images for line in image.dockerfile_commands)
+
+
 @pytest.mark.parametrize("backend", ["sim", "cuda"])
 def test_the_simulator_is_mounted_only_where_it_is_the_device(backend: str) -> None:
     stays = _ignore(backend)
@@ -190,7 +204,9 @@ def test_large_batches_go_by_way_of_blobs(server: Loopback, remote: Make) -> Non
 
 
 @pytest.mark.slow
-def test_a_deployed_app(own_server: Callable[..., Loopback], remote: Make, tmp_path: Path) -> None:
+def test_a_deployed_app(
+    own_server: Callable[..., Loopback], remote: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server, password = own_server(), b"planted-91c7"
     git("init", "-q", cwd=tmp_path)
     git("commit", "-q", "--allow-empty", "-m", "x", cwd=tmp_path)
@@ -216,6 +232,14 @@ def test_a_deployed_app(own_server: Callable[..., Loopback], remote: Make, tmp_p
     with pytest.raises(RemoteError, match="modal deploy -m") as caught:
         remote(deployed_app="another").submit([batch()])
     assert caught.value.kind == "setup"
+    monkeypatch.setattr(client, "sent_code", lambda _: "another code")
+    one, written = remote(deployed_app="pytest-nvfp4"), []
+    (error,) = answers(one, [batch()])
+    assert isinstance(error, RemoteError)
+    assert error.kind == "version"
+    assert "not that of the machine that sent the job" in str(error)
+    assert one.execute(PythonProgram(source="print(1)"), on_output=lambda _, data: written.append(data)) == 2
+    assert b"not that of the machine" in b"".join(written)
 
 
 @pytest.mark.slow
