@@ -37,7 +37,9 @@ def _of_remote(function: Callable[..., Document]) -> Function:
         except RemoteError as error:
             raise InputError(f"{name}: {error}") from error
 
-    return click.argument("name", metavar="REMOTE")(remote_options("gpu", "deployed_app")(document_options()(call)))
+    return click.argument("name", metavar="REMOTE")(
+        remote_options("gpu", "gpu_price", "deployed_app")(document_options()(call))
+    )
 
 
 @remote_command.command("status")

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,10 +20,13 @@ from pytest_nvfp4.plugin.state import RUN, is_xdist_worker
 from pytest_nvfp4.text import printed
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.device.job import Job
     from pytest_nvfp4.device.remote.broker import Broker
     from pytest_nvfp4.device.remote.cache import RemoteResultCache
     from pytest_nvfp4.device.remote.device import RemoteDevice
+    from pytest_nvfp4.device.remote.estimate import Estimate
     from pytest_nvfp4.device.remote.progress import Progress
+    from pytest_nvfp4.device.remote.run_times import RunTimes
     from pytest_nvfp4.device.remote.session import RemoteSession
     from pytest_nvfp4.finding import Finding
 
@@ -41,11 +44,13 @@ class RemoteRequest:
         spec: ``NAME`` or ``NAME:TARGET``.
         options: Further options.
         reuse: Use the cached results of earlier sessions.
+        dry: Send nothing, and estimate what would be sent.
     """
 
     spec: str
     options: RemoteOptions
     reuse: bool
+    dry: bool = False
 
     @property
     def name(self) -> str:
@@ -82,13 +87,23 @@ def add(group: pytest.OptionGroup) -> None:
         help="use the remote's results of earlier sessions for the same kernel, problem and GPU, instead of paying for "
         "them again (also with --lf; never with --nvfp4-fresh)",
     )
+    group.addoption(
+        "--nvfp4-remote-dry-run",
+        action="store_true",
+        help="send nothing and run no check: estimate jobs, calls, seconds and dollars of this run from earlier ones",
+    )
 
 
 def read(config: pytest.Config) -> RemoteRequest | None:
     """Return the requested remote; None for none. Raises pytest.UsageError."""
     spec: str | None = config.getoption("--nvfp4-remote")
+    dry = bool(config.getoption("--nvfp4-remote-dry-run"))
     if spec is None:
+        if dry:
+            raise pytest.UsageError("--nvfp4-remote-dry-run estimates a run on a remote: add --nvfp4-remote=NAME")
         return None
+    if dry and config.getoption("dist", "no") != "no":
+        raise pytest.UsageError("--nvfp4-remote-dry-run runs nothing, so it needs no test processes: add -n0")
     from pytest_nvfp4.device.remote.base import RemoteError
     from pytest_nvfp4.device.remote.gpus import capability_of
     from pytest_nvfp4.device.remote.registry import remote
@@ -108,7 +123,7 @@ def read(config: pytest.Config) -> RemoteRequest | None:
             raise pytest.UsageError(f"--nvfp4-remote={spec}: {error}") from error
     fresh = bool(config.getoption("--nvfp4-fresh"))
     reuse = bool(config.getoption("--nvfp4-resume") or config.getoption("lf", default=False)) and not fresh
-    return RemoteRequest(spec, options, reuse)
+    return RemoteRequest(spec, options, reuse, dry)
 
 
 class RemoteRun:
@@ -158,12 +173,15 @@ class RemoteRun:
                     )
                 else:
                     chosen = remote(self.request.spec, options)
+                    scope = getattr(chosen, "cache_scope", "")
                     self._session = RemoteSession(
                         chosen,
                         containers=options.containers,
                         timeout_s=options.timeout_s,
                         max_cost=options.max_cost,
-                        cache=self._cache(getattr(chosen, "cache_scope", "")),
+                        usd_per_hour=options.gpu_price,
+                        cache=self._cache(scope),
+                        times=self._times(scope),
                         reuse=self.request.reuse,
                         on_progress=self._progress,
                     )
@@ -188,10 +206,39 @@ class RemoteRun:
     def _cache(self, scope: str) -> RemoteResultCache:
         from pytest_nvfp4.device.remote.cache import RemoteResultCache
 
-        sealed = self._config.stash[RUN].cache.sealed
-        cache = RemoteResultCache(sealed, remote=f"{self.request.spec} {self.request.options.gpu}{scope}")
+        cache = RemoteResultCache(self._config.stash[RUN].cache.sealed, remote=self._scope(scope))
         self._config.add_cleanup(cache.prune)
         return cache
+
+    def _times(self, scope: str) -> RunTimes:
+        from pytest_nvfp4.device.remote.run_times import RunTimes
+
+        return RunTimes(self._config.stash[RUN].cache.sealed, remote=self._scope(scope))
+
+    def _scope(self, scope: str) -> str:
+        return f"{self.request.spec} {self.request.options.gpu}{scope}"
+
+    def estimate(self, batches: Iterable[tuple[Sequence[Job], int]]) -> Estimate:
+        """Estimate the session that sends these jobs, each sequence with its number of blocks. Contacts nothing."""
+        from pytest_nvfp4.device.remote.base import Batch
+        from pytest_nvfp4.device.remote.estimate import estimate
+        from pytest_nvfp4.device.remote.registry import remote
+        from pytest_nvfp4.device.remote.schedule import split_batch
+
+        options, capability = self.request.options, self.device.capability
+        chosen = remote(self.request.spec, options)
+        scope, cost = getattr(chosen, "cache_scope", ""), chosen.cost()
+        if cost.usd_per_hour is None:
+            cost = replace(cost, usd_per_hour=options.gpu_price)
+        sent = (Batch(jobs=tuple(jobs), blocks=blocks, capability=capability) for jobs, blocks in batches)
+        return estimate(
+            [part for batch in sent for part in split_batch(batch)],
+            cache=self._cache(scope),
+            times=self._times(scope),
+            reuse=self.request.reuse,
+            containers=options.containers,
+            cost=cost,
+        )
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:

@@ -177,11 +177,13 @@ class Cost:
         seconds: Seconds that containers were held.
         usd_per_hour: Price of one container; None if it is unknown.
         note: Source of the price, and what the estimate omits.
+        idle_s: Seconds that a container stays up after a session, which cost money too.
     """
 
     seconds: float = 0.0
     usd_per_hour: float | None = None
     note: str = ""
+    idle_s: float = 0.0
 
     @property
     def usd(self) -> float | None:
@@ -189,7 +191,7 @@ class Cost:
         return None if self.usd_per_hour is None else self.seconds * self.usd_per_hour / 3600
 
     def __str__(self) -> str:
-        money = "" if self.usd is None else f", about ${self.usd:.2f}"
+        money = "" if self.usd is None else f", about {dollars(self.usd)}"
         return f"{self.seconds:.0f} s{money}"
 
 

@@ -25,6 +25,7 @@ class RemoteOptions:
         containers: Number of machines or containers used at once.
         deployed_app: Name of a deployed app; None to start an app for the session.
         single_use: Whether every batch runs in a container that no other batch has used.
+        gpu_price: Price of one GPU in US dollars an hour; None for the remote's list price, if it has one.
         longest_s: Run-time limit of a batch or program on the remote in seconds; None for ``timeout_s``.
     """
 
@@ -39,6 +40,7 @@ class RemoteOptions:
     containers: int = 1
     deployed_app: str | None = None
     single_use: bool = False
+    gpu_price: float | None = None
     longest_s: float | None = None
 
 
@@ -134,8 +136,18 @@ OPTIONS = (
         type=float,
         metavar="USD",
         help="end the remote session when its estimated cost reaches this many dollars",
-        accepts=lambda dollars: dollars > 0,
-        bounds="more than zero dollars",
+        accepts=lambda dollars: 0 < dollars <= 1e6,
+        bounds="more than zero dollars and at most a million",
+    ),
+    RemoteOption(
+        field="gpu_price",
+        flag="--gpu-price",
+        pytest_flag="--nvfp4-gpu-price",
+        type=float,
+        metavar="USD",
+        help="price of one GPU of the remote in US dollars an hour, in place of its list price",
+        accepts=lambda dollars: 0 <= dollars <= 10_000,
+        bounds="0 to 10000 dollars an hour",
     ),
     RemoteOption(
         field="containers",

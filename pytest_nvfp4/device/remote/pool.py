@@ -15,6 +15,7 @@ from pytest_nvfp4.device.remote.base import (
     Batch,
     BatchResult,
     Completion,
+    Cost,
     ErrorKind,
     RemoteCall,
     RemoteError,
@@ -235,3 +236,11 @@ class PooledRemote(ABC):
     def cancel(self, calls: Sequence[RemoteCall]) -> None:
         """Stop batches; see `Remote`."""
         self._pool.cancel(calls)
+
+    def _cost(self, seconds: float, usd_per_hour: float | None) -> Cost:
+        """Return the cost of some seconds, at the price of the target's setting or else of the option."""
+        if usd_per_hour is not None:
+            return Cost(seconds, usd_per_hour, "the price is from ?price=")
+        if self._options.gpu_price is not None:
+            return Cost(seconds, self._options.gpu_price, "the price is the given one")
+        return Cost(seconds, None, f"the price of {self.name} is unknown here (?price=, --nvfp4-gpu-price)")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -44,14 +45,35 @@ def remote(spec: str, options: RemoteOptions | None = None) -> Remote:
         RemoteError: The remote is unknown, requires a package that is not installed, or rejects the options.
     """
     name, _, target = spec.partition(":")
-    created = _factory(name)(replace(options or RemoteOptions(), target=target))
+    options = replace(options or RemoteOptions(), target=target)
+    created = _factory(name)(options)
     if missing := [method for method in _METHODS if not callable(getattr(created, method, None))]:
         raise RemoteError(
             "setup",
             f"the remote {name!r} of another package has no {', '.join(missing)}",
             "it is unfinished or for another version of pytest-nvfp4: see pytest_nvfp4.device.remote.base",
         )
+    if options.max_cost is not None and options.gpu_price is None:
+        _require_price(created, name, options)
     return created
+
+
+def _require_price(created: Remote, name: str, options: RemoteOptions) -> None:
+    """Raise RemoteError if a limit on the cost could not hold."""
+    usd = created.cost().usd_per_hour
+    if usd is None or not 0 <= usd < math.inf:
+        known = "unknown" if usd is None else f"{usd:g} dollars an hour"
+        raise RemoteError(
+            "setup",
+            f"the price of a {options.gpu} on {name} is {known}, so no limit on the cost can hold",
+            "give its price with --nvfp4-gpu-price USD (nvfp4: --gpu-price), or no limit",
+        )
+
+
+def affordable_s(created: Remote, options: RemoteOptions) -> float:
+    """Return the seconds of one container that the limit on the cost pays for; infinity without a limit."""
+    usd = created.cost().usd_per_hour or options.gpu_price
+    return options.max_cost * 3600 / usd if options.max_cost is not None and usd else math.inf
 
 
 def _factory(name: str) -> Callable[[RemoteOptions], Remote]:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from pytest_nvfp4.device.answer import check_result
 from pytest_nvfp4.device.remote.base import (
@@ -29,6 +30,7 @@ from pytest_nvfp4.device.remote.breaker import Breaker
 from pytest_nvfp4.device.remote.cache import RemoteResultCache, with_draws
 from pytest_nvfp4.device.remote.progress import Progress
 from pytest_nvfp4.device.remote.request import BatchRequest
+from pytest_nvfp4.device.remote.run_times import RunTimes
 from pytest_nvfp4.device.result import DeviceInfo
 
 _FATAL: frozenset[ErrorKind] = frozenset({"setup", "login", "network", "version", "image", "capacity", "cost"})
@@ -50,7 +52,9 @@ class RemoteSession:
         containers: Number of containers that it may use at once.
         timeout_s: Seconds without any result after which submitted batches are abandoned.
         max_cost: Cost in US dollars that ends the session; None for no limit.
+        usd_per_hour: Price of one container, if the remote knows none.
         cache: Cache of the results; None for none.
+        times: Where the times of batches are kept; None for nowhere.
         reuse: Whether cached results are used instead of submitting the batch.
         on_progress: Called at every change, from the session's thread.
 
@@ -67,7 +71,9 @@ class RemoteSession:
         containers: int = 1,
         timeout_s: float = 900.0,
         max_cost: float | None = None,
+        usd_per_hour: float | None = None,
         cache: RemoteResultCache | None = None,
+        times: RunTimes | None = None,
         reuse: bool = False,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> None:
@@ -76,7 +82,9 @@ class RemoteSession:
         self._window = containers if max_cost is not None else 2 * containers
         self._timeout_s = timeout_s
         self._max_cost = max_cost
+        self._usd_per_hour = usd_per_hour
         self._cache = cache
+        self._times = times
         self._reuse = reuse
         self._on_progress = on_progress
         self._lock = threading.Lock()
@@ -147,7 +155,8 @@ class RemoteSession:
     @property
     def cost(self) -> Cost:
         """Cost of the session so far."""
-        return self._remote.cost()
+        cost = self._remote.cost()
+        return cost if cost.usd_per_hour is not None else replace(cost, usd_per_hour=self._usd_per_hour)
 
     @property
     def failure(self) -> RemoteError | None:
@@ -259,6 +268,9 @@ class RemoteSession:
             result = _checked(asked, result)
             if self._cache is not None:
                 self._cache.add(request.remaining, result)  # paid for, even if no thread waits for it any more
+            if self._times is not None:
+                passed_s = max(0.0, time.monotonic() - request.sent_at)  # the container reports the other number
+                self._times.add(request.remaining, min(result.busy_s, passed_s))
         try:
             self._breaker.ended(request.remaining, error)
         except RemoteError as fatal:

@@ -163,9 +163,7 @@ class SshRemote(PooledRemote):
 
     def cost(self) -> Cost:
         """Return the seconds that batches and programs ran there."""
-        price = self._target.price
-        note = "the price is from ?price=" if price is not None else "your own machine: its price is unknown (?price=)"
-        return Cost(self._pool.busy_s + self._programs_s, price, note)
+        return self._cost(self._pool.busy_s + self._programs_s, self._target.price)
 
     def execute(self, program: PythonProgram, *, on_output: OnOutput) -> int:
         """Run a program there; see `ProgramRemote`."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
 from pytest_nvfp4.device.remote.base import RemoteError
+from pytest_nvfp4.text import clip
+
+_MOST_USD = 10_000
 
 
 def split_target(remote: str, text: str, settings: Sequence[str]) -> tuple[str, dict[str, str]]:
@@ -30,7 +34,13 @@ def split_target(remote: str, text: str, settings: Sequence[str]) -> tuple[str, 
 
 def parse_price(values: Mapping[str, str]) -> float | None:
     """Return the setting ``price`` in US dollars an hour; None if it is not set. Raises RemoteError."""
+    if (text := values.get("price")) is None:
+        return None
     try:
-        return float(values["price"]) if "price" in values else None
-    except ValueError as error:
-        raise RemoteError("setup", f"price={values['price']!r} is not a number of US dollars an hour") from error
+        usd = float(text)
+    except ValueError:
+        usd = math.nan
+    if not 0 <= usd <= _MOST_USD:
+        problem = f"price={clip(text, 40)!r} is not a number of US dollars an hour"
+        raise RemoteError("setup", problem, f"write 0 to {_MOST_USD}")
+    return usd

@@ -157,9 +157,7 @@ class WaferRemote(PooledRemote):
         """Return the seconds that a created sandbox was held, or that batches ran in the user's own."""
         with self._guard:
             held = self._held_s + (time.monotonic() - self._held_since if self._held_since is not None else 0.0)
-        price = self._target.price
-        note = "wafer's prices are unknown here (?price=)" if price is None else "the price is from ?price="
-        return Cost(max(held, self._pool.busy_s + self._programs_s), price, note)
+        return self._cost(max(held, self._pool.busy_s + self._programs_s), self._target.price)
 
     def execute(self, program: PythonProgram, *, on_output: OnOutput) -> int:
         """Run a program in a sandbox; see `ProgramRemote`. Its output arrives at its end, both streams as one."""

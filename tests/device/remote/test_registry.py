@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,19 @@ def test_remotes_that_cannot_be_had(distribution: Path, spec: str, said: str) ->
     with pytest.raises(RemoteError, match=said) as raised:
         remote(spec)
     assert raised.value.kind == "setup"
+
+
+@pytest.mark.parametrize("spec", ["ssh:box", "wafer:b200", "modal"])
+def test_a_limit_on_the_cost_needs_a_price(spec: str) -> None:
+    options = RemoteOptions(gpu="A100", max_cost=2.0)
+    with pytest.raises(RemoteError, match="--nvfp4-gpu-price") as raised:
+        remote(spec, options)
+    assert raised.value.kind == "setup"
+    assert remote(spec, replace(options, gpu_price=2.5)).cost().usd_per_hour >= 2.5  # type: ignore[operator]
+    assert remote(spec, replace(options, max_cost=None)).cost().usd is None, "the control"
+
+
+@pytest.mark.parametrize("price", ["nan", "-1", "inf", "much", "1e9", ""])
+def test_a_price_that_is_none(price: str) -> None:
+    with pytest.raises(RemoteError, match="not a number of US dollars an hour"):
+        remote(f"ssh:box?price={price}", RemoteOptions(max_cost=2.0))

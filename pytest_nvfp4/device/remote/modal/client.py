@@ -8,6 +8,7 @@ import contextlib
 import queue
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pytest_nvfp4.device.remote.base import (
@@ -26,11 +27,11 @@ from pytest_nvfp4.device.remote.base import (
 from pytest_nvfp4.device.remote.executor import BACKENDS
 from pytest_nvfp4.device.remote.modal import timeouts
 from pytest_nvfp4.device.remote.modal.connection import Connection
-from pytest_nvfp4.device.remote.modal.cost import Meter, price
+from pytest_nvfp4.device.remote.modal.cost import NOTE, Meter, usd_per_hour
 from pytest_nvfp4.device.remote.modal.errors import is_damaged, silent
 from pytest_nvfp4.device.remote.modal.loop import abandon
 from pytest_nvfp4.device.remote.modal.response import read_response
-from pytest_nvfp4.device.remote.modal.settings import ModalSettings
+from pytest_nvfp4.device.remote.modal.settings import SCALEDOWN_S, ModalSettings
 from pytest_nvfp4.device.remote.parts import sent_code
 from pytest_nvfp4.device.remote.serialization import compress, pack_batch
 from pytest_nvfp4.isolation import OnOutput
@@ -55,7 +56,13 @@ class ModalRemote:
             )
         self.options = options
         self.settings = ModalSettings.of(options)
-        self._meter = Meter(options.gpu, options.containers)
+        source = "the list price" if options.gpu_price is None else "the given price"
+        self._meter = Meter(
+            usd_per_hour(options, self.settings),
+            options.containers,
+            idle_s=0.0 if options.single_use else SCALEDOWN_S,
+            note=NOTE.format(price=source),
+        )
         self._connection = Connection(options, self.settings, none_up=self._meter.none_up)
         self._completions: queue.Queue[Completion] = queue.Queue()
         self._watchers: dict[str, concurrent.futures.Future[None]] = {}
@@ -72,7 +79,7 @@ class ModalRemote:
 
     def describe(self) -> str:
         """Return a description of one line."""
-        usd = price(self.options.gpu)
+        usd = self._meter.cost().usd_per_hour
         money = "" if usd is None else f", about ${usd:.2f} an hour each"
         device = self.options.gpu
         if self.settings.backend != "cuda":
@@ -171,10 +178,12 @@ class ModalRemote:
         A deployed app stays deployed; it costs nothing while it is idle.
         """
         self._connection.close()
+        self._meter.stopped(containers_end=self.options.deployed_app is None)
 
     def cost(self) -> Cost:
         """Return the estimated cost so far."""
-        return self._meter.cost()
+        idle_s = SCALEDOWN_S if self.options.deployed_app and not self.options.single_use else 0.0
+        return replace(self._meter.cost(), idle_s=idle_s)
 
     def execute(self, program: PythonProgram, *, on_output: OnOutput) -> int:
         """Run a program in a container; see `ProgramRemote`."""
@@ -282,7 +291,9 @@ class ModalRemote:
         run = None if continues else self._connection.tracker.ended(call.id)
         if (result := completion.result) is not None:
             busy_s = result.busy_s if run is None else max(result.busy_s, run.seconds)
-            self._meter.ended(call.id, place=result.place, busy_s=busy_s)
+            # The server's name of the container: code that controls a container could give many.
+            place = result.place if run is None else result.place.model_copy(update={"container": run.container})
+            self._meter.ended(call.id, place=place, busy_s=busy_s)
         elif run is not None:
             self._meter.ended(call.id, place=Place(container=run.container), busy_s=run.seconds)
         else:

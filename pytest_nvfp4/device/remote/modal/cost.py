@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -9,12 +10,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_nvfp4.device.remote.base import Cost, Place
-from pytest_nvfp4.device.remote.modal.settings import SCALEDOWN_S
+from pytest_nvfp4.device.remote.modal.settings import SCALEDOWN_S, ModalSettings
+from pytest_nvfp4.device.remote.options import RemoteOptions
 
 USD_PER_HOUR = {"B200": 6.25, "H200": 4.54, "H100": 3.95}
 """Price of a GPU-hour by Modal's public price list (2025), without CPU and memory."""
-_NOTE = (
-    "estimated from the time that containers were held and the list price of the GPU; modal.com/settings has the bill"
+CPU_USD_PER_HOUR, GIB_USD_PER_HOUR = 0.0000131 * 3600, 0.00000222 * 3600
+"""Prices of a physical core and of a GiB of memory by the same list, which names them for a second."""
+NOTE = (
+    "estimated from the time that containers were held, idle time included, and {price} of the GPU, with CPUs and "
+    "memory at list prices; modal.com/settings has the bill"
 )
 
 
@@ -23,6 +28,14 @@ def price(gpu: str) -> float | None:
     name, _, count = gpu.upper().partition(":")
     each = USD_PER_HOUR.get(name.removesuffix("!"))
     return None if each is None else each * (int(count) if count.isdigit() else 1)
+
+
+def usd_per_hour(options: RemoteOptions, settings: ModalSettings) -> float | None:
+    """Return the price of one container with its GPU, CPUs and memory; None if that of the GPU is unknown."""
+    gpu = price(options.gpu) if options.gpu_price is None else options.gpu_price
+    if gpu is None:
+        return None
+    return gpu + settings.cpus * CPU_USD_PER_HOUR + settings.memory_gib * GIB_USD_PER_HOUR
 
 
 @dataclass(slots=True)
@@ -44,21 +57,35 @@ class _Working(NamedTuple):
 class Meter:
     """Counts the seconds that containers were held.
 
-    A container counts from its start to its last result. A call that ended at an unknown place (cancelled, lost) counts
-    as if a container had run it. While calls are open, every container that could run one counts up to now, including
-    the wait for a container, unless none is known to be up. The estimate may thus be too high, so that the cost never
-    exceeds a limit unnoticed, but it is never more than all containers could cost.
+    A container counts from its start to its last result, and then for as long as it stays up idle. A call that ended
+    at an unknown place (cancelled, lost) counts as if a container had run it. While calls are open, every container
+    that could run one counts up to now, including the wait for a container, unless none is known to be up. The estimate
+    may thus be too high, so that the cost never exceeds a limit unnoticed, but it is never more than all containers
+    could cost.
 
     Args:
-        gpu: GPU of every container.
+        usd_per_hour: Price of one container; None if it is unknown.
         containers: Maximum number of containers at once.
+        idle_s: Seconds that an idle container stays up.
+        note: Source of the price.
         clock: Monotonic clock in seconds.
     """
 
-    def __init__(self, gpu: str, containers: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._price = price(gpu)
+    def __init__(
+        self,
+        usd_per_hour: float | None,
+        containers: int,
+        *,
+        idle_s: float = 0.0,
+        note: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._price = usd_per_hour
         self._containers = containers
+        self._idle_s = idle_s
+        self._note = note
         self._clock = clock
+        self._stopped: float | None = None
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}
         self._open: dict[str, float] = {}
@@ -95,15 +122,29 @@ class Meter:
             for call in self._open:
                 self._open[call] = now
 
+    def stopped(self, *, containers_end: bool) -> None:
+        """Record the end of the session: its containers ended too, or stay up until they have been idle for long."""
+        with self._lock:
+            if self._stopped is None:
+                self._stopped = self._clock() if containers_end else math.inf
+
     def cost(self) -> Cost:
-        """Return the cost up to now."""
+        """Return the cost up to now; after the end of the session, with the time that its containers stay up."""
         with self._lock:
             now = self._clock()
-            seconds = self._unplaced + sum(held.last - held.start for held in self._held.values())
-            seconds += sum(now - working.since for working in self._working())
+            working = self._working()
+            busy = {id(one.held) for one in working}
+            until = now if self._stopped is None else self._stopped
+            idle = {
+                name: 0.0 if id(held) in busy else max(0.0, min(until - held.last, self._idle_s))
+                for name, held in self._held.items()
+            }
+            seconds = self._unplaced + sum(held.last - held.start + idle[name] for name, held in self._held.items())
+            seconds += sum(now - one.since for one in working)
             if self._first is not None:
-                seconds = min(seconds, self._containers * ((now if self._open else self._last) - self._first))
-        return Cost(seconds=seconds, usd_per_hour=self._price, note=_NOTE)
+                end = now if self._open else self._last + max(idle.values(), default=0.0)
+                seconds = min(seconds, self._containers * (end - self._first))
+        return Cost(seconds=seconds, usd_per_hour=self._price, note=self._note)
 
     def _working(self) -> list[_Working]:
         """Return the open calls that a container may be running.
@@ -124,7 +165,9 @@ class Meter:
         for name, since, held in self._working():
             if name != call:
                 continue
-            if held is not None and since - held.last <= SCALEDOWN_S:  # the idle container was still up
+            if held is not None and since - held.last <= max(
+                self._idle_s, SCALEDOWN_S
+            ):  # the idle container was still up
                 held.last = now
             else:
                 self._unplaced += now - since

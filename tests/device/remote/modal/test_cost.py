@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_nvfp4.device.remote.base import Place
-from pytest_nvfp4.device.remote.modal.cost import Meter, price
+from pytest_nvfp4.device.remote.base import Place, RemoteOptions
+from pytest_nvfp4.device.remote.modal.cost import Meter, price, usd_per_hour
+from pytest_nvfp4.device.remote.modal.settings import ModalSettings
 
 
 class Clock:
@@ -27,7 +28,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def meter(clock: Clock) -> Callable[[int], Meter]:
-    return lambda containers: Meter("B200", containers, clock=clock)
+    return lambda containers: Meter(price("B200"), containers, clock=clock)
 
 
 def test_the_border_of_a_limit_is_exact(clock: Clock, meter: Callable[[int], Meter]) -> None:
@@ -113,7 +114,7 @@ def test_never_more_than_the_containers_could_cost_and_never_less_than_before_wh
     steps: list[tuple[str, int, int]], containers: int
 ) -> None:
     clock = Clock()
-    one, start, before = Meter("B200", containers, clock=clock), clock.now, 0.0
+    one, start, before = Meter(price("B200"), containers, clock=clock), clock.now, 0.0
     for what, call, passed in steps:
         clock.now += passed
         if what == "sent":
@@ -129,3 +130,53 @@ def test_never_more_than_the_containers_could_cost_and_never_less_than_before_wh
         if what != "done":
             assert cost >= before - 1e-6
         before = cost
+
+
+def test_an_idle_container_costs_money_until_it_ends(clock: Clock) -> None:
+    one = Meter(3600.0, 2, idle_s=20.0, clock=clock)
+    one.sent("a")
+    clock.now += 10
+    one.ended("a", place=Place(container="c1"), busy_s=10.0)
+    clock.now += 5
+    assert one.cost().seconds == 15
+    clock.now += 500
+    assert one.cost().seconds == 30, "it has ended meanwhile"
+    one.sent("b")
+    clock.now += 7
+    one.ended("b", place=Place(container="c2"), busy_s=7.0)
+    clock.now += 1
+    assert one.cost().seconds == 30 + 8
+
+
+@pytest.mark.parametrize(("containers_end", "seconds"), [(True, 12), (False, 30)])
+def test_after_a_session_only_containers_that_stay_up_cost_more(
+    clock: Clock, containers_end: bool, seconds: int
+) -> None:
+    one = Meter(3600.0, 1, idle_s=20.0, clock=clock)
+    one.sent("a")
+    clock.now += 10
+    one.ended("a", place=Place(container="c1"), busy_s=10.0)
+    clock.now += 2
+    one.stopped(containers_end=containers_end)
+    clock.now += 100
+    assert one.cost().seconds == seconds
+
+
+def test_what_containers_report_counts_only_within_the_time_that_passed(clock: Clock) -> None:
+    one = Meter(3600.0, 1, clock=clock)
+    for number in range(5):
+        one.sent(f"call-{number}")
+        clock.now += 2
+        lying = Place(container=f"c{number}", startup_s=1e6)
+        one.ended(f"call-{number}", place=lying, busy_s=1e6)
+    assert one.cost().seconds == 10
+
+
+@pytest.mark.parametrize(
+    ("gpu", "given", "gpu_usd"), [("B200", None, 6.25), ("b200!", None, 6.25), ("B200", 4.0, 4.0), ("A100", 2.5, 2.5)]
+)
+def test_the_price_of_a_container_is_that_of_gpu_cpus_and_memory(gpu: str, given: float | None, gpu_usd: float) -> None:
+    options = RemoteOptions(gpu=gpu, gpu_price=given)
+    settings = ModalSettings(gpu=gpu, cpus=4.0, memory_gib=32)
+    assert usd_per_hour(options, settings) == pytest.approx(gpu_usd + 4 * 0.04716 + 32 * 0.007992)
+    assert usd_per_hour(RemoteOptions(gpu="A100"), settings) is None

@@ -113,8 +113,17 @@ def test_what_was_simulated_is_kept_for_the_simulator_alone(shipped: User) -> No
 def test_checks_on_torchs_cpu_as_device(user: User) -> None:
     wrong = (KERNELS / "honest.py").read_text().replace("[:rows, : k // 16]", "[:rows, : k // 16].roll(1, dims=1)")
     user.write("wrong.py", wrong)
-    said = user.run("kernel.py", "wrong.py", "-k", "verify", *SMALL)
+    given = ("kernel.py", "wrong.py", "-k", "verify", *SMALL)
+    dry = user.run(*given, "--nvfp4-remote-dry-run")
+    assert "2 jobs in 2 calls, 1 at once" in dry, dry
+    assert "no time is known of 2 calls: at most 1200 s by their deadlines, $2" in dry
+    assert user.server.calls == [], "nothing is contacted"
+    said = user.run(*given)
     assert "2 failed, 2 passed" in said, said
+    assert user.server.count("FunctionMap") == 2
+    known = user.run(*given, "--nvfp4-remote-dry-run", "--nvfp4-gpu-price=1000")
+    assert re.search(r"about \d+ s of containers, \$\d.* at \$1000.44 an hour \(\d+ s as these calls", known), known
+    assert "2 of them have stored results" in known
     assert user.server.count("FunctionMap") == 2
 
 
@@ -202,6 +211,10 @@ def test_an_interrupt_with_test_processes(user: User) -> None:
         (("--nvfp4-device=local",), "give one of them"),
         (("--nvfp4-remote-containers=0",), "1 to 256"),
         (("--nvfp4-remote-max-cost=0",), "more than zero"),
+        (("--nvfp4-remote-max-cost=inf",), "more than zero"),
+        (("--nvfp4-remote-max-cost=2", "--nvfp4-gpu=A100"), "--nvfp4-gpu-price"),
+        (("--nvfp4-gpu-price=nan",), "0 to 10000"),
+        (("--nvfp4-remote-dry-run", "-n2"), "add -n0"),
         (("--nvfp4-remote-timeout=0",), "more than 0"),
     ],
 )
