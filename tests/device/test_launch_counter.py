@@ -15,16 +15,24 @@ GEMM = ("kernel", "gemm")
 FILL = ("gpu_memset", "Memset (Device)")
 
 
+def before_2_12(kind: str) -> dict[str, Any]:
+    """What the events of torch before 2.12 tell of their kind: where it was, and whether it is an annotation."""
+    return {
+        "device_type": lambda: "DeviceType.CPU" if kind == "cuda_runtime" else "DeviceType.CUDA",
+        "is_user_annotation": lambda: kind == "gpu_user_annotation",
+    }
+
+
 class Counter(LaunchCounter):
     """Records given activities, in order, 1 us apart."""
 
-    def __init__(self, *activities: tuple[str, str]) -> None:
+    def __init__(self, *activities: tuple[str, str], old: bool = False) -> None:
         self.running = False
         self._missing = None
         self._config = self._cuda = None
         self._events = [
             SimpleNamespace(
-                activity_type=lambda kind=kind: kind,
+                **(before_2_12(kind) if old else {"activity_type": lambda kind=kind: kind}),
                 name=lambda name=name: name,
                 start_ns=lambda at=at: 10**18 + 1000 * at,
                 duration_ns=lambda: 900,
@@ -51,15 +59,25 @@ def names(counter: LaunchCounter, *, flushed: bool = True) -> list[str]:
     return [work["name"] for work in works]
 
 
-def test_only_the_clocks_own_work_is_left_out() -> None:
-    assert names(Counter(FILL, GATE, GEMM)) == ["gemm"]
-    assert names(Counter(FILL, GATE, GEMM, FILL, GATE)) == ["gemm", FILL[1], GATE_NAME], "the kernel's own"
-    assert names(Counter(FILL, GATE), flushed=False) == [FILL[1]]
-    assert names(Counter(GATE)) == []
+@pytest.mark.parametrize("old", [False, True])
+def test_only_the_clocks_own_work_is_left_out(old: bool) -> None:
+    assert names(Counter(FILL, GATE, GEMM, old=old)) == ["gemm"]
+    assert names(Counter(FILL, GATE, GEMM, FILL, GATE, old=old)) == ["gemm", FILL[1], GATE_NAME], "the kernel's own"
+    assert names(Counter(FILL, GATE, old=old), flushed=False) == [FILL[1]]
+    assert names(Counter(GATE, old=old)) == []
 
 
-def test_what_is_no_work_is_left_out() -> None:
-    assert names(Counter(FILL, ("gpu_user_annotation", "x"), GATE, ("cuda_sync", "Context Sync"), GEMM)) == ["gemm"]
+@pytest.mark.parametrize("old", [False, True])
+def test_what_is_no_work_is_left_out(old: bool) -> None:
+    none = [("gpu_user_annotation", "x"), ("cuda_sync", "Context Sync"), ("cuda_runtime", "cudaLaunchKernel")]
+    assert names(Counter(FILL, none[0], GATE, *none[1:], GEMM, old=old)) == ["gemm"]
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_copies_and_fills_are_told_from_kernels(old: bool) -> None:
+    copy = ("gpu_memcpy", "Memcpy DtoD (Device -> Device)")
+    _, works = Counter(GATE, copy, FILL, ("kernel", "Memset"), old=old).record(lambda: None, flushed=False)
+    assert [work["kind"] for work in works] == ["memcpy", "memset", "kernel"]
 
 
 @pytest.mark.parametrize("seen", [(), (GEMM,), (FILL, GEMM)])

@@ -15,6 +15,9 @@ from pytest_nvfp4.device.worker.clock import GATE_NAME
 
 _KINDS: Final = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 """Kinds of work by kineto's name; its other activities, such as annotations, are no work."""
+_NAMES: Final = {"Memcpy ": "memcpy", "Memset ": "memset"}
+_NO_WORK: Final = (" Sync", " Wait Event")
+"""Beginnings and ends of the names that CUPTI's activities have in kineto; no kernel's name contains a space."""
 
 
 _T = TypeVar("_T")
@@ -78,13 +81,25 @@ class LaunchCounter:
         try:
             made = []
             for event in self._disable().events():
-                if (kind := _KINDS.get(event.activity_type())) is not None:
+                if (kind := _kind(event)) is not None:
                     start, duration = int(event.start_ns()), max(0, int(event.duration_ns()))
                     name = str(event.name())[:MOST_NAME]
                     made.append({"kind": kind, "name": name, "start_ns": start, "duration_ns": duration})
         except Exception as error:
             raise NotCountedError(f"the profiler's record cannot be read: {error}") from error
         return sorted(made, key=lambda one: one["start_ns"])
+
+
+def _kind(event: Any) -> str | None:
+    """Return the kind of work of an event, or None if it is none."""
+    told = getattr(event, "activity_type", None)
+    if told is not None:
+        return _KINDS.get(told())
+    # torch 2.11 and before know only the place and the name.
+    name = str(event.name())
+    if not str(event.device_type()).endswith("CUDA") or event.is_user_annotation() or name.endswith(_NO_WORK):
+        return None
+    return next((kind for beginning, kind in _NAMES.items() if name.startswith(beginning)), "kernel")
 
 
 def _without_the_clock(works: list[dict[str, Any]], *, flushed: bool) -> list[dict[str, Any]]:

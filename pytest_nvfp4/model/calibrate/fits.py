@@ -227,8 +227,12 @@ def _launches(found: Fitted, measured: Measurements) -> None:
     )
 
     def gap(name: str) -> Estimate:
-        """Time between launches less the kernel's own, and less the start of its CTAs, which is a constant too."""
-        return measured.ns(name) - robust(measured.samples(name), name) - found.need("cta_start")
+        """Time from launch to launch less a kernel's own, and less the start of its CTAs, which is a constant too.
+
+        A programmatic kernel starts before the one before it has ended, so that its own time is that of a plain one.
+        """
+        own = "launch.plain" if name == "launch.programmatic" else name
+        return measured.ns(name) - robust(measured.samples(own), own) - found.need("cta_start")
 
     names = {"launch": "launch.plain", "launch_dependent": "launch.programmatic", "launch_graph": "launch.graph"}
     for constant, name in names.items():
