@@ -16,6 +16,8 @@ from pytest_nvfp4.device.modelled import ModelledCall, ModelledLaunch, PathPart
 
 TIME = "modelled_us"
 """Name of the fact that holds the time of the call."""
+OWN = "own"
+"""Last word of the name of a table that is not the shipped one."""
 _PATH = "path"
 _LEAST_US = 0.01
 """Parts of the critical path that are shorter are no facts of their own."""
@@ -24,7 +26,13 @@ _SHOWN = 6
 
 def origin(call: ModelledCall) -> dict[str, str]:
     """Return the lines of a snapshot's header that say what a time was modelled with."""
-    return {"device": call.device, "table": call.table, "model": call.model, "conditions": call.conditions}
+    which = "shipped" if call.shipped else OWN
+    return {
+        "device": call.device,
+        "table": f"{call.table} {which}",
+        "model": call.model,
+        "conditions": call.conditions,
+    }
 
 
 def modelled_facts(call: ModelledCall, names: Mapping[str, str] | None = None) -> dict[str, str]:

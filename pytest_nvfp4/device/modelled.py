@@ -6,8 +6,10 @@ with a measured one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -23,12 +25,22 @@ from pytest_nvfp4.model.replay import Conditions, Replay, ReplayError, replay_se
 from pytest_nvfp4.model.sample import Samples
 from pytest_nvfp4.model.scope import kind_of, refusals
 from pytest_nvfp4.model.storage import loads
+from pytest_nvfp4.toolchain.code_hash import PACKAGE, code_hash
 
-MODEL = "1"
-"""Version of the replayer: modelled times of two versions are not compared."""
-
+_NO_PART = ("bands.py", "calibrated.py", "timeline.py", "what_if.py")
+"""Modules of the model that change no modelled time. A new module counts until it is named here."""
 _LINES = 1000
 _Share = Annotated[float, Field(ge=0, le=1.000001)]
+
+
+@cache
+def model_version(package: Path = PACKAGE) -> str:
+    """Return the version of recorder and replayer, a digest of their code: times of two versions are not compared.
+
+    The devices' tables have digests of their own (`DeviceConstants.digest`).
+    """
+    names = sorted(path.name for path in (package / "model").glob("*.py") if path.name not in _NO_PART)
+    return code_hash([f"model/{name}" for name in names], package=package)[:12]
 
 
 class PathPart(Model):
@@ -96,7 +108,7 @@ class ModelledCall(Model):
         device: Name of the device's table.
         title: The device.
         table: Version and digest of the table.
-        model: Version of the replayer.
+        model: Version of recorder and replayer.
         conditions: Conditions that the launches are modelled under.
         kind: Kind of the kernel (`model.scope.kind_of`).
         launches: The launches; empty if the call is refused.
@@ -106,7 +118,7 @@ class ModelledCall(Model):
     device: Name
     title: Name
     table: Name
-    model: Name = MODEL
+    model: Name = Field(default_factory=model_version)
     conditions: Name
     kind: Name
     launches: Annotated[tuple[ModelledLaunch, ...], Field(max_length=_LINES)] = ()
@@ -126,25 +138,40 @@ class ModelledCall(Model):
     def band(self) -> Band | None:
         """The band of such kernels and times under the conditions, on the shipped table; None if it has none."""
         known = [band for band in bands_of(self.device, self.kind) if band.conditions == self.conditions]
-        return widest(known, self.us) if self._shipped_table else None
+        return widest(known, self.us) if self.shipped else None
 
     @property
-    def _shipped_table(self) -> bool:
+    def table_text(self) -> str:
+        """The table of the device's constants: name, version, digest, and whether it is a shipped one."""
+        version, _, digest = self.table.partition(" ")
+        which = "shipped" if self.shipped else "not a shipped one"
+        return f"table {self.device}, version {version}, digest {digest} ({which})"
+
+    @property
+    def shipped(self) -> bool:
+        """Whether the table is the shipped one of the device, by its values."""
         return self.device in DEVICES and self.table == _table(shipped_device(self.device))
 
     @property
     def without_band(self) -> str:
         """Why there is no band."""
         known = bands_of(self.device, self.kind)
+        if not self.shipped:
+            return "this table has not been validated"
         if not known:
             return f"the model was not compared with measured times of a {self.kind} on this device"
-        if not self._shipped_table:
-            return "the model was compared with measured times by the shipped table only"
-        known = [band for band in known if band.conditions == self.conditions]
-        if not known:
-            return "the model was compared with measured times under other conditions only (--conditions gpumode)"
-        shortest = min(band.shortest_us for band in known)
+        fitting = [band for band in known if band.conditions == self.conditions]
+        if not fitting:
+            others = " or ".join(dict.fromkeys(map(self._named, known)))
+            return f"the model was compared with measured times of a {self.kind} under other conditions only ({others})"
+        shortest = min(band.shortest_us for band in fitting)
         return f"the model was compared with measured times of {shortest:g} us and more only"
+
+    def _named(self, band: Band) -> str:
+        """Return the conditions of a band, with the option that models a time under them."""
+        device = shipped_device(self.device)
+        names = (name for name in CONDITIONS if conditions_text(conditions_of(name, device)) == band.conditions)
+        return "".join([*(f"--conditions {name}: " for name in names), band.conditions])
 
 
 def _table(device: DeviceConstants) -> str:
@@ -177,9 +204,13 @@ def device_for(arch: str, name: str | None = None) -> DeviceConstants:
     raise ConstantsError(f"there is no table of {product!r} for {arch}; there are tables of {', '.join(DEVICES)}")
 
 
+CONDITIONS: Mapping[str, Conditions] = {"gpumode": Conditions.gpumode(), "single": Conditions()}
+"""Conditions by the names that options give them."""
+
+
 def conditions_of(name: str, device: DeviceConstants) -> Conditions:
     """Return conditions by name, for a device. Raises KeyError."""
-    conditions = {"gpumode": Conditions.gpumode(), "single": Conditions()}[name]
+    conditions = CONDITIONS[name]
     # The rate of DRAM in GPU MODE's conditions is that of its B200.
     return conditions if device.name == "b200" else replace(conditions, dram_tb_s=None)
 

@@ -372,6 +372,9 @@ DEVICES: tuple[str, ...] = _names()
 """Names of the shipped tables."""
 
 
+_SHIPPED = "shipped:"
+
+
 @cache
 def shipped_device(name: str) -> DeviceConstants:
     """Return the shipped table of a device. Raises ConstantsError."""
@@ -384,8 +387,11 @@ def shipped_device(name: str) -> DeviceConstants:
 def load_device(name: str) -> DeviceConstants:
     """Return a device: the user's own table of that name, else the shipped one; or the table at a path.
 
-    ``origin`` is the file that was taken. Raises ConstantsError.
+    ``shipped:NAME`` is the shipped table whether or not there is an own one. ``origin`` is the file that was taken.
+    Raises ConstantsError.
     """
+    if name.startswith(_SHIPPED):
+        return shipped_device(name.removeprefix(_SHIPPED))
     own = calibrated_path(name)
     if Path(name).suffix != ".toml" and Path(name).name == name and own.is_file():
         try:

@@ -12,22 +12,29 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.model.recording import INSTRUCTION_CLASSES, Does, Program, Recording, Unit
+from pytest_nvfp4.model.chained import special_between, specials
+from pytest_nvfp4.model.products import products_of
+from pytest_nvfp4.model.recording import Does, Program, Recording, Unit
 
 MOST_BY_LANES = 0.75
 """Largest share of the bytes that a call reads from global memory which lanes of warps may load, rather than TMA."""
 
+_NO_ATTENTION = "the model has no measured times of attention or of chained GEMMs"
+
 
 def kind_of(recordings: Sequence[Recording]) -> str:
-    """Return the kind of the kernels of a call: ``tcgen05 GEMM``, ``wgmma GEMM``, ``mma GEMM``, ``copy`` or ``other``.
+    """Return the kind of the kernels of a call: that of its first launch that multiplies.
 
-    The kind of a call is that of its first launch that multiplies.
+    It is ``dense tcgen05 GEMM``, ``grouped tcgen05 GEMM`` (of several independent products, batched ones included),
+    ``tcgen05 GEMM`` if that cannot be told, ``wgmma GEMM``, ``mma GEMM``, ``copy`` or ``other``.
     """
     for recording in recordings:
         units = _units(recording)
         if units[Unit.TENSOR]:
             if units[Unit.COMMIT] or recording.arch.startswith("sm_10"):
-                return "tcgen05 GEMM"
+                products = products_of(recording)
+                which = "" if products is None else "dense " if products == 1 else "grouped "
+                return f"{which}tcgen05 GEMM"
             return "wgmma GEMM" if recording.arch.startswith("sm_90") else "mma GEMM"
     if any(_units(recording)[Unit.TMA_LOAD] for recording in recordings):
         return "copy"
@@ -79,22 +86,19 @@ def _chained(recording: Recording) -> Iterator[str]:
     for program in recording.programs:
         tensor = program.operations["unit"] == Unit.TENSOR
         own = np.array([shape.a_tmem for shape in program.shapes], bool)[program.operations["shape"]] & tensor
-        if own.any() and _special(program) >= np.count_nonzero(own):
+        if own.any() and specials(program) >= np.count_nonzero(own):
             yield (
                 f"MMAs{_at(recording, program, own)} take A from tensor memory or registers, where warps computed it "
-                "with special functions (ex2 ...): the model has no measured times of attention"
+                f"with special functions (ex2 ...): {_NO_ATTENTION}"
             )
             return
-
-
-def _special(program: Program) -> int:
-    """Return the number of special functions that the warps of a cluster execute."""
-    column = INSTRUCTION_CLASSES.index("special")
-    count = 0
-    for warp in program.warps:
-        runs = warp.events[warp.events["does"] == Does.RUN]
-        count += int((program.mixes[runs["item"], column] * runs["count"].astype(np.int64)).sum())
-    return count
+        if (site := special_between(program)) is not None:
+            source = recording.sites[site].source or recording.sites[site].opcode if site >= 0 else ""
+            yield (
+                f"MMAs wait for warps that apply special functions (ex2 ...) to results of earlier MMAs"
+                f"{f', which they read at {source}' * bool(source)}, and store nothing meanwhile: {_NO_ATTENTION}"
+            )
+            return
 
 
 def _at(recording: Recording, program: Program, chosen: NDArray[np.bool_]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pytest_nvfp4.model.constants import DeviceConstants
+from pytest_nvfp4.model.occupancy import most_registers, obstacles
 from pytest_nvfp4.model.recording import Does, Program, Recording, Unit, WarpEvents
 from pytest_nvfp4.model.replay import Conditions, Replay, replay
 from pytest_nvfp4.model.sample import Samples, events_of
@@ -22,6 +23,10 @@ _FREE = 1e9
 Situation = tuple[Recording, DeviceConstants, Conditions]
 
 
+class ImpossibleError(ValueError):
+    """A change that the device cannot make; the message says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class WhatIf:
     """An answer.
@@ -29,14 +34,19 @@ class WhatIf:
     Attributes:
         name: Key of ``QUESTIONS``.
         question: What is changed.
-        replay: The modelled launch with this change, or a sample of its clusters.
-        change: Relative change of ``total_us``; -0.1 is 10 % faster. Both times are of the same sample, if any.
+        replay: The modelled launch with this change, or a sample of its clusters; None if the change is not possible.
+        change: Relative change of ``total_us``; -0.1 is 10 % faster, and 0 if the change is not possible. Both times
+            are of the same sample, if any.
+        refused: Why the change is not possible; else empty.
+        provided: What must hold for it that a recording does not show; may be empty.
     """
 
     name: str
     question: str
-    replay: Replay
+    replay: Replay | None
     change: float
+    refused: str = ""
+    provided: str = ""
 
 
 def _perfect_l2(recording: Recording, device: DeviceConstants, conditions: Conditions) -> Situation:
@@ -54,6 +64,8 @@ def _two_ctas(recording: Recording, device: DeviceConstants, conditions: Conditi
     slots = device.clusters(int(np.prod(recording.cluster)))
     if resident > 1 or len(recording.clusters) <= slots:
         return None  # without a second wave, nothing would share an SM
+    if reasons := obstacles(recording, 2):
+        raise ImpossibleError("; ".join(reasons))
     return recording, device, replace(conditions, ctas_per_sm=2)
 
 
@@ -112,11 +124,17 @@ def what_if(
     if events_of(recording) > MOST_EVENTS:
         base = replay(recording, device, conditions=conditions, samples=samples, most_events=MOST_EVENTS)
     for name, (question, change) in QUESTIONS.items():
-        situation = change(recording, device, conditions)
+        try:
+            situation = change(recording, device, conditions)
+        except ImpossibleError as error:
+            answers.append(WhatIf(name, question, None, 0.0, refused=str(error)))
+            continue
         if situation is not None:
             changed, other, under = situation
             result = replay(changed, other, conditions=under, samples=samples, most_events=MOST_EVENTS)
-            answers.append(WhatIf(name, question, result, result.total_us / base.total_us - 1))
+            registers = most_registers(recording, 2) if name == "occupancy" else None
+            provided = "" if registers is None else f"if a thread has at most {registers} registers"
+            answers.append(WhatIf(name, question, result, result.total_us / base.total_us - 1, provided=provided))
     return tuple(sorted(answers, key=lambda answer: (answer.change, answer.name)))
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_nvfp4.bench.modelled_facts import causes, modelled_facts, origin, time_change
+from pytest_nvfp4.bench.modelled_facts import OWN, causes, modelled_facts, origin, time_change
 from pytest_nvfp4.device.modelled import ModelledCall
 from pytest_nvfp4.plugin.compare_facts import stored_sheet
 from pytest_nvfp4.plugin.comparison import Comparison, header
@@ -22,13 +22,10 @@ if TYPE_CHECKING:
     from pytest_nvfp4.problem import Problem
 
 KIND = "model"
-_DECIDES = {
-    "device": "the device",
-    "table": "the table of the device's constants (version and digest)",
-    "model": "the version of the replayer",
-    "conditions": "the conditions",
-}
-"""Lines of the header that must be equal for two times to be compared."""
+_DECIDES = {"device": "the device", "table": "the table of its constants", "conditions": "the conditions"}
+"""Lines of the header that the run decides: a time under others is a failure."""
+_VERSION = "model"
+"""Line of the header that the installed package decides: a time of another version is not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +45,9 @@ class ModelSnapshot:
             tolerance: Share by which the time may grow.
 
         Raises:
-            CheckFailure: The snapshot is missing or damaged, or the time grew.
-            pytest.skip.Exception: No time is modelled, or it was modelled with another table.
+            CheckFailure: The snapshot is missing or damaged, it is of another device, table or conditions, or the time
+                grew.
+            pytest.skip.Exception: No time is modelled, or the snapshot is of another version of the model.
         """
         comparison = Comparison(self._item, self._run, trace, name=None, what="modelled time")
         if call.refused:
@@ -59,13 +57,17 @@ class ModelSnapshot:
         received = Sheet(KIND, lines, modelled_facts(call, names))
         if (stored := stored_sheet(comparison, received)) is None:
             return "recorded"
-        if changed := [what for key, what in _DECIDES.items() if stored.header.get(key) != received.header[key]]:
+        if changed := [key for key in _DECIDES if stored.header.get(key) != received.header[key]]:
+            if not comparison.settle(received.render(), passes=False):
+                raise self._other(comparison, stored.header, received.header, changed)
+            return "recorded"
+        if stored.header.get(_VERSION) != received.header[_VERSION]:
             comparison.settle(received.render(), passes=True)
             if comparison.updating:
                 return "recorded"
             pytest.skip(
-                f"not compared: {' and '.join(changed)} differ{'s' * (len(changed) == 1)} from {comparison.shown}; "
-                f"record the time anew: {comparison.update_command()}"
+                f"not compared: the code of the model differs from that of {comparison.shown} (another version of "
+                f"pytest-nvfp4); record the time anew: {comparison.update_command()}"
             )
         try:
             change = time_change(stored.facts, call)
@@ -85,6 +87,22 @@ class ModelSnapshot:
             f"{compiler}nothing was measured; `nvfp4 model` shows where the time goes\n"
             f"if the change is meant: {comparison.update_command()}, and commit the snapshot",
             line=self._line(trace, [place for place, _ in grown]),
+        )
+
+    def _other(
+        self, comparison: Comparison, old: Mapping[str, str], new: Mapping[str, str], changed: Sequence[str]
+    ) -> CheckFailure:
+        """Return the failure of a snapshot that is of another device, table or conditions."""
+        each = "\n".join(
+            f"  {_DECIDES[key]}: {old.get(key, 'not stated')} in the snapshot, {new[key]} now" for key in changed
+        )
+        way = ""
+        if new["table"].endswith(OWN):
+            way = f"a shipped table is taken with --nvfp4-model-device shipped:{new['device']}\n"
+        return comparison.failure(
+            f"the modelled time cannot be compared with {comparison.shown}:\n{each}\n{way}"
+            f"if the change is meant: {comparison.update_command()}, and commit the snapshot",
+            cause=f"the modelled times of {comparison.kernel} are of another {' and '.join(changed)}",
         )
 
     def _line(self, trace: Trace, places: Sequence[str]) -> int | None:

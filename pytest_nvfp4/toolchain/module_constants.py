@@ -8,7 +8,9 @@ contain operators and the functions of ``_FUNCTIONS``. Nothing of the file is ex
 from __future__ import annotations
 
 import ast
+import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -43,6 +45,8 @@ _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
 }
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {"max": max, "min": min, "abs": abs, "int": int}
 _METHODS = ("bit_length", "bit_count")
+_LINE_ENDS = re.compile(rb"\r\n|\r|\n")
+"""Ends of lines as Python counts them: a lone carriage return is one."""
 
 
 class ConstantError(ValueError):
@@ -87,6 +91,8 @@ def with_constants(source: str, values: Mapping[str, Value]) -> str:
             known = ", ".join(found) or "none"
             reason = others.get(name, "is not assigned at the top level of the file")
             raise ConstantError(f"{name} {reason}; constants of the file are: {known}")
+        if not _finite(value):
+            raise ConstantError(f"{name} cannot be {value!r}, which is not a finite number")
         if not _same_type(constant.value, value):
             raise ConstantError(
                 f"{name} is {constant.value!r} in line {constant.line}; {value!r} is not of this type "
@@ -105,6 +111,15 @@ def parse_value(text: str) -> Value:
     return value if isinstance(value, int | float | str | bool | None) else text
 
 
+def same(one: Value, other: Value) -> bool:
+    """Return whether two values are the same to a kernel: ``1``, ``1.0`` and ``True`` are three."""
+    return type(one) is type(other) and repr(one) == repr(other)
+
+
+def _finite(value: Value) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
+
+
 def _same_type(old: Value, new: Value) -> bool:
     if old is None or type(old) is type(new):
         return True
@@ -114,9 +129,7 @@ def _same_type(old: Value, new: Value) -> bool:
 def _edited(source: str, edits: list[tuple[ast.expr, str]]) -> str:
     # The columns of the syntax tree count bytes of UTF-8, whatever the encoding of the file.
     text = source.encode()
-    starts = [0]
-    for line in text.split(b"\n"):
-        starts.append(starts[-1] + len(line) + 1)
+    starts = [0, *(end.end() for end in _LINE_ENDS.finditer(text))]
     for place, new in sorted(edits, key=lambda edit: (edit[0].lineno, edit[0].col_offset), reverse=True):
         assert place.end_lineno is not None
         assert place.end_col_offset is not None
@@ -130,11 +143,14 @@ def _edited(source: str, edits: list[tuple[ast.expr, str]]) -> str:
 
 def _read(source: str) -> tuple[dict[str, ModuleConstant], dict[str, str]]:
     """Return the constants of a file, and why other names that it binds are none."""
-    module = ast.parse(source)
+    try:
+        module = ast.parse(source)
+    except (RecursionError, MemoryError):
+        raise SyntaxError("an expression of the file is nested too deeply") from None
     found: dict[str, ModuleConstant] = {}
     others: dict[str, str] = {}
     bound: dict[str, int] = {}
-    for name, line in _bound_names(module):
+    for name, line in bound_names(module):
         if name in bound:
             others[name] = f"is bound more than once, in lines {bound[name]} and {line}"
         bound.setdefault(name, line)
@@ -147,7 +163,12 @@ def _read(source: str) -> tuple[dict[str, ModuleConstant], dict[str, str]]:
             except (ConstantError, ArithmeticError, TypeError, ValueError, AttributeError) as error:
                 others[name] = f"is not a constant: its value in line {statement.lineno} {error}"
                 continue
-            if isinstance(value, int | float | str | bool | None):
+            except RecursionError:
+                others[name] = f"is not a constant: its value in line {statement.lineno} is nested too deeply"
+                continue
+            if isinstance(value, float) and not math.isfinite(value):
+                others[name] = f"is {value!r} in line {statement.lineno}, which is not a finite number"
+            elif isinstance(value, int | float | str | bool | None):
                 found[name] = ModuleConstant(name, value, statement.lineno, place)
             else:
                 others[name] = f"is a {type(value).__name__} in line {statement.lineno}, not a single value"
@@ -172,7 +193,7 @@ def _assigned(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
                 yield name.id, own
 
 
-def _bound_names(module: ast.Module) -> Iterator[tuple[str, int]]:
+def bound_names(module: ast.Module) -> Iterator[tuple[str, int]]:
     """Yield every binding of a name of the module, also those within statements and by ``global``."""
     outer: list[ast.AST] = list(module.body)
     inner: list[ast.AST] = []

@@ -35,6 +35,9 @@ EXERCISED = ROOT / "kernels" / "copy_transpose" / "sm90.py"
         (("--tune", "STAGES=2"), "STAGES is not assigned at the top level of the file"),
         (("--tune", "AB_DTYPE=2"), "AB_DTYPE is not a constant"),
         (("--tune", "NUM_STAGES=two"), "'two' is not of this type (int)"),
+        (("--tune", "NUM_STAGES=3,True"), "True is not of this type (int)"),
+        (("--tune", "NUM_STAGES=1,True"), "True is not of this type (int)"),
+        (("--tune", "NUM_STAGES=-1e400"), "NUM_STAGES cannot be -inf, which is not a finite number"),
         (("--tune", "A=1,2,3,4,5,6,7,8,9", "--tune", "B=1,2,3,4,5,6,7,8"), "asks for 72 combinations"),
         (("--tune", "NUM_STAGES=2", "--problem", "gpumode-0", "--problem", "gpumode-1"), "name one --problem"),
         (("--timeline", "t.pftrace", "--tune", "NUM_STAGES=2"), "--timeline shows one call"),
@@ -44,6 +47,12 @@ EXERCISED = ROOT / "kernels" / "copy_transpose" / "sm90.py"
         (("--device", "h200"), "is for sm_100a, which NVIDIA H200"),
         (("--arch", "sm_120a"), "the simulator supports sm_100a and sm_90a"),
         (("--exercise", "nothing.py::call"), "which does not exist"),
+        (
+            ("--exercise", "custom_kernl"),
+            "has no function custom_kernl (did you mean custom_kernel?); its functions are",
+        ),
+        (("--exercise", "NUM_STAGES"), "sm100.py has no function NUM_STAGES; its functions are"),
+        (("--exercise", "custom_kernel"), "needs data, and is called without arguments"),
         (("--exercise", "custom_kernel", "--problem", "gpumode-0"), "leave out --problem"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,17 +12,25 @@ from pytest_nvfp4.bench.baseline import BaselineError, modelled_baseline
 from pytest_nvfp4.bench.mark import MODELLED_TIMER
 from pytest_nvfp4.bench.modelled_facts import TimeChange, causes, modelled_facts, origin, time_change
 from pytest_nvfp4.cli.model import page
-from pytest_nvfp4.device.modelled import ModelledCall, conditions_of, conditions_text, device_for, modelled_call
+from pytest_nvfp4.device.modelled import (
+    ModelledCall,
+    conditions_of,
+    conditions_text,
+    device_for,
+    model_version,
+    modelled_call,
+)
 from pytest_nvfp4.model.bands import Band, bands, bands_of, widest
 from pytest_nvfp4.model.constants import ConstantsError, load_device
 from pytest_nvfp4.model.recording import Recording
 from pytest_nvfp4.report.document import Document
 from pytest_nvfp4.report.render import OutputFormat, render
+from pytest_nvfp4.toolchain.code_hash import PACKAGE
 from tests.model.main_loop import main_loop
 
 B200 = load_device("b200")
 CONDITIONS = "cold L2, launched in a stream, 5.9148 TB/s of DRAM"
-BAND = Band("b200", "tcgen05 GEMM", 40, 1.0, 0.05, 0.12, 0.3, CONDITIONS, "times of a test", "tests/none.py")
+BAND = Band("b200", "dense tcgen05 GEMM", 40, 1.0, 0.05, 0.12, 0.3, CONDITIONS, "times of a test", "tests/none.py")
 
 
 def gemm(*, stages: int = 4, n: int = 128) -> Recording:
@@ -34,7 +43,7 @@ def modelled(*recordings: Recording) -> ModelledCall:
 
 def test_a_call_is_the_sum_of_its_launches_and_its_path_that_of_each() -> None:
     one, two = modelled(), modelled(gemm(), gemm(n=64))
-    assert one.kind == "tcgen05 GEMM"
+    assert one.kind == "tcgen05 GEMM", "nothing reads the accumulator, which would tell a tile's end"
     assert not one.refused
     assert len(two.launches) == 2
     assert two.us == pytest.approx(sum(launch.us for launch in two.launches))
@@ -81,10 +90,12 @@ class TestBand:
         assert widest([], 4.0) is None
 
     def test_bands_are_those_of_a_kind_on_a_device_and_name_a_test_that_exists(self) -> None:
-        assert bands_of("b200", "tcgen05 GEMM")
+        conditions = {"grouped tcgen05 GEMM": "gpumode", "dense tcgen05 GEMM": "single"}
+        assert {band.kind for band in bands() if band.device == "b200"} == set(conditions)
         assert not bands_of("h200", "copy")
         for band in bands():
-            assert band.conditions == conditions_text(conditions_of("gpumode", B200))
+            if band.device == "b200":
+                assert band.conditions == conditions_text(conditions_of(conditions[band.kind], B200))
             assert (Path(__file__).parents[2] / band.test).is_file()
 
     def test_an_error_is_a_share_of_the_measured_time(self) -> None:
@@ -178,13 +189,14 @@ class TestPage:
         device = B200.changed(clock=1.0)
         call = modelled_call((gemm(),), device, conditions_of("gpumode", device))
         assert call.band is None
-        assert "no band: the model was compared with measured times by the shipped table only" in page.headline(call)
+        assert "no band: this table has not been validated" in page.headline(call)
 
     def test_a_band_is_of_its_conditions(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("pytest_nvfp4.device.modelled.bands_of", lambda *_: [BAND])
         call = modelled_call((gemm(),), B200, conditions_of("single", B200))
         assert call.band is None
-        assert "no band: the model was compared with measured times under other conditions" in page.headline(call)
+        assert "no band: the model was compared with measured times of a" in page.headline(call)
+        assert f"under other conditions only (--conditions gpumode: {CONDITIONS})" in page.headline(call)
 
     def test_a_refusal_is_no_time(self) -> None:
         document = self.document(modelled(replace(gemm(), refused=("its tiles are taken from a counter",))))
@@ -198,3 +210,19 @@ class TestPage:
         assert rows[0] == "problem,device,modelled_us,low_us,high_us,bound,status"
         assert len(rows) == 2
         assert rows[1].endswith(",modelled")
+
+
+def test_the_version_of_the_model_is_that_of_its_code(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE / "model", tmp_path / "model", ignore=shutil.ignore_patterns("__pycache__"))
+    model_version.cache_clear()
+    assert model_version(tmp_path) == model_version() == modelled().model
+    for name, counts in (("timeline.py", False), ("replay_machine.py", True), ("recorder_sync.py", True)):
+        before = model_version(tmp_path)
+        with (tmp_path / "model" / name).open("a") as file:
+            file.write("# another line\n")
+        model_version.cache_clear()
+        assert (model_version(tmp_path) != before) == counts, name
+    before = model_version(tmp_path)
+    (tmp_path / "model" / "further.py").touch()
+    model_version.cache_clear()
+    assert model_version(tmp_path) != before

@@ -7,8 +7,12 @@ fastest): ``fit`` 200 points, 5.3 / 13.8 / 30.9 %, 13 of 15; ``open`` 400, 5.9 /
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+
 import pytest
 
+from pytest_nvfp4.model.bands import bands_of
 from pytest_nvfp4.model.constants import load_device
 
 from .persistent_gemm import Gemm, Harness, gemm_us
@@ -24,10 +28,16 @@ CLAIMED = {
 EVERY = 7
 
 
-def errors(name: str, **changed: float) -> Errors:
+@cache
+def points(name: str, **changed: float) -> list[tuple[float, float]]:
+    """Return modelled and published times of a set."""
     device = load_device("b200").changed(**changed)
     table = [row for row in rows("b200_gemm_open.csv") if row["set"] == name][::EVERY]
-    return Errors.of(gemm_us(Gemm.of(row), device, Harness()) / float(row["runtime_us"]) for row in table)
+    return [(gemm_us(Gemm.of(row), device, Harness()), float(row["runtime_us"])) for row in table]
+
+
+def errors(name: str, **changed: float) -> Errors:
+    return Errors.of(time / published for time, published in points(name, **changed))
 
 
 @pytest.mark.slow
@@ -43,3 +53,13 @@ def test_errors_are_no_worse_than_claimed(name: str):
 @pytest.mark.slow
 def test_a_wrong_constant_is_noticed():
     assert errors("fit", l2_read=12.0).median > 2 * CLAIMED["fit"].median
+
+
+@pytest.mark.slow
+def test_the_band_is_that_of_the_shapes_that_nothing_was_fitted_to():
+    (band,) = (band for band in bands_of("b200", "dense tcgen05 GEMM") if Path(band.test).name == Path(__file__).name)
+    held = points("open") + points("last")
+    found = Errors.of(time / published for time, published in held)
+    assert (band.points, band.shortest_us) == (found.points, min(published for _, published in held))
+    for said, error in ((band.median, found.median), (band.p90, found.ninety), (band.worst, found.worst)):
+        assert 100 * said - 0.5 < error <= 100 * said

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from pytest_nvfp4.device.modelled import conditions_text
 from pytest_nvfp4.model.bands import bands
 from pytest_nvfp4.model.constants import load_device
 from pytest_nvfp4.model.recording import Unit
 from pytest_nvfp4.model.replay import Conditions, replay
+from pytest_nvfp4.model.scope import kind_of
 from pytest_nvfp4.model.storage import loads
 from tests.model import record_twins, validation
 from tests.model.record_twins import RECORDINGS
@@ -55,9 +57,24 @@ def test_errors_are_no_worse_than_the_guide_says(what, modelled):
     assert round(found.worst, 1) <= said.worst
 
 
-def test_the_band_is_that_of_the_grouped_gemms():
-    (band,) = (band for band in bands() if (band.device, band.kind) == ("b200", "tcgen05 GEMM"))
-    said = claimed("grouped GEMMs")
+@pytest.mark.parametrize(
+    ("what", "kind", "conditions"),
+    [
+        ("grouped GEMMs", "grouped tcgen05 GEMM", Conditions.gpumode()),
+        ("persistent GEMMs", "dense tcgen05 GEMM", Conditions()),
+    ],
+)
+def test_a_band_is_that_of_its_kind(what, kind, conditions, modelled):
+    (band,) = (
+        band
+        for band in bands()
+        if (band.device, band.kind, Path(band.test).name) == ("b200", kind, Path(__file__).name)
+    )
+    assert band.conditions == conditions_text(conditions)
+    held = [point for point in modelled[what] if validation.FITTED_VERSION not in point[0]]
+    assert band.shortest_us == min(published for _, _, published in held)
+    assert {kind_of(validation.recordings(name)) for name, _, _ in held} == {kind}
+    said = claimed(what)
     assert (band.points, 100 * band.median, 100 * band.p90, 100 * band.worst) == pytest.approx(
         (said.points, said.median, said.ninety, said.worst)
     )

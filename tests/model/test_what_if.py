@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from pytest_nvfp4.cli.model import page
 from pytest_nvfp4.model import what_if as what_if_module
 from pytest_nvfp4.model.constants import load_device
-from pytest_nvfp4.model.recording import Recording, Shape, Unit
+from pytest_nvfp4.model.recording import EVENT, OPERATION, Does, Recording, Shape, Unit
 from pytest_nvfp4.model.replay import Conditions, replay
 from pytest_nvfp4.model.sample import Samples, events_of
 from pytest_nvfp4.model.what_if import one_more_stage, what_if
@@ -19,7 +23,8 @@ B200 = load_device("b200")
 
 def answers(made: Recording, conditions: Conditions = Conditions()) -> dict[str, float]:  # noqa: B008
     base = replay(made, B200, conditions=conditions)
-    return {answer.name: answer.replay.kernel_us for answer in what_if(made, B200, base, conditions=conditions)}
+    found = what_if(made, B200, base, conditions=conditions)
+    return {answer.name: answer.replay.kernel_us for answer in found if answer.replay is not None}
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 5])
@@ -87,8 +92,51 @@ def test_tensor_maps_cost_what_is_gained_without_them():
 def test_launches_and_occupancy():
     made = main_loop(128, 64, 128, 2, 20, clusters=296)
     base = replay(made, B200)
-    found = {answer.name: answer.replay for answer in what_if(made, B200, base)}
+    found = {answer.name: answer.replay for answer in what_if(made, B200, base) if answer.replay is not None}
     assert found["launch"].total_us == pytest.approx(base.kernel_us)
     assert found["occupancy"].kernel_us < base.kernel_us
     assert found["occupancy"].waves == 1
     assert "occupancy" not in answers(main_loop(128, 64, 128, 2, 20, clusters=148))
+
+
+def allocating(columns: int) -> Recording:
+    """Return a loop with more clusters than SMs, whose CTAs allocate columns of tensor memory."""
+    made = main_loop(128, 64, 128, 2, 20, clusters=296)
+    (program,) = made.programs
+    shape = len(program.shapes)
+    allocates = np.array([(Unit.TMEM_ALLOCATE, shape, -1, -1, -1, -1)], OPERATION)
+    event = np.array([(Does.ISSUE, 1, 0, len(program.operations))], EVENT)
+    first = replace(program.warps[0], events=np.concatenate([event, program.warps[0].events]))
+    changed = replace(
+        program,
+        warps=(first, *program.warps[1:]),
+        operations=np.concatenate([program.operations, allocates]),
+        shapes=(*program.shapes, Shape(columns=columns)),
+    )
+    return replace(made, programs=(changed,))
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (
+            replace(allocating(0), shared_bytes=120_000),
+            "2 CTAs need 242048 bytes of shared memory, and an SM has 233472",
+        ),
+        (allocating(512), "2 CTAs need 1024 columns of tensor memory, and an SM has 512"),
+        (replace(allocating(0), block=(1056, 1, 1)), "2 CTAs need 2112 threads, and an SM has 2048"),
+    ],
+)
+def test_two_ctas_that_do_not_fit_are_refused_with_the_reason(made: Recording, reason: str) -> None:
+    (refused,) = (answer for answer in what_if(made, B200, replay(made, B200)) if answer.name == "occupancy")
+    assert (refused.replay, refused.refused, refused.change) == (None, reason, 0.0)
+    table = page._answers([page.Answer(refused.question, None, refused.refused)], 1.0)
+    assert reason in str(table.rows[0][0])
+
+
+@pytest.mark.parametrize(("threads", "most"), [(64, None), (128, None), (256, 128), (384, 80), (1024, 32)])
+def test_two_ctas_that_fit_are_provided_with_their_registers(threads: int, most: int | None) -> None:
+    made = replace(allocating(256), shared_bytes=115_000, block=(threads, 1, 1))
+    (answer,) = (answer for answer in what_if(made, B200, replay(made, B200)) if answer.name == "occupancy")
+    assert answer.replay is not None
+    assert answer.provided == ("" if most is None else f"if a thread has at most {most} registers")

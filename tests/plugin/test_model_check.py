@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
+
+from pytest_nvfp4.model.calibrated import DATA_VARIABLE, calibrated_folder, calibrated_path
 
 from .conftest import Project, Ran
 from .shipped_kernel import SHIPPED
@@ -68,12 +72,13 @@ class TestSnapshot:
         recorded(project)
         text = project.snapshots()[SNAPSHOT]
         assert text.startswith("# nvfp4-model 1\n# kernel ")
-        assert "# device      b200\n# table       1 " in text
+        assert re.search(r"\n# device +b200\n# table +1 [0-9a-f]{16} shipped\n# model +[0-9a-f]{12}\n", text)
         assert "\nmodelled_us  " in text
         ran = project.run(*MODELLED)
         outcomes(ran, passed=1)
         assert "modelled " in ran.section(r"nvfp4: modelled times \(nothing was measured\)")
         assert "as recorded" in ran.text
+        assert re.search(r"table b200, version 1, digest [0-9a-f]{16} \(shipped\)", ran.text)
 
     def test_slower_fails_with_the_lines_that_take_longer(self, project: Project) -> None:
         recorded(project)
@@ -100,16 +105,44 @@ class TestSnapshot:
         assert project.run(*MODELLED, "--snapshot-update").code == 0
         assert "as recorded" in project.run(*MODELLED).text
 
-    def test_another_table_is_not_compared(self, project: Project) -> None:
+    def test_a_time_of_another_table_is_a_failure_that_names_both(self, project: Project) -> None:
         recorded(project)
         before = project.snapshots()
-        ran = by_hand(project, device={"tma_latency": 9000.0}).run(*MODELLED, "-rs")
-        outcomes(ran, skipped=1)
-        assert "not compared: the table of the device's constants" in ran.text.replace("\n", " ")
+        ran = by_hand(project, device={"tma_latency": 9000.0}).run(*MODELLED)
+        outcomes(ran, failed=1)
+        said = message(ran)
+        assert "the modelled time cannot be compared with snapshots/k/model" in said
+        assert re.search(r"the table of its constants: 1 \w{16} shipped in the snapshot, 1 \w{16} own now", said)
+        assert "a shipped table is taken with --nvfp4-model-device shipped:b200" in said
         assert project.snapshots() == before
         assert project.run(*MODELLED, "--snapshot-update").code == 0
         assert project.snapshots() != before
         outcomes(project.run(*MODELLED), passed=1)
+
+    def test_a_time_of_another_version_of_the_model_is_not_compared(self, project: Project) -> None:
+        recorded(project)
+        file = project.path / "snapshots" / SNAPSHOT
+        before = re.sub(r"(# model +)\S+", r"\g<1>0123456789ab", file.read_text())
+        file.write_text(before)
+        ran = project.run(*MODELLED, "-rs")
+        outcomes(ran, skipped=1)
+        assert "not compared: the code of the model differs" in ran.text.replace("\n", " ")
+        assert file.read_text() == before
+
+    def test_a_table_of_the_user_is_named_and_can_be_left_out(
+        self, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        recorded(project)
+        monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "data"))
+        calibrated_folder().mkdir(parents=True)
+        text = (files("pytest_nvfp4.model") / "devices" / "b200.toml").read_text()
+        own = calibrated_path("b200")
+        own.write_text(text.replace("version = 1", "version = 2", 1))
+        ran = project.run(*MODELLED)
+        outcomes(ran, failed=1)
+        assert f"times of b200 are modelled with your table {own}, " in ran.text
+        assert "table of its constants: 1 " in message(ran)
+        outcomes(project.run(*MODELLED, "--nvfp4-model-device", "shipped:b200"), passed=1)
 
     def test_a_refused_kernel_is_skipped_unless_it_had_a_time(self, project: Project) -> None:
         ran = by_hand(project, refused=["its tiles are taken from a counter"]).run(*MODELLED, "-rs")

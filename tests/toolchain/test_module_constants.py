@@ -65,6 +65,17 @@ def test_one_value_is_replaced_and_every_other_line_stays(name: str, value: floa
     assert set(changed) <= set(range(constants(SOURCE)[name].line, constants(SOURCE)[name].line + 4))
 
 
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_lines_may_end_in_carriage_returns(end: str) -> None:
+    source = SOURCE.replace("\n", end)
+    for name, value in (("STAGES", 2), ("TILE_N", 64), ("WIDE", 7), ("NAME", "b")):
+        namespace: dict[str, object] = {}
+        edited = with_constants(source, {name: value})
+        exec(edited, namespace)
+        assert namespace[name] == value
+        assert edited.count("\r") >= source.count("\r") - 2
+
+
 def test_two_values_of_one_line() -> None:
     assert "TILE_M, TILE_N = 64, 32  # the tile" in with_constants(SOURCE, {"TILE_M": 64, "TILE_N": 32})
 
@@ -95,6 +106,20 @@ def test_what_is_no_constant_is_refused_with_the_reason(name: str, reason: str) 
 def test_a_value_of_another_type_is_refused(name: str, value: float | str) -> None:
     with pytest.raises(ConstantError, match="not of this type"):
         with_constants(SOURCE, {name: value})
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_no_constant_is_infinite(value: float) -> None:
+    with pytest.raises(ConstantError, match="not a finite number"):
+        with_constants(SOURCE, {"RATIO": value})
+    with pytest.raises(ConstantError, match=r"LARGE is inf in line 1, which is not a finite number"):
+        with_constants("LARGE = 1e400\n", {"LARGE": 1.0})
+
+
+def test_a_deep_expression_is_no_constant() -> None:
+    assert list(constants(f"SUM = {'+'.join(['1'] * 1500)}\nSTAGES = 2\n")) == ["STAGES"]
+    with pytest.raises(SyntaxError, match="nested too deeply"):
+        constants(f"SUM = {'+'.join(['1'] * 10_000)}\n")
 
 
 def test_a_huge_number_is_not_computed() -> None:

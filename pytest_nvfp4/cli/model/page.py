@@ -31,10 +31,11 @@ SUMMARY = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A what-if question, and its modelled time."""
+    """A what-if question, and its modelled time, or why the change is not possible."""
 
     question: str
-    us: float
+    us: float | None
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ def section(each: Modelled, title: str, findings: Sequence[str]) -> Section:
         blocks.append(Items(call.refused))
     else:
         blocks.append(Styled(headline(call), "strong"))
+        blocks.append(call.table_text)
         for index, launch in enumerate(call.launches):
             blocks.append(_launch(index, launch))
         if each.answers:
@@ -186,7 +188,13 @@ def _busy(launch: ModelledLaunch) -> Table:
 
 def _answers(answers: Sequence[Answer], us: float) -> Table:
     columns = (Column("change"), Column("modelled", "us", right=True), Column("difference", right=True))
-    return Table(columns, [[each.question, micro(each.us), f"{100 * (each.us / us - 1):+.1f} %"] for each in answers])
+    rows: list[list[Cell]] = [
+        [f"{each.question}: not possible, {each.refused}", None, None]
+        if each.us is None
+        else [each.question, micro(each.us), f"{100 * (each.us / us - 1):+.1f} %"]
+        for each in answers
+    ]
+    return Table(columns, rows)
 
 
 def as_data(each: Modelled) -> dict[str, Any]:
@@ -201,6 +209,7 @@ def as_data(each: Modelled) -> dict[str, Any]:
     if call is None:
         return data
     data |= call.model_dump(mode="json")
+    data["table_is_shipped"] = call.shipped
     data["modelled_us"] = None if call.refused else call.us
     data["band"] = None
     if band is not None and not call.refused:
@@ -214,5 +223,7 @@ def as_data(each: Modelled) -> dict[str, Any]:
             "worst": band.worst,
             "times": band.times,
         }
-    data["what_if"] = [{"change": answer.question, "modelled_us": answer.us} for answer in each.answers]
+    data["what_if"] = [
+        {"change": answer.question, "modelled_us": answer.us, "not_possible": answer.refused} for answer in each.answers
+    ]
     return data

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import difflib
+import tokenize
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +15,7 @@ from pytest_nvfp4.cli.simulation import runnable
 from pytest_nvfp4.cli.subject import check_kernel_file, configured, relative
 from pytest_nvfp4.problem import GPUMODE, Problem
 from pytest_nvfp4.settings import KernelSettings, find_root, load
+from pytest_nvfp4.toolchain.module_constants import bound_names, constants
 from pytest_nvfp4.toolchain.request import Entry
 
 if TYPE_CHECKING:
@@ -67,8 +71,8 @@ def subject_of(
             kernel has an entry there.
 
     Raises:
-        InputError: The file is not a kernel that can be run, it cannot be read, or problems are named for a kernel
-            that has inputs of its own.
+        InputError: The file is not a kernel that can be run, it cannot be read, its exercise is no function that can be
+            called without arguments, or problems are named for a kernel that has inputs of its own.
         SettingsError, ProblemError, EntryError: A setting, the name of a problem or the exercise is invalid.
     """
     label = str(kernel)
@@ -89,11 +93,52 @@ def subject_of(
         raise InputError(f"{label}: its exercise has {OWN_INPUTS}: leave out --problem")
     if exercise is not None:
         file, _, function = exercise.rpartition("::")
-        entry = Entry.parse(f"{file or path}::{function}", root=Path.cwd(), source="--exercise")
+        source, folder, text = "--exercise", Path.cwd(), f"{file or path}::{function}"
     else:
-        entry = Entry.parse(str(own.exercise), root=root, source=f"{settings.file}, exercise")
+        source, folder, text = f"{settings.file}, exercise", root, str(own.exercise)
+    entry = Entry.parse(text, root=folder, source=source)
+    _require_function(entry, source)
     spec, base = _spec(path, entry, own if arch is None else replace(own, arch=arch), label=label)
     return Subject(label, spec, base, settings.root, (_own_inputs(),))
+
+
+def _require_function(entry: Entry, source: str) -> None:
+    """Check, from the file's text, that it binds the function and that no argument of it is missing.
+
+    A name that is imported, or that a call makes, may be a function; that is seen only when it is called.
+
+    Raises:
+        InputError: The name is not bound, or is bound to what is no such function.
+    """
+    try:
+        with tokenize.open(entry.file) as file:
+            text = file.read()
+        module, known = ast.parse(text), constants(text)
+    except (OSError, SyntaxError, UnicodeDecodeError, ValueError) as error:
+        raise InputError(f"{source}: {entry.file} cannot be read: {error}") from error
+    bound = {name for name, _ in bound_names(module)}
+    if {"*", "__getattr__"} & bound:
+        return
+    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
+    others = "it has no functions" if not functions else f"its functions are {', '.join(functions)}"
+    if entry.function not in bound or entry.function in known:
+        near = difflib.get_close_matches(entry.function, functions, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise InputError(f"{source}: {entry.file} has no function {entry.function}{hint}; {others}")
+    own = functions.get(entry.function)
+    if own is not None and not own.decorator_list and (missing := _required(own.args)):
+        raise InputError(
+            f"{source}: {entry.function} in {entry.file}:{own.lineno} needs {', '.join(missing)}, and is called "
+            f"without arguments; {others}"
+        )
+
+
+def _required(arguments: ast.arguments) -> list[str]:
+    """Return the names of the parameters without a default."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    first = positional[: len(positional) - len(arguments.defaults)]
+    named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return [each.arg for each in (*first, *(each for each, default in named if default is None))]
 
 
 def _spec(path: Path, entry: Entry, own: KernelSettings, *, label: str) -> tuple[KernelSpec, Path]:

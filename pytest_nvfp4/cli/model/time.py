@@ -210,22 +210,29 @@ def _modelled(done: SimulationResult, how: _How, *, asked: bool) -> Modelled:
 def _answers(recordings: Sequence[Recording], replays: Sequence[Replay], how: _How, samples: Samples) -> list[Answer]:
     """Return the what-if answers of a call, the largest gain first.
 
-    A launch to which a change does not apply takes the time that it takes without the change.
+    A launch to which a change does not apply takes the time that it takes without the change. A change that is possible
+    for none of the launches has the reason instead of a time.
     """
     from pytest_nvfp4.cli.model.page import Answer
     from pytest_nvfp4.model.replay import ReplayError
     from pytest_nvfp4.model.what_if import what_if
 
     saved: dict[str, float] = {}
+    refused: dict[str, str] = {}
     for recording, base in zip(recordings, replays, strict=True):
         try:
             for answer in what_if(recording, how.device, base, conditions=how.conditions, samples=samples):
-                saved[answer.question] = saved.get(answer.question, 0.0) - answer.change * base.total_us
+                if answer.replay is None:
+                    refused[answer.question] = answer.refused
+                    continue
+                question = f"{answer.question} ({answer.provided})" if answer.provided else answer.question
+                saved[question] = saved.get(question, 0.0) - answer.change * base.total_us
         except ReplayError as error:
             output.note(f"no what-if answers for {base.kernel}: {error}")
     whole = sum(base.total_us for base in replays)
     ranked = sorted(saved.items(), key=lambda pair: -pair[1])
-    return [Answer(question, whole - gain) for question, gain in ranked]
+    answered = [Answer(question, whole - gain) for question, gain in ranked]
+    return answered + [Answer(question, None, reason) for question, reason in refused.items() if question not in saved]
 
 
 def _write_timeline(file: Path, done: SimulationResult, how: _How, *, sms: int) -> None:

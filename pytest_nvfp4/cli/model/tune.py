@@ -17,7 +17,7 @@ from pytest_nvfp4.cli.model.page import micro
 from pytest_nvfp4.cli.model.subject import Subject
 from pytest_nvfp4.cores import cores
 from pytest_nvfp4.report.document import Cell, Column, Styled, Table
-from pytest_nvfp4.toolchain.module_constants import ConstantError, Value, constants, parse_value, with_constants
+from pytest_nvfp4.toolchain.module_constants import ConstantError, Value, constants, parse_value, same, with_constants
 
 MOST_VARIANTS = 64
 Constants = Mapping[str, Value]
@@ -61,7 +61,10 @@ def parse(texts: Sequence[str]) -> dict[str, list[Value]]:
             raise InputError(f"--tune {text!r} must be NAME=VALUE,VALUE..., such as NUM_STAGES=2,3")
         if name.strip() in wanted:
             raise InputError(f"--tune names {name.strip()} twice; give all of its values at once")
-        wanted[name.strip()] = list(dict.fromkeys(map(parse_value, parts)))
+        own = wanted[name.strip()] = list[Value]()
+        for value in map(parse_value, parts):
+            if not any(same(value, known) for known in own):
+                own.append(value)
     count = 1
     for values_of in wanted.values():
         count *= len(values_of)
@@ -85,9 +88,9 @@ def variants(subject: Subject, wanted: Mapping[str, Sequence[Value]]) -> list[Va
         for values in itertools.product(*wanted.values()):
             chosen = dict(zip(wanted, values, strict=True))
             variant = _variant(subject, source, chosen)
-            if chosen != now:
+            if not all(same(value, now[name]) for name, value in chosen.items()):
                 made.append(variant)
-    except (ConstantError, UnicodeEncodeError) as error:
+    except (ConstantError, SyntaxError, UnicodeEncodeError) as error:
         raise InputError(f"{subject.label}: --tune {error}") from error
     return made
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,13 +73,14 @@ class ModelCheck(SimulatedCheck):
                 load_device(self.device)
             except ConstantsError as error:
                 raise pytest.UsageError(f"--nvfp4-model-device {self.device}: {error}") from error
-        self._install(config)
+        settings = config.stash[RUN].settings
+        if self.every or any(table.settings.model for table in settings.tables) or settings.default.model:
+            config.pluginmanager.register(_Header(self.device), "nvfp4-model-tables")
+            self._install(config)
 
     def _install(self, config: pytest.Config) -> None:
         """Register the hooks that store modelled times in pytest-benchmark, if this run can measure none."""
-        settings = config.stash[RUN].settings
-        models = self.every or any(table.settings.model for table in settings.tables) or settings.default.model
-        if models and _stores(config) and not may_time(config.stash[DEVICES].options):
+        if _stores(config) and not may_time(config.stash[DEVICES].options):
             from pytest_nvfp4.plugin.checks.modelled_benchmarks import ModelledBenchmarks
 
             self._benchmarks = ModelledBenchmarks(config, self._machine)
@@ -129,7 +131,9 @@ class ModelCheck(SimulatedCheck):
         tolerance = case.settings.model_tolerance
         against = "" if done.refused else self._stored(nvfp4_case, request, done, tolerance)
         result = nvfp4_model_snapshot(nvfp4_case.trace(), done, case.problem, tolerance=tolerance)
-        nvfp4_case.note("; ".join(filter(None, (time_line(done), result, against))))
+        origin = self._device(case).origin
+        own = nvfp4_case.run.relative(Path(origin)) if origin else ""
+        nvfp4_case.note("; ".join(filter(None, (time_line(done, own), result, against))))
 
     def _stored(
         self, kernel: KernelUnderTest, request: pytest.FixtureRequest, call: ModelledCall, tolerance: float
@@ -186,14 +190,39 @@ class ModelCheck(SimulatedCheck):
         return Differences(facts=diff_facts(without_path(old), without_path(new)))
 
 
+class _Header:
+    """Names the device tables that are not shipped ones in the header of the run.
+
+    Args:
+        named: The device of the command line.
+    """
+
+    def __init__(self, named: str | None) -> None:
+        self._named = named
+
+    def pytest_report_header(self, config: pytest.Config) -> list[str]:
+        """Return a line for each table of the user that items may use."""
+        from pytest_nvfp4.model.calibrated import calibrated_names
+        from pytest_nvfp4.model.constants import ConstantsError, load_device
+
+        lines = []
+        for name in calibrated_names() if self._named is None else [self._named]:
+            with contextlib.suppress(ConstantsError):  # which the item itself meets
+                device = load_device(name)
+                if device.origin:
+                    file = config.stash[RUN].relative(Path(device.origin))
+                    lines.append(f"nvfp4: times of {device.name} are modelled with your table {file}, {device.digest}")
+        return lines
+
+
 def _stores(config: pytest.Config) -> bool:
     """Return whether an option asks pytest-benchmark to store or to compare times, and this process does so."""
     active = config.pluginmanager.hasplugin("benchmark") and not hasattr(config, "workerinput")
     return active and any(config.getoption(name, default=None) for name in _BENCHMARK_OPTIONS)
 
 
-def time_line(call: ModelledCall) -> str:
-    """Return a modelled time with its band in one line."""
+def time_line(call: ModelledCall, file: str = "") -> str:
+    """Return a modelled time with its band and its table in one line; ``file`` is that of a table of the user."""
     band = call.band
     if band is None:
         known = f"no band: {call.without_band}"
@@ -201,4 +230,5 @@ def time_line(call: ModelledCall) -> str:
         low, high = band.around(call.us)
         known = f"{low:.3g} to {high:.3g} us, from {band.points} measured times of such kernels"
     bound = ", ".join(dict.fromkeys(launch.bound for launch in call.launches))
-    return f"modelled {call.us:.3f} us on {call.title} ({known}), bound by {bound}"
+    table = f"{call.table_text}, {file}" if file else call.table_text
+    return f"modelled {call.us:.3f} us on {call.title} ({known}), bound by {bound}; {table}"
