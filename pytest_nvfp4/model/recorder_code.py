@@ -134,6 +134,7 @@ class Code:
         own: Operations without an event: ``mma.sync`` and ``griddepcontrol.launch_dependents``.
         loads: By instruction, the slots that a load of global or of a peer's memory writes.
         refusing: By instruction, why a launch that executes it has no model.
+        marks: What the author named; ``marked`` has its number by instruction.
     """
 
     def __init__(self, program: Program) -> None:
@@ -147,6 +148,9 @@ class Code:
             if ins.root in ("ld", "atom") and (_SHARED.isdisjoint(ins.parts) or ins.has("shared::cluster"))
         }
         self.refusing = {ins.index: why for ins in self.instructions if (why := self._refusal(ins))}
+        self.marks = tuple(dict.fromkeys(program.marks.values()))
+        numbers = {mark: number for number, mark in enumerate(self.marks)}
+        self.marked = {at: numbers[mark] for at, mark in program.marks.items()}
         self._executed: dict[tuple[int, ...], Executed] = {}
 
     @cached_property

@@ -193,6 +193,7 @@ class LaunchTape:
             footprints=self.footprints.footprints(),
             refused=tuple(refused),
             notes=tuple(self._notes),
+            marks=self.code.marks,
         )
 
     # ---- units' hooks --------------------------------------------------------------------------------------------

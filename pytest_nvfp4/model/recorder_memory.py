@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 
 from pytest_nvfp4.model.recorder_copies import CopyEvents
 from pytest_nvfp4.model.recorder_launch import LaunchTape, kind_of
-from pytest_nvfp4.model.recorder_tape import NO_SLOT, PASSES, Operation, WarpTape
+from pytest_nvfp4.model.recorder_tape import MARK, NO_SLOT, PASSES, Operation, WarpTape
 from pytest_nvfp4.model.recording import Shape, Unit
 from pytest_nvfp4.sim.memory.access import ATOMIC, READ
 from pytest_nvfp4.sim.memory.globals import Region
@@ -28,6 +28,11 @@ _UNITS = {READ: Unit.GLOBAL_LOAD, ATOMIC: Unit.ATOMIC}
 
 class MemoryEvents(CopyEvents):
     """The recorder's events of matrix instructions, TMEM, and accesses of lanes to memory."""
+
+    def marked(self, w: Warp, at: int) -> None:
+        """Add a mark to the warp's path."""
+        warp = self._warp(w)
+        warp.path.append((MARK, at, warp.launch.code.marked[at], 1))
 
     # ---- the tensor core -----------------------------------------------------------------------------------------
 

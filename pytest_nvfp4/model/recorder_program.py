@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pytest_nvfp4.model.recorder_code import NOTHING, Code, Executed
-from pytest_nvfp4.model.recorder_tape import ISSUE, NO_SLOT, PASSES, REFUSED, WAIT, Entry, Operation, Tape
+from pytest_nvfp4.model.recorder_tape import ISSUE, MARK, NO_SLOT, PASSES, REFUSED, WAIT, Entry, Operation, Tape
 from pytest_nvfp4.model.recording import EVENT, OPERATION, Does, Program, Shape, Unit, WarpEvents
 from pytest_nvfp4.sim.run.warp import Warp
 
@@ -200,6 +200,8 @@ def program_of(
         for does, count, at, item in path.events:
             if does == _RUN:
                 place = mixes.setdefault(item, len(mixes))
+            elif does == MARK:
+                place = item
             else:
                 place = operation(item) if does == ISSUE else number(item)
             events.append((does, count, at, place))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NO_SLOT = -2
 """Footprint of an operation without global memory."""
 
-ISSUE, SIGNAL, WAIT = int(Does.ISSUE), int(Does.SIGNAL), int(Does.WAIT)
+ISSUE, SIGNAL, WAIT, MARK = int(Does.ISSUE), int(Does.SIGNAL), int(Does.WAIT), int(Does.MARK)
 PASSES, REFUSED = 8, 9
 """Entries of a path that are no events: passes of shared memory, and a wait for a phase that returned False."""
 

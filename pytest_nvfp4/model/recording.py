@@ -1,11 +1,12 @@
 """Recordings: what every warp of a launch issues and waits for, as plain data.
 
-A recording holds what decides a launch's time and nothing of its values. It distinguishes four actions of a warp:
+A recording holds what decides a launch's time and nothing of its values. It distinguishes five actions of a warp:
 
 - ``RUN``: it executes instructions, counted by class;
 - ``ISSUE``: it starts an *operation* of a unit (a copy of TMA, an MMA, a load of tensor memory ...);
 - ``SIGNAL``: it arrives at a *phase*;
-- ``WAIT``: it cannot go on before a phase is complete.
+- ``WAIT``: it cannot go on before a phase is complete;
+- ``MARK``: it passes a place that the author named.
 
 A **phase** stands for everything that is waited for: a phase of an mbarrier, of a named or cluster barrier, a group of
 bulk stores or of ``wgmma``, the result of a load. It is complete when it has received its number of signals, from warps
@@ -25,6 +26,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.sim.ptx.marks import Mark
+
 
 class Does(IntEnum):
     """What a warp does in an event."""
@@ -37,6 +40,8 @@ class Does(IntEnum):
     """Arrives ``count`` times at phase ``item``."""
     WAIT = 3
     """Waits for phase ``item``."""
+    MARK = 4
+    """Passes a place that the author named: ``item`` is an index into ``Recording.marks``. It takes no time."""
 
 
 class Unit(IntEnum):
@@ -211,6 +216,7 @@ class Recording:
         grid, block, cluster: Dimensions; a grid counts CTAs.
         ctas_per_sm: Resident CTAs an SM, limited by shared memory, threads, registers and TMEM.
         dependent: Whether it is a programmatic dependent launch.
+        marks: The places that the author named: begins and ends of regions (``sim.ptx.marks``).
         refused: Why no time may be modelled from it (control flow that depends on order ...); empty if one may.
     """
 
@@ -228,3 +234,4 @@ class Recording:
     footprints: tuple[Footprint, ...]
     refused: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    marks: tuple[Mark, ...] = ()

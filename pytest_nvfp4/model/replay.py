@@ -58,6 +58,24 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True)
+class Passed:
+    """A mark that a warp passed.
+
+    Attributes:
+        cluster: Number of the cluster in the grid; ``cta`` is the rank in it.
+        at_ns: Time since the start of the first launch.
+        mark: Index into ``Recording.marks``.
+    """
+
+    cluster: int
+    cta: int
+    warp: int
+    sm: int
+    at_ns: float
+    mark: int
+
+
+@dataclass(frozen=True, slots=True)
 class Replay:
     """A modelled launch.
 
@@ -74,6 +92,7 @@ class Replay:
         bound: The unit that limits the steady part, or ``latency``.
         path: The critical path, ranked by time; its parts add up to ``kernel_us``.
         intervals: For a timeline: (unit or role, SM, start, end, site) in ns, if asked for.
+        marks: What the author named, as warps passed it, each warp's in order.
         notes: What the figures do not include.
     """
 
@@ -91,6 +110,7 @@ class Replay:
     bound: str
     path: tuple[Segment, ...]
     intervals: tuple[tuple[str, int, float, float, str], ...] = ()
+    marks: tuple[Passed, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -243,5 +263,9 @@ def _result(machine: Machine, device: DeviceConstants, conditions: Conditions, b
         bound=unit if shares.get(unit, 0.0) >= _LIMITING and busy[unit][0] >= _LEAST_BUSY else "latency",
         path=critical_path(machine),
         intervals=intervals,
+        marks=tuple(
+            Passed(recording.clusters[w.cluster.number].index, w.cta, w.warp.index, w.sm, at, mark)
+            for w, at, mark in machine.marks
+        ),
         notes=recording.notes if machine.traffic is None else (*recording.notes, sampled),
     )

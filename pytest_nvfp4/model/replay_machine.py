@@ -23,6 +23,7 @@ from pytest_nvfp4.model.replay_steps import (
     GLOBAL_WRITE,
     GRID_WAIT,
     LOAD,
+    MARK,
     REMOTE,
     RUN,
     SIGNAL,
@@ -82,6 +83,7 @@ class Machine:
     """One launch while it runs, and its state afterwards.
 
     Attributes:
+        marks: Marks that warps passed, with their times.
         ends: For each slot, the time at which its last cluster ended.
         runs: All warps that ran, with their logs, in order of their starts.
         dram_busy, l2_busy: Busy ns.
@@ -102,6 +104,7 @@ class Machine:
     last: Any = None
     runs: list[WarpRun] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
+    marks: list[tuple[WarpRun, float, int]] = field(default_factory=list)
     first_use: dict[int, float] = field(default_factory=dict)
     last_use: dict[int, float] = field(default_factory=dict)
     busy: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -234,6 +237,11 @@ class Machine:
                         break
                     continue
                 now = t + step[1]
+                if code == MARK:
+                    t = now
+                    self.marks.append((w, t, step[4]))
+                    pc += 1
+                    continue
                 if code == SIGNAL:
                     phase = step[4]
                     t = now

@@ -26,6 +26,7 @@ __all__ = [
     "GLOBAL_WRITE",
     "GRID_WAIT",
     "LOAD",
+    "MARK",
     "REMOTE",
     "RUN",
     "SIGNAL",
@@ -40,7 +41,7 @@ __all__ = [
 ]
 
 (RUN, WAIT, SIGNAL, LOAD, TENSOR, COMMIT, TMEM, STORE, DELAY, GLOBAL_READ, GLOBAL_WRITE, REMOTE) = range(12)
-DEPENDENTS, GRID_WAIT, END = range(12, 15)
+DEPENDENTS, GRID_WAIT, END, MARK = range(12, 16)
 
 Step = tuple[Any, ...]
 
@@ -192,6 +193,11 @@ class _Compiler:
                     continue
                 batch = None
                 steps.append((RUN, before, site, number, self.alone[item] * count, issued * cycle, passes * port))
+                before = 0.0
+                continue
+            if does == Does.MARK:
+                batch = None
+                steps.append((MARK, before, site, number, item))
                 before = 0.0
                 continue
             if does != Does.ISSUE:

@@ -38,6 +38,7 @@ from pytest_nvfp4.model.recording import (
     WarpEvents,
 )
 from pytest_nvfp4.model.stored_arrays import MOST_BYTES, StoredArrays, sums
+from pytest_nvfp4.sim.ptx.marks import Mark, What
 
 VERSION = 1
 """Version of the format; another one is refused."""
@@ -101,6 +102,7 @@ class _Recording(_Model):
     footprints: _Many
     refused: tuple[_Text, ...]
     notes: tuple[_Text, ...]
+    marks: tuple[tuple[What, _Text], ...] = ()
 
 
 class _Header(_Model):
@@ -168,6 +170,7 @@ def _describe(recording: Recording, prefix: str, arrays: dict[str, NDArray[Any]]
     arrays[f"{prefix}lines"] = _differences(np.concatenate([np.empty(0, np.int32), *lines]))
     plain = ("kernel", "arch", "grid", "block", "cluster", "shared_bytes", "ctas_per_sm", "dependent", "refused")
     return {name: getattr(recording, name) for name in (*plain, "notes")} | {
+        "marks": [[mark.what, mark.name] for mark in recording.marks],
         "sites": [[site.at, site.opcode, site.source] for site in recording.sites],
         "programs": [_describe_program(program) for program in recording.programs],
         "clusters": len(clusters),
@@ -221,7 +224,7 @@ def _differences(values: Sequence[int] | NDArray[np.int32]) -> NDArray[np.int32]
 
 def _recording(header: _Recording, archive: StoredArrays) -> Recording:
     programs = tuple(
-        _program(each, archive.below(f"{number}."), sites=len(header.sites))
+        _program(each, archive.below(f"{number}."), sites=len(header.sites), marks=len(header.marks))
         for number, each in enumerate(header.programs)
     )
     x, y, z = (n // c for n, c in zip(header.grid, header.cluster, strict=True))
@@ -249,6 +252,7 @@ def _recording(header: _Recording, archive: StoredArrays) -> Recording:
         footprints=_footprints(header.footprints, archive),
         refused=header.refused,
         notes=header.notes,
+        marks=tuple(Mark(*mark) for mark in header.marks),
     )
 
 
@@ -270,14 +274,14 @@ def _footprints(count: int, archive: StoredArrays) -> tuple[Footprint, ...]:
     )
 
 
-def _program(header: _Program, archive: StoredArrays, *, sites: int) -> Program:
+def _program(header: _Program, archive: StoredArrays, *, sites: int, marks: int) -> Program:
     total = sum(warp.events for warp in header.warps)
     events = np.empty(total, EVENT)
     events["does"] = archive.array("does", np.uint8, total)
     events["count"] = archive.array("count", np.uint16, total)
     events["site"] = archive.indices("site", total, sites)
     archive.within("does", events["does"], len(Does))
-    ends = {Does.RUN: header.mixes, Does.ISSUE: header.operations}
+    ends = {Does.RUN: header.mixes, Does.ISSUE: header.operations, Does.MARK: marks}
     items = archive.array("item", np.int32, total).astype(np.int64)
     for does in Does:
         chosen = events["does"] == does

@@ -104,6 +104,9 @@ class Monitor:
     def grid_waited(self, w: Warp, mask: int, at: int) -> None:
         """Execute ``griddepcontrol.wait``."""
 
+    def marked(self, w: Warp, at: int) -> None:
+        """Execute a mark of the author (``sim.ptx.marks``)."""
+
     # ---- fences and barriers ---------------------------------------------------------------------------------------
 
     def fence(self, w: Warp, mask: int, kind: str, at: int) -> None:

@@ -23,8 +23,10 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.lower.layout import SharedLayout
 from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.liveness import Liveness
+from pytest_nvfp4.sim.ptx.marks import marks_of
 from pytest_nvfp4.sim.ptx.roles import products, results, sources
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Label, Module
+from pytest_nvfp4.sim.run.marked import marked
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.wgmma.registers import accumulators, unfenced
 
@@ -66,6 +68,7 @@ class Program:
 
     Attributes:
         passages: By number, what a compiled block or region executes, if followed.
+        marks: What the author named, by instruction.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Program:
         self.flow = Flow(kernel)
         self.liveness = Liveness(self.flow)
         self.shared = SharedLayout(module, kernel)
+        self.marks, self._skipped = (found := marks_of(module, kernel)).at, found.skipped
         self.alone: list[Block | None] = [None] * (len(kernel.instructions) + 1)
         """Blocks by place, for a warp without parked groups."""
         self.deferred = deferred_slots(kernel, accumulators)
@@ -240,7 +244,10 @@ class Program:
             if meeting:
                 members = _members(instruction, emitter)
                 emitter.line(f"if not {emitter.call(converged, 'w', 'm', members)}: return {~instruction.index}")
-            self._lower(instruction, emitter)
+            if instruction.index in self.marks:
+                emitter.line(emitter.call(marked, "w", str(instruction.index)))
+            if instruction.index not in self._skipped:
+                self._lower(instruction, emitter)
             if count := products(instruction):
                 emitter.multiply(count)
         except Unsupported as error:

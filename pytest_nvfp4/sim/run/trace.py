@@ -5,9 +5,9 @@ the duration of a step and the overlap on a device are unknown. The timeline sho
 of the schedule in use. The eager schedule completes asynchronous work at issue, so a copy is one step wide.
 
 ``Trace.to_json`` returns Chrome's trace event format, which https://ui.perfetto.dev reads. A process is a CTA; its
-threads are its warps (``run`` and ``wait`` slices), the asynchronous units (slices from issue to completion) and its
-barriers (one slice per phase). Call ``attach`` before a launch, and ``begin`` and ``end`` around it. Only the CTAs with
-the lowest numbers are recorded, in one process.
+threads are its warps (``run`` and ``wait`` slices), the regions that the author named in them (``sim.ptx.marks``), the
+asynchronous units (slices from issue to completion) and its barriers (one slice per phase). Call ``attach`` before a
+launch, and ``begin`` and ``end`` around it. Only the CTAs with the lowest numbers are recorded, in one process.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
 
+from pytest_nvfp4.sim.ptx.marks import Mark
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.grid import Grid
@@ -31,7 +32,8 @@ _UNITS = (
     ("cp.reduce", "TMA reductions"),
 )
 _FIRST_UNIT, _FIRST_BARRIER = 100, 200
-"""Thread numbers: warps first, then asynchronous units, then barriers."""
+_REGIONS = 40
+"""Thread numbers: warps first, then their regions, asynchronous units, and barriers."""
 _PROCESSES_A_LAUNCH = 10_000
 
 
@@ -85,6 +87,26 @@ class _TracedOperation:
     name: str
 
 
+class OpenRegions:
+    """The regions of a warp that are open. Slices of a track must nest: what a region's end crosses begins anew."""
+
+    def __init__(self) -> None:
+        self._open: list[str] = []
+
+    def after(self, mark: Mark) -> list[tuple[bool, str]]:
+        """Return the slices that a mark begins (True) and ends, in their order."""
+        known = mark.name in self._open or not mark.name
+        if mark.what == "begin" or (mark.what == "toggle" and not known):
+            self._open.append(mark.name)
+            return [(True, mark.name)]
+        if mark.what == "mark" or not known or not self._open:
+            return []
+        place = len(self._open) - 1 - self._open[::-1].index(mark.name) if mark.name else len(self._open) - 1
+        crossed = self._open[place + 1 :]
+        del self._open[place]
+        return [(False, name) for name in reversed([mark.name, *crossed])] + [(True, name) for name in crossed]
+
+
 class Trace:
     """Recorder of the timeline of launches.
 
@@ -113,6 +135,7 @@ class Trace:
         self._units: dict[tuple[Cta, str], Track] = {}
         self._known: set[Track] = set()
         self._keys = 0
+        self._regions: dict[Track, OpenRegions] = {}
 
     def attach(self, machine: Machine) -> None:
         """Record the launches of a machine."""
@@ -139,6 +162,7 @@ class Trace:
         self._barriers.clear()
         self._phases.clear()
         self._units.clear()
+        self._regions.clear()
         self._grid = None
 
     def to_json(self) -> dict[str, Any]:
@@ -204,6 +228,22 @@ class Trace:
         self._end(track, now)
         number = self._phases[track] = self._phases.get(track, 0) + 1
         self._begin(track, f"phase {number}", now)
+
+    def marked(self, warp: Warp, mark: Mark) -> None:
+        """Record the begin or end of a region, or a moment, that the author named."""
+        if not self._records(warp.cta):
+            return
+        track = Track(self._pid(warp.cta), _REGIONS + warp.index)
+        if track not in self._known:
+            self._track(warp.cta, track.tid, f"warp {warp.index} regions")
+        now = self._now(warp.cta)
+        for begins, name in self._regions.setdefault(track, OpenRegions()).after(mark):
+            if begins:
+                self._begin(track, name, now)
+            else:
+                self._end(track, now)
+        if mark.what == "mark" and not self._full():
+            self._events.append({"ph": "i", "s": "t", "name": mark.name, "ts": now} | track._asdict())
 
     def issued(self, what: str, action: Callable[[], None]) -> _TracedOperation | None:
         """Record that a warp issued asynchronous work."""

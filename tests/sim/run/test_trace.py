@@ -11,6 +11,7 @@ from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.run.asynchronous import Eager, Lazy, Random
 from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.trace import Trace, unit_of
+from tests.sim.marked import region
 from tests.sim.run.trace_events import check_trace
 
 from ..ptx_case import Ran, run_ptx
@@ -163,3 +164,24 @@ def test_a_schedule_stays_what_it_is(seed: int) -> None:
 )
 def test_units(opcode: str, unit: str) -> None:
     assert unit_of(opcode) == unit
+
+
+def test_regions_have_a_track_of_their_own_and_slices_that_nest() -> None:
+    body = region("begin", "a") + region("begin", "b") + region("end", "a") + region("mark", "m") + region("end", "b")
+    trace, _ = traced(body)
+    data = trace.to_json()["traceEvents"]
+    (track,) = {event["tid"] for event in data if event["ph"] == "M" and event["args"].get("name") == "warp 0 regions"}
+    slices = [
+        (event["ph"], event.get("name", "")) for event in data if event.get("tid") == track and event["ph"] != "M"
+    ]
+    # a ends inside b, whose slice is cut in two.
+    begun = [("B", "a"), ("B", "b"), ("E", ""), ("E", ""), ("B", "b"), ("i", "m"), ("E", "")]
+    assert slices == begun
+    plain = traced("mov.b32 %r1, 0;")[0].to_json()["traceEvents"]
+    assert not [event for event in plain if event["ph"] == "M" and "regions" in str(event["args"].get("name"))]
+
+
+@pytest.mark.parametrize("mark", ["end", "mark"])
+def test_an_end_without_a_begin_makes_no_slice(mark: str) -> None:
+    events = traced(region(mark, "a"))[0].to_json()["traceEvents"]
+    assert not [event for event in events if event["ph"] in "BE" and event.get("tid", 0) >= 40 and event["tid"] < 100]
