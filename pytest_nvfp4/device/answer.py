@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from pytest_nvfp4.device import call_plan
 from pytest_nvfp4.device.job import Job
+from pytest_nvfp4.device.profiling.record import MOST_FILE_BYTES, ProfileRecord
 from pytest_nvfp4.device.result import CaseReport, GroupOutput, Measurement, Result, RoundSample, SimulatedCall
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.door import DoorError
@@ -55,6 +56,8 @@ def most_output_bytes(job: Job) -> int:
             return sum(sizes[call.case] for call in plan if call.other_sizes is None)
         case "benchmark":
             return sum(sizes) * _WHOLE_OUTPUTS
+        case "profile":
+            return sum(sizes) + MOST_FILE_BYTES
     return sum(sizes)
 
 
@@ -74,8 +77,9 @@ def _check(job: Job, result: Result, source: str) -> None:
     if result.job != job.id:
         raise DoorError(source, f"is that of job {result.job[:80]!r}, not of {job.id!r}")
     kinds = {
-        "outputs": job.action in ("verify", "benchmark") or (job.action == "simulate" and job.simulating.outputs),
-        "cases": job.action in ("verify", "simulate"),
+        "outputs": job.action in ("verify", "benchmark", "profile")
+        or (job.action == "simulate" and job.simulating.outputs),
+        "cases": job.action in ("verify", "simulate", "profile"),
         "measurements": job.action == "benchmark",
         "samples": job.action == "benchmark",
         "simulated": job.action in ("verify", "simulate"),
@@ -83,6 +87,8 @@ def _check(job: Job, result: Result, source: str) -> None:
     for name, asked in kinds.items():
         if getattr(result, name) and not asked:
             raise DoorError(source, f"has {name}, which a {job.action} job does not ask for")
+    if result.profile is not None:
+        _check_profile(job, result.profile, source)
     calls = _Calls(job, source)
     for output in result.outputs:
         calls.output(output)
@@ -101,7 +107,21 @@ def _check(job: Job, result: Result, source: str) -> None:
     _unique(((one.case,) for one in result.measurements), "measurement", source)
 
 
-def _unique(keys: Iterable[tuple[int, ...]], what: str, source: str) -> None:
+def _check_profile(job: Job, profile: ProfileRecord, source: str) -> None:
+    if job.profiling is None:
+        raise DoorError(source, f"has a profile, which this {job.action} job does not ask for")
+    if job.action == "probe" and (profile.files or profile.cases):
+        raise DoorError(source, "has files of a profile, which a probe does not ask for")
+    for case in profile.cases:
+        if case.case >= len(job.cases) or len(case.region_us) != job.profiling.rounds:
+            raise DoorError(source, f"has the profile of case {case.case}, which does not fit the job")
+    _unique(((one.case,) for one in profile.cases), "profiled case", source)
+    _unique(((one.name,) for one in profile.files), "file of a tool", source)
+    if (size := sum(one.data.size for one in profile.files)) > MOST_FILE_BYTES:
+        raise DoorError(source, f"has files of {size} bytes, and at most {MOST_FILE_BYTES} are read")
+
+
+def _unique(keys: Iterable[tuple[object, ...]], what: str, source: str) -> None:
     seen = set()
     for key in keys:
         if key in seen:
@@ -119,7 +139,7 @@ class _Calls:
         if job.action == "verify":
             side = job.kernel is not None and job.kernel.side_stream
             self._plan = call_plan.plan_calls(job.cases, job.order_seed, side_stream=side)
-        elif job.action == "simulate":
+        elif job.action in ("simulate", "profile"):
             self._plan = [call_plan.PlannedCall(case) for case in range(len(job.cases))]
 
     def fail(self, what: str, problem: str) -> DoorError:

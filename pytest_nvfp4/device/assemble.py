@@ -12,6 +12,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from pytest_nvfp4.device.answer import check_result, refused
 from pytest_nvfp4.device.job import Job
+from pytest_nvfp4.device.profiling.record import ProfiledCase, ProfileRecord
 from pytest_nvfp4.device.result import (
     CaseReport,
     DeviceInfo,
@@ -63,6 +64,7 @@ _MODELS: dict[str, type[BaseModel] | TypeAdapter[Finding]] = {
     "measurement": Measurement,
     "sample": RoundSample,
     "simulated": SimulatedCall,
+    "profiled": ProfiledCase,
 }
 """What each event of a worker carries (see ``isolation.event_sender``)."""
 
@@ -87,6 +89,7 @@ class _Events:
         self.measurements: dict[int, Measurement] = {}
         self.samples: dict[tuple[int, int], RoundSample] = {}
         self.simulated: dict[tuple[int, int], SimulatedCall] = {}
+        self.profiled: dict[int, ProfiledCase] = {}
         self.stage = "start"
         self.ended = False
         self.intact = True
@@ -145,6 +148,8 @@ class _Events:
                 _once(self.samples, (made.case, made.call), made, source)
             case "simulated":
                 _once(self.simulated, (made.case, made.call), made, source)
+            case "profiled":
+                _once(self.profiled, made.case, made, source)
             case "end":
                 self.ended = True
             case "kept":
@@ -182,7 +187,12 @@ def _once(made: dict[Any, Any], key: object, value: object, source: str) -> None
 
 
 def assemble(
-    job: Job, outcome: Outcome, *, source_names: Mapping[str, str] | None = None, kept: bool = False
+    job: Job,
+    outcome: Outcome,
+    *,
+    source_names: Mapping[str, str] | None = None,
+    kept: bool = False,
+    by_tool: bool = False,
 ) -> Result:
     """Return the result of a job whose worker has ended.
 
@@ -190,6 +200,7 @@ def assemble(
         outcome: The end of the worker's process, with the events that it sent.
         source_names: The user's own file for each of the worker's copies, for use in findings.
         kept: Whether the worker has a keeper, without whose word nothing passes.
+        by_tool: Whether a tool started the worker, whose exit status is then not the worker's.
     """
     events = _Events()
     events.read(outcome.result or b"")
@@ -204,7 +215,7 @@ def assemble(
             "to a descriptor that is not its own"
         )
         events.findings.append(Finding(kind="crash", message=message))
-    elif outcome.returncode != 0 or not (events.ended or events.refused):
+    elif (outcome.returncode != 0 and not by_tool) or not (events.ended or events.refused):
         status = "crashed"
         events.findings.append(_abnormal_end("crash", "the process", events.stage, outcome))
     elif not events.intact:
@@ -232,6 +243,7 @@ def assemble(
         measurements=tuple(events.measurements.values()),
         samples=tuple(events.samples.values()),
         simulated=tuple(_call_with_user_files(call, names) for call in events.simulated.values()),
+        profile=ProfileRecord(cases=tuple(events.profiled.values())) if events.profiled else None,
     )
     return check_result(job, result.model_copy(update=_output(outcome)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import tokenize
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
@@ -18,7 +19,13 @@ from pytest_nvfp4.problem import Group, Problem
 SCHEMA: Literal[1] = 1
 """Version of the JSON of jobs and results; a worker rejects a job of another version."""
 
-Action = Literal["probe", "verify", "benchmark", "simulate"]
+Action = Literal["probe", "verify", "benchmark", "simulate", "profile"]
+ProfileMode = Literal["ncu", "nsys", "sanitizer", "torch"]
+MetricSet = Literal["basic", "detailed", "full", "curated", "extended"]
+SanitizerTool = Literal["memcheck", "racecheck", "synccheck", "initcheck"]
+
+_METRIC = re.compile(r"[A-Za-z][\w.:-]{0,300}")
+"""A name of a metric: it becomes part of a command line."""
 
 
 class Model(BaseModel):
@@ -277,6 +284,41 @@ class Simulating(Model):
         return self
 
 
+class Profiling(Model):
+    """Settings of a profile.
+
+    Attributes:
+        mode: The tool: Nsight Compute, Nsight Systems, compute-sanitizer or torch's profiler.
+        warmup: Number of calls before the profiled ones.
+        rounds: Number of profiled calls.
+        metric_set: What Nsight Compute collects: one of its sets, or ``curated`` (few passes) or ``extended``.
+        metrics: Metrics of Nsight Compute in addition, by its names.
+        sanitizer_tool: What compute-sanitizer looks for.
+        launch_skip: Number of the kernel's launches that are not profiled.
+        launch_count: Number of launches that are profiled after them; None for all of the profiled calls.
+        base_clocks: Whether Nsight Compute locks the clocks to the base clock.
+        fallback: Whether the next best tool is tried where one cannot run.
+    """
+
+    mode: ProfileMode
+    warmup: int = Field(default=3, ge=0, le=1000)
+    rounds: int = Field(default=1, ge=1, le=1000)
+    metric_set: MetricSet = "basic"
+    metrics: tuple[str, ...] = Field(default=(), max_length=1000)
+    sanitizer_tool: SanitizerTool = "memcheck"
+    launch_skip: int = Field(default=0, ge=0, le=1_000_000)
+    launch_count: int | None = Field(default=None, ge=1, le=1000)
+    base_clocks: bool = False
+    fallback: bool = True
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in self.metrics:
+            if not _METRIC.fullmatch(name):
+                raise ValueError(f"{name[:80]!r} is no name of a metric")
+        return self
+
+
 class Job(Model):
     """A request to a device.
 
@@ -284,7 +326,8 @@ class Job(Model):
         schema_version: Version of the JSON.
         id: Name of the job, repeated in the result.
         action: ``probe`` describes the device, ``verify`` runs every case and returns the outputs, ``benchmark`` times
-            every case, ``simulate`` (simulators only) runs every case once, in order, and returns its launches.
+            every case, ``simulate`` (simulators only) runs every case once, in order, and returns its launches,
+            ``profile`` runs every case under a profiler and returns the outputs of its last call and the tool's files.
         kernel: The kernel; None for ``probe``.
         cases: The cases, in the order in which results are returned. The worker calls them in another order.
         order_seed: Seed of the order of calls, which makes a run repeatable.
@@ -292,6 +335,7 @@ class Job(Model):
             ``rotation``); the kernel cannot see it.
         timing: Settings for ``benchmark``.
         simulating: Settings for ``simulate``.
+        profiling: Settings for ``profile``; with ``probe``, the tools of the device are looked for too.
         deadline_s: Seconds after which the job is stopped.
         memory_bytes: Limit on the host memory of the worker.
     """
@@ -305,6 +349,7 @@ class Job(Model):
     row_key: int = Field(default=0, ge=0)
     timing: Timing = Timing()
     simulating: Simulating = Simulating()
+    profiling: Profiling | None = None
     deadline_s: float = Field(default=300.0, gt=0)
     memory_bytes: int = Field(default=32 << 30, gt=0)
 
@@ -312,4 +357,6 @@ class Job(Model):
     def _check(self) -> Self:
         if self.action != "probe" and (self.kernel is None or not self.cases):
             raise ValueError(f"a {self.action} job needs a kernel and at least one case")
+        if self.action == "profile" and self.profiling is None:
+            raise ValueError("a profile job needs the settings of the profile")
         return self

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_nvfp4.device.base import DeviceUnavailableError
 from pytest_nvfp4.device.job import Job
-from pytest_nvfp4.device.process import run_in_worker
+from pytest_nvfp4.device.profiling.run import run_job
 from pytest_nvfp4.device.result import DeviceInfo, Result
 
 
@@ -55,4 +55,4 @@ class LocalDevice:
     def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:
         """Run a job in a worker process; see ``Device``."""
         environ = {} if self._visible is None else {"CUDA_VISIBLE_DEVICES": self._visible}
-        return run_in_worker(job, backend=self._backend, folder=folder, base=base, environ=environ)
+        return run_job(job, backend=self._backend, folder=folder, base=base, environ=environ)

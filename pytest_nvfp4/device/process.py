@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_nvfp4 import isolation
 from pytest_nvfp4.device.assemble import assemble, source_names
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.result import Result
+from pytest_nvfp4.device.worker.tool_launch import INNER_WALL_VARIABLE
+from pytest_nvfp4.isolation import Outcome
 from pytest_nvfp4.isolation.environment import NO_GPU
-from pytest_nvfp4.isolation.wall import Wall
+from pytest_nvfp4.isolation.wall import WALL_VARIABLE, Wall
 from pytest_nvfp4.toolchain.bytecode import write_missing
 from pytest_nvfp4.toolchain.cache_root import CACHE_VARIABLE, default_root
 from pytest_nvfp4.toolchain.launcher import PRELOAD, worker
@@ -19,6 +23,8 @@ from pytest_nvfp4.toolchain.launcher import PRELOAD, worker
 COMPILED_VARIABLE = "NVFP4_COMPILED"
 """Environment variable with folders of modules that were compiled from the kernel's files."""
 _WORKER = "pytest_nvfp4.device.worker.__main__"
+_PROFILE_WORKER = "pytest_nvfp4.device.worker.profile_worker"
+_TOOL_LAUNCH = "pytest_nvfp4.device.worker.tool_launch"
 _PRELOAD = (
     *PRELOAD,
     "pytest_nvfp4.device.job",
@@ -39,6 +45,14 @@ _PRELOAD = (
 _FILE_BYTES = 8 << 30
 
 
+@dataclass(frozen=True, slots=True)
+class Profiler:
+    """A tool that starts the worker: its command without the program, and folders of its libraries."""
+
+    command: tuple[str, ...]
+    readable: tuple[str, ...] = ()
+
+
 def run_in_worker(
     job: Job, *, backend: str, folder: Path, base: Path | None = None, environ: dict[str, str] | None = None
 ) -> Result:
@@ -49,6 +63,20 @@ def run_in_worker(
         folder: A new, empty folder for the files that the result names.
         base: The user's folder that the kernel's files are relative to.
     """
+    result, _ = run_below(job, None, backend=backend, folder=folder, base=base, environ=environ)
+    return result
+
+
+def run_below(
+    job: Job,
+    profiler: Profiler | None,
+    *,
+    backend: str,
+    folder: Path,
+    base: Path | None = None,
+    environ: dict[str, str] | None = None,
+) -> tuple[Result, Outcome]:
+    """Run a job as ``run_in_worker`` does, below a profiler if there is one; return also how the process ended."""
     path = folder / "job.json"
     path.write_text(job.model_dump_json(), encoding="utf-8")
     scratch = folder / "scratch"
@@ -65,19 +93,29 @@ def run_in_worker(
     names = source_names(job, folder, base) if base is not None else {}
     # Messages quote the lines that the line table of a reused module names: those of the user's own files.
     own = [file for file in names.values() if Path(file).is_file()]
+    wall = Wall(
+        folder=str(scratch),
+        readable=(*compiled, *own, *(job.kernel.readable if job.kernel is not None else ())),
+        writable=(str(folder),),
+        gpu=backend == "cuda",
+        network=job.kernel is not None and job.kernel.network,
+        memory_bytes=job.memory_bytes,
+        file_bytes=_FILE_BYTES,
+    )
+    if profiler is None:
+        command = worker(_WORKER, path, folder, backend, preload=_PRELOAD if backend != "cuda" else ())
+    else:
+        inner = replace(wall, profiler=True, readable=(*wall.readable, *profiler.readable))
+        variables[INNER_WALL_VARIABLE] = inner.variables[WALL_VARIABLE]
+        below = [*profiler.command, *worker(_PROFILE_WORKER, path, folder, backend).command]
+        command = worker(_TOOL_LAUNCH, json.dumps(below))
+        wall = Wall(folder=str(scratch), mode="off")
     outcome = isolation.run(
-        worker(_WORKER, path, folder, backend, preload=_PRELOAD if backend != "cuda" else ()),
+        command,
         cwd=scratch,
         deadline_s=job.deadline_s,
         environ={**variables, **(environ or {}), "PYTHONPATH": import_path},
-        wall=Wall(
-            folder=str(scratch),
-            readable=(*compiled, *own, *(job.kernel.readable if job.kernel is not None else ())),
-            writable=(str(folder),),
-            gpu=backend == "cuda",
-            network=job.kernel is not None and job.kernel.network,
-            memory_bytes=job.memory_bytes,
-            file_bytes=_FILE_BYTES,
-        ),
+        wall=wall,
     )
-    return assemble(job, outcome, source_names=names, kept=backend != "sim")
+    kept, by_tool = backend != "sim" and profiler is None, profiler is not None
+    return assemble(job, outcome, source_names=names, kept=kept, by_tool=by_tool), outcome

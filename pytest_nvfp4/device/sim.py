@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_nvfp4.device.job import Job, KernelSpec
-from pytest_nvfp4.device.process import COMPILED_VARIABLE, run_in_worker
+from pytest_nvfp4.device.process import COMPILED_VARIABLE
+from pytest_nvfp4.device.profiling.run import run_job
 from pytest_nvfp4.device.result import DeviceInfo, Result
 from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.isolation import blas
@@ -61,4 +62,4 @@ class SimDevice:
             copies = folder / "ptx" / "compiled"  # a kernel may read what is below "ptx"
             if self._compiled(job.kernel, base, copies):
                 environ[COMPILED_VARIABLE] = str(copies)
-        return run_in_worker(job, backend="sim", folder=folder, base=base, environ=environ)
+        return run_job(job, backend="sim", folder=folder, base=base, environ=environ)

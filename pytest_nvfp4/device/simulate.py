@@ -10,8 +10,9 @@ from pathlib import Path
 from pytest_nvfp4.device.answer import ANSWER
 from pytest_nvfp4.device.base import Device
 from pytest_nvfp4.device.batch import INCONCLUSIVE
+from pytest_nvfp4.device.blob import Blob
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, Simulating
-from pytest_nvfp4.device.result import RECORD_BYTES, Blob, DeviceInfo, Result, SimulatedCall, Status
+from pytest_nvfp4.device.result import RECORD_BYTES, DeviceInfo, Result, SimulatedCall, Status
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.temporary import folder_in

@@ -11,7 +11,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pytest_nvfp4.device.job import Model
+from pytest_nvfp4.device.job import Model, ProfileMode
+from pytest_nvfp4.device.profiling.record import ToolRun
 from pytest_nvfp4.isolation.door.fields import Count, Index, Name, Sentence, Sha256, Size
 
 SCHEMA: Literal[1] = 1
@@ -20,10 +21,6 @@ MOST_LAUNCHES = 10_000
 MOST_METRICS = 20_000
 """Most metrics of a launch: a GB100 has 3,872 counters with a few submetrics each, and a report holds hundreds."""
 
-Mode = Literal["ncu", "nsys", "sanitizer", "torch"]
-Tool = Literal["ncu", "nsys", "sanitizer", "torch", "nvtx"]
-"""``nvtx`` is nsys without CUDA events: only times of NVTX ranges."""
-State = Literal["ran", "unavailable", "failed", "timeout"]
 Extents = tuple[Index, Index, Index]
 
 
@@ -188,33 +185,6 @@ class Defect(Model):
     count: Count = 1
 
 
-class ToolRun(Model):
-    """One attempt with one tool.
-
-    Attributes:
-        tool: The tool.
-        version: Its version.
-        options: Its options, without paths of this machine.
-        state: ``ran``, or why there is nothing from it: ``unavailable`` (the tool cannot run here), ``failed``
-            (the kernel's process did not get through), ``timeout``.
-        because: The reason, one sentence; empty if it ran.
-        output: End of its own output.
-    """
-
-    tool: Tool
-    version: Name | None = None
-    options: Annotated[tuple[Name, ...], Field(max_length=200)] = ()
-    state: State = "ran"
-    because: Sentence = ""
-    output: Sentence = ""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if (self.state == "ran") == bool(self.because):
-            raise ValueError("a tool either ran, or has the reason why there is nothing from it")
-        return self
-
-
 class ProfiledKernel(Model):
     """The kernel that was profiled: its name, its file as the user named it, and the hash of its files."""
 
@@ -237,7 +207,7 @@ class ProfiledDevice(Model):
 class Configuration(Model):
     """How it was profiled."""
 
-    mode: Mode
+    mode: ProfileMode
     problem: Name = ""
     sizes: Annotated[tuple[tuple[Count, Count, Count, Count], ...], Field(max_length=10_000)] = ()
     warmup: Index = 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from pytest_nvfp4 import isolation
 from pytest_nvfp4.isolation.wall import Wall
-from pytest_nvfp4.isolation.wall.program import ENDED
+from pytest_nvfp4.isolation.wall.program import Ended, ended
 from pytest_nvfp4.temporary import temporary_folder
 from pytest_nvfp4.toolchain.launcher import worker
 
@@ -20,8 +20,6 @@ _PROGRAM = "pytest_nvfp4.isolation.wall.program"
 _TIMEOUT_S = 60
 _MEMORY_BYTES = 4 << 30
 _OUTPUT_BYTES = 256 << 20
-_Ended = tuple[int, str, str]
-"""The status of a program, its standard output and its standard error."""
 
 
 class ToolUnavailableError(RuntimeError):
@@ -69,7 +67,7 @@ def run_each(commands: Sequence[tuple[str, ...]], *, cubin: Path) -> list[str | 
     ]
 
 
-def _behind_a_wall(commands: list[list[str]], cubin: Path, programs: Sequence[Path]) -> list[_Ended | str]:
+def _behind_a_wall(commands: list[list[str]], cubin: Path, programs: Sequence[Path]) -> list[Ended | str]:
     """Return how each command ended; a text says why that is unknown."""
     with temporary_folder("tools") as folder:
         wall = Wall(
@@ -89,28 +87,16 @@ def _behind_a_wall(commands: list[list[str]], cubin: Path, programs: Sequence[Pa
             )
         except OSError as error:
             return [f"did not run: {error}"] * len(commands)
-    ended: list[_Ended | str] = list(_ended(outcome.result or b""))
+    done: list[Ended | str] = list(ended(outcome.result or b""))
     why = "printed too much" if outcome.result_overflow else outcome.describe_end()
     unknown = f"{why}: {outcome.stderr.text.strip()[-400:]}"
-    return [*ended, *[unknown] * len(commands)][: len(commands)]
+    return [*done, *[unknown] * len(commands)][: len(commands)]
 
 
-def _ended(data: bytes) -> Iterator[_Ended]:
-    """Yield what a result of ``wall.program`` says of each command, as far as it is complete."""
-    at = 0
-    while at + ENDED.size <= len(data):
-        status, printed, errors = ENDED.unpack_from(data, at)
-        first, at = at + ENDED.size, at + ENDED.size + printed + errors
-        if at > len(data):
-            return
-        middle = first + printed
-        yield status, data[first:middle].decode("utf-8", "replace"), data[middle:at].decode("utf-8", "replace")
-
-
-def _answer(tool: str, ended: _Ended | str) -> str | ToolUnavailableError:
-    if isinstance(ended, str):
-        return ToolUnavailableError(f"{tool} {ended}")
-    status, printed, errors = ended
+def _answer(tool: str, done: Ended | str) -> str | ToolUnavailableError:
+    if isinstance(done, str):
+        return ToolUnavailableError(f"{tool} {done}")
+    status, printed, errors = done
     if status:
         return ToolUnavailableError(f"{tool} ended with status {status}: {errors.strip()[:400]}")
     return printed

@@ -11,8 +11,9 @@ import numpy as np
 
 from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.assemble import assemble
+from pytest_nvfp4.device.blob import Blob
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, Timing
-from pytest_nvfp4.device.result import Blob, GroupOutput, Result, RoundSample, RowPart
+from pytest_nvfp4.device.result import GroupOutput, Result, RoundSample, RowPart
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
 from pytest_nvfp4.isolation import Outcome
 from pytest_nvfp4.isolation.outcome import Captured

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.answer import ANSWER, check_result
+from pytest_nvfp4.device.blob import Blob
 from pytest_nvfp4.device.call_plan import plan_calls
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import Batch, BatchResult, RemoteError
 from pytest_nvfp4.device.remote.serialization import most_bytes, pack_result, unpack_result
-from pytest_nvfp4.device.result import Blob, CaseReport, GroupOutput, Result
+from pytest_nvfp4.device.result import CaseReport, GroupOutput, Result
 from pytest_nvfp4.device.verdict import Judge
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.numerics.judge import Reference

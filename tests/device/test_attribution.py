@@ -12,9 +12,10 @@ from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.answer import check_result
 from pytest_nvfp4.device.attribution import CallAttribution, GroupAttribution, HostBytes, Request, WrittenBy
 from pytest_nvfp4.device.attribution_verdict import judge_origins
+from pytest_nvfp4.device.blob import Blob
 from pytest_nvfp4.device.call_plan import plan_calls
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec
-from pytest_nvfp4.device.result import Blob, CaseReport, Result
+from pytest_nvfp4.device.result import CaseReport, Result
 from pytest_nvfp4.problem import parse_shape
 
 CASE = JobCase(problem=ProblemSpec.of(parse_shape("40x128x256,7x128x256")), family="gpumode")

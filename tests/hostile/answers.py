@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from pytest_nvfp4.device.result import Blob
+from pytest_nvfp4.device.blob import Blob
 from tests.device.worker_events import DEVICE, answer, line
 
 _HASH = "0" * 64

@@ -16,6 +16,7 @@ from pytest_nvfp4.bench.baseline import read_baseline
 from pytest_nvfp4.bench.mark import EXTRA_KEY, TIMER_NAME
 from pytest_nvfp4.device.answer import check_result
 from pytest_nvfp4.device.assemble import assemble
+from pytest_nvfp4.device.blob import Blob
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, SourceFile
 from pytest_nvfp4.device.remote import popcorn_output
 from pytest_nvfp4.device.remote.base import Batch, BatchResult, RemoteError
@@ -27,7 +28,7 @@ from pytest_nvfp4.device.remote.serialization import (
     unpack_batch,
     unpack_result,
 )
-from pytest_nvfp4.device.result import Blob, CaseReport, GroupOutput, Measurement, Result, SimulatedCall
+from pytest_nvfp4.device.result import CaseReport, GroupOutput, Measurement, Result, SimulatedCall
 from pytest_nvfp4.device.result_cache import SimulationCache, VerdictCache
 from pytest_nvfp4.device.simulate import SimulationResult
 from pytest_nvfp4.device.verdict import Judge

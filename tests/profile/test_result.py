@@ -7,8 +7,9 @@ import math
 import pytest
 from pydantic import ValidationError
 
+from pytest_nvfp4.device.profiling.record import ToolRun
 from pytest_nvfp4.profile.metrics import BY_LABEL, BY_NAME, METRICS
-from pytest_nvfp4.profile.result import Metric, Profile, ProfiledLaunch, ToolRun
+from pytest_nvfp4.profile.result import Metric, Profile, ProfiledLaunch
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])

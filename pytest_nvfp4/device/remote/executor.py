@@ -20,7 +20,7 @@ from typing import cast
 
 from pytest_nvfp4.device.batch import CompletedJob, run_batch
 from pytest_nvfp4.device.job import Job
-from pytest_nvfp4.device.process import run_in_worker
+from pytest_nvfp4.device.profiling.run import run_job
 from pytest_nvfp4.device.remote.base import Batch, BatchResult, Place, RemoteError
 from pytest_nvfp4.device.remote.schedule import group_steps, merge_results, steps
 from pytest_nvfp4.device.remote.serialization import inline_blobs, pack_result, unpack_batch
@@ -58,7 +58,7 @@ def job_runner(backend: str) -> RunJob:
     if backend == "sim" and importlib.util.find_spec("pytest_nvfp4.sim") is None:
         remedy = "deploy the app again with NVFP4_MODAL_BACKEND=sim"
         raise RemoteError("setup", "the remote side has no simulator", remedy)
-    return lambda job, folder: run_in_worker(job, backend=backend, folder=folder, base=SOURCE)
+    return lambda job, folder: run_job(job, backend=backend, folder=folder, base=SOURCE)
 
 
 def _import_runner(backend: str) -> RunJob:

@@ -13,8 +13,10 @@ from typing import Any, Self
 from pydantic import BaseModel, model_validator
 
 from pytest_nvfp4.device.answer import most_output_bytes
+from pytest_nvfp4.device.blob import Blob
+from pytest_nvfp4.device.profiling.record import MOST_FILE_BYTES
 from pytest_nvfp4.device.remote.base import Batch, BatchResult, RemoteError
-from pytest_nvfp4.device.result import RECORD_BYTES, Blob, Result
+from pytest_nvfp4.device.result import RECORD_BYTES, Result
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.fields import STRICT
 from pytest_nvfp4.isolation.door.json_values import Bounds, read_json
@@ -128,6 +130,13 @@ def _blobs(result: dict[str, Any]) -> list[dict[str, Any]]:
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict) and isinstance(blob := entry.get(of), dict):
                 found.append(blob)
+    profile = result.get("profile")
+    files = profile.get("files") if isinstance(profile, dict) else None
+    found += [
+        entry["data"]
+        for entry in (files if isinstance(files, list) else ())
+        if isinstance(entry, dict) and isinstance(entry.get("data"), dict)
+    ]
     return found
 
 
@@ -153,7 +162,13 @@ def inline_blobs(result: Result, folder: Path) -> Result:
         call if call.trace is None else call.model_copy(update={"trace": inline(call.trace, most=RECORD_BYTES)})
         for call in result.simulated
     )
-    return result.model_copy(update={"outputs": outputs, "simulated": simulated})
+    profile = result.profile
+    if profile is not None:
+        files = tuple(
+            file.model_copy(update={"data": inline(file.data, most=MOST_FILE_BYTES)}) for file in profile.files
+        )
+        profile = profile.model_copy(update={"files": files})
+    return result.model_copy(update={"outputs": outputs, "simulated": simulated, "profile": profile})
 
 
 def _content(text: str | bytes) -> dict[str, Any]:

@@ -36,15 +36,16 @@ _Prepare = Callable[[Any], Any]
 _Action = Callable[[_Custom, _Prepare | None], None]
 
 
-class _Worker(JobSteps):
+class Worker(JobSteps):
     """Runs one job, from the device's description to the last event.
 
     Args:
         folder: Folder for sources, scratch files and outputs, shared with the parent.
         backend: ``cuda`` for a real device; ``host`` for torch's stand-in device, which computes on the CPU.
+        sealed: Where to list the memory that must not change; None below a profiler (``profile_worker``).
     """
 
-    def __init__(self, job: Job, folder: Path, events: Events, *, backend: str, sealed: Sealed) -> None:
+    def __init__(self, job: Job, folder: Path, events: Events, *, backend: str, sealed: Sealed | None) -> None:
         super().__init__(job, folder, events)
         self._backend = backend
         self._sealed = sealed
@@ -69,9 +70,11 @@ class _Worker(JobSteps):
 
         def seal(audit: KernelAudit) -> None:
             roots = {"the worker": self, "what it calls": act, "its audit": audit, "__main__": globals()}
+            assert self._sealed is not None
             self._sealed.seal("pytest_nvfp4", roots)
 
-        accesses = watch(folder=self._folder, sources=self._sources, own=self._own, seal=seal)
+        listing = None if self._sealed is None else seal
+        accesses = watch(folder=self._folder, sources=self._sources, own=self._own, seal=listing)
         custom, prepare = self._import_kernel(self._job.kernel)
         raised: BaseException | None = None
         try:
@@ -94,7 +97,7 @@ class _Worker(JobSteps):
         if self._job.kernel is None:
             return
         self._check_arch(self._job.kernel, name=info["name"], capability=info["capability"])
-        if self._job.kernel.entry is not None:
+        if self._job.kernel.entry is not None and self._job.action != "profile":  # which calls its exercise
             self._refuse_entry()
 
     def _action(self, torch: Any) -> _Action:
@@ -112,6 +115,13 @@ class _Worker(JobSteps):
                 CallRunner(kernel, memory, self._events, self._folder).run(job)
 
             return run
+        if job.action == "profile":
+            from pytest_nvfp4.device.worker.profiled import ProfileRunner
+
+            cuda = self._backend == "cuda"
+            place = CudaMemory() if cuda else HostMemory()
+            profile = ProfileRunner(torch, place, self._events, self._folder, device=cuda)
+            return lambda custom, prepare: profile.run(job, custom, prepare)
         if self._backend != "cuda":
             self._finish("unavailable", Finding("device", "not run: this device is the CPU, which has no GPU clock"))
         from pytest_nvfp4.device.worker.benchmark import BenchmarkRunner
@@ -157,7 +167,7 @@ def main() -> None:
         job = Job.model_validate_json(Path(file).read_bytes())
         Path(file).unlink()  # it reveals which calls are judged, and their inputs
         del sys.argv[1:]
-        _Worker(job, Path(folder), events, backend=backend, sealed=sealed).run()
+        Worker(job, Path(folder), events, backend=backend, sealed=sealed).run()
 
     completed(events, run)
     sealed.wait()

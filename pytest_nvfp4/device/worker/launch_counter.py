@@ -62,6 +62,15 @@ class LaunchCounter:
         Raises:
             NotCountedError: CUPTI cannot record.
         """
+        returned, works = self.works(work)
+        return returned, _without_the_clock(works, flushed=flushed)
+
+    def works(self, work: Callable[[], _T]) -> tuple[_T, list[dict[str, Any]]]:
+        """Return what ``work`` returns, and the fields of a ``DeviceWork`` for all that it runs, ordered by start.
+
+        Raises:
+            NotCountedError: CUPTI cannot record; where it records nothing without an error, the list is empty.
+        """
         if self._missing is not None:
             raise NotCountedError(self._missing)
         try:
@@ -75,7 +84,7 @@ class LaunchCounter:
             with contextlib.suppress(NotCountedError):
                 self._stop()
             raise
-        return returned, _without_the_clock(self._stop(), flushed=flushed)
+        return returned, self._stop()
 
     def _stop(self) -> list[dict[str, Any]]:
         try:

@@ -14,6 +14,9 @@ from pytest_nvfp4.sandbox_mode import Mode, mode_from
 WALL_VARIABLE: Final = "NVFP4_WALL"
 """Environment variable with the wall that a worker enters, as JSON."""
 
+PROFILER_PORTS: Final = range(49152, 49162)
+"""TCP ports that a profiler and its library use: ``--port`` and ``--max-connections`` of ncu and compute-sanitizer."""
+
 
 class Part(StrEnum):
     """A mechanism of the running kernel of which a wall is made; it may be missing."""
@@ -57,6 +60,8 @@ class Wall:
         gpu: Whether it uses a GPU. The driver's devices stay open then, and no namespaces are used: a GPU's driver
             identifies processes by their numbers, and its daemons are reached through local sockets.
         network: Whether it may use the network.
+        profiler: Whether the library of a profiler is in the process: it reaches the profiler, which started the
+            process, through abstract local sockets and ``PROFILER_PORTS``.
         memory_bytes: Limit on the private memory of each process.
         file_bytes: Limit on the size of each file that it writes.
         processes: Limit on the number of its processes and threads at once.
@@ -72,6 +77,7 @@ class Wall:
     writable: tuple[str, ...] = ()
     gpu: bool = False
     network: bool = False
+    profiler: bool = False
     memory_bytes: int | None = None
     file_bytes: int | None = None
     processes: int = 4096

@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_nvfp4.isolation import limits
 from pytest_nvfp4.isolation.process_tree import ancestors
 from pytest_nvfp4.isolation.wall import files, landlock, libc, privileges, seccomp
-from pytest_nvfp4.isolation.wall.description import NAMESPACES, Part, Wall, WallError
+from pytest_nvfp4.isolation.wall.description import NAMESPACES, PROFILER_PORTS, Part, Wall, WallError
 from pytest_nvfp4.sandbox_mode import INSIDE_VARIABLE
 
 
@@ -69,9 +69,10 @@ def enter(wall: Wall, around: Surroundings | None = None) -> dict[Part, str]:
     if libc.machine() is not None:
         libc.forbid_new_privileges()
     rules = list(files.rules(wall, started, own_proc=around.own_proc))
-    attempt(Part.LANDLOCK, lambda: landlock.restrict(rules, network=wall.network))
+    ports = PROFILER_PORTS if wall.profiler else ()
+    attempt(Part.LANDLOCK, lambda: landlock.restrict(rules, network=wall.network, ports=ports))
     calls = seccomp.CallRules(
-        sockets=seccomp.NETWORK_SOCKETS if wall.network else seccomp.LOCAL_SOCKETS if wall.gpu else (),
+        sockets=_sockets(wall),
         private_ipc=Part.IPC in wall.parts and Part.IPC not in missing,
         protected=tuple(above),
     )
@@ -79,6 +80,14 @@ def enter(wall: Wall, around: Surroundings | None = None) -> dict[Part, str]:
     if missing and wall.mode == "require":
         raise WallError(missing)
     return missing
+
+
+def _sockets(wall: Wall) -> tuple[int, ...]:
+    if wall.network:
+        return seccomp.NETWORK_SOCKETS
+    if wall.profiler:
+        return seccomp.PROFILER_SOCKETS
+    return seccomp.LOCAL_SOCKETS if wall.gpu else ()
 
 
 def _above() -> list[int]:

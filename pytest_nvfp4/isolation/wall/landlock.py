@@ -13,13 +13,14 @@ import ctypes
 import os
 import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from pytest_nvfp4.isolation.wall import libc
 
 _CREATE_VERSION: Final = 1
 _RULE_PATH_BENEATH: Final = 1
+_RULE_NET_PORT: Final = 2
 
 EXECUTE: Final = 1 << 0
 WRITE_FILE: Final = 1 << 1
@@ -34,7 +35,8 @@ _BITS_OF_ABI: Final = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 _NETWORK_ABI: Final = 4
 _SCOPE_ABI: Final = 6
 _BIND_AND_CONNECT_TCP: Final = 3
-_ABSTRACT_SOCKETS_AND_SIGNALS: Final = 3
+_SIGNALS: Final = 2
+_ABSTRACT_SOCKETS_AND_SIGNALS: Final = 1 | _SIGNALS
 SIGNALS_ABI: Final = 6
 """First version that confines signals."""
 
@@ -56,13 +58,15 @@ def abi() -> int:
         return 0
 
 
-def restrict(rules: Iterable[tuple[str | int, int]], *, network: bool) -> None:
+def restrict(rules: Iterable[tuple[str | int, int]], *, network: bool, ports: Sequence[int] = ()) -> None:
     """Restrict this thread and all that it starts, for ever.
 
     Args:
         rules: Files and folders, by path or descriptor, with the rights on them and below them. One that does not
             exist or cannot be opened is left out, which refuses it.
         network: Whether TCP ports may be bound and connected to.
+        ports: Those that may nevertheless. With any, sockets of other processes with an abstract address may be
+            connected to.
 
     Raises:
         OSError: The running kernel has no Landlock, or this process may gain privileges (``no_new_privs``).
@@ -70,7 +74,8 @@ def restrict(rules: Iterable[tuple[str | int, int]], *, network: bool) -> None:
     version = abi()
     handled = (1 << _BITS_OF_ABI[min(max(version, 1), max(_BITS_OF_ABI))]) - 1
     tcp = 0 if network or version < _NETWORK_ABI else _BIND_AND_CONNECT_TCP
-    scoped = _ABSTRACT_SOCKETS_AND_SIGNALS if version >= _SCOPE_ABI else 0
+    scopes = _SIGNALS if ports else _ABSTRACT_SOCKETS_AND_SIGNALS
+    scoped = scopes if version >= _SCOPE_ABI else 0
     size = 24 if version >= _SCOPE_ABI else 16 if version >= _NETWORK_ABI else 8
     attributes = ctypes.create_string_buffer(struct.pack("=QQQ", handled, tcp, scoped), 24)
     ruleset = libc.call(libc.NR_LANDLOCK_CREATE_RULESET, attributes, size, 0, name="landlock_create_ruleset")
@@ -78,6 +83,9 @@ def restrict(rules: Iterable[tuple[str | int, int]], *, network: bool) -> None:
         for place, rights in rules:
             with contextlib.suppress(OSError):
                 _add(ruleset, place, rights & handled)
+        for port in ports if tcp else ():
+            rule = ctypes.create_string_buffer(struct.pack("=QQ", tcp, port), 16)
+            libc.call(libc.NR_LANDLOCK_ADD_RULE, ruleset, _RULE_NET_PORT, rule, 0, name="landlock_add_rule")
         libc.call(libc.NR_LANDLOCK_RESTRICT_SELF, ruleset, 0, name="landlock_restrict_self")
     finally:
         os.close(ruleset)

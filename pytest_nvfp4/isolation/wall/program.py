@@ -12,12 +12,27 @@ import os
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Final
 
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
 from pytest_nvfp4.isolation.wall import enter_from_environment
 
 ENDED: Final = struct.Struct("<iQQ")
+Ended = tuple[int, str, str]
+"""The status of a program, its standard output and its standard error."""
+
+
+def ended(data: bytes) -> Iterator[Ended]:
+    """Yield what a result says of each command, as far as it is complete."""
+    at = 0
+    while at + ENDED.size <= len(data):
+        status, printed, errors = ENDED.unpack_from(data, at)
+        first, at = at + ENDED.size, at + ENDED.size + printed + errors
+        if at > len(data):
+            return
+        middle = first + printed
+        yield status, data[first:middle].decode("utf-8", "replace"), data[middle:at].decode("utf-8", "replace")
 
 
 def main() -> None:

@@ -99,6 +99,7 @@ class CallRules:
 
 
 LOCAL_SOCKETS: Final = (_AF_UNIX,)
+PROFILER_SOCKETS: Final = (_AF_UNIX, _AF_INET)
 NETWORK_SOCKETS: Final = (_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK)
 
 
