@@ -256,6 +256,8 @@ class Simulating(Model):
         sampled: Whether only some clusters of a large launch run for its recording, from which the others are derived
             (``model.large``). Outputs and counters are incomplete.
         ring_ctas: Largest number of CTAs of a launch whose rings of mbarriers are reported; 0 for none.
+        later_calls: Whether to call the kernel again on the same inputs, to check launches unlike those of the first
+            call (``worker.later_calls``).
         launch_only: Indices of cases whose launches are recorded but not executed, which shows their grids.
         sms: SMs of the simulated device; None for those of the product. It also applies to a job that verifies.
     """
@@ -271,6 +273,7 @@ class Simulating(Model):
     recording: bool = False
     sampled: bool = False
     ring_ctas: int = Field(default=0, ge=0, le=9999)
+    later_calls: bool = False
     launch_only: tuple[int, ...] = ()
     sms: int | None = Field(default=None, ge=1, le=9999)
 

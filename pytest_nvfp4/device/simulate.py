@@ -80,6 +80,7 @@ def simulate(
     recording: bool = False,
     sampled: bool = False,
     ring_ctas: int = 0,
+    later_calls: bool = False,
     launch_only: tuple[int, ...] = (),
     sms: int | None = None,
 ) -> list[SimulationResult]:
@@ -104,6 +105,7 @@ def simulate(
         recording=recording,
         sampled=sampled,
         ring_ctas=ring_ctas,
+        later_calls=later_calls,
         launch_only=launch_only,
         sms=sms,
     )

@@ -17,6 +17,7 @@ from pytest_nvfp4.driver.memory import DeviceMemory
 from pytest_nvfp4.driver.streams import Caller, Extent, Streams
 from pytest_nvfp4.machine.blocks import Blocks
 from pytest_nvfp4.machine.fields import HANDLE, Fields
+from pytest_nvfp4.machine.host_reads import HostReads
 from pytest_nvfp4.machine.modules import Modules
 from pytest_nvfp4.machine.requests import Executed, Kind, NoObserver, Observer
 from pytest_nvfp4.machine.torch_effects import extent
@@ -42,6 +43,7 @@ class Server:
 
     Attributes:
         observer: Gets each executed request.
+        reads: Records what the host reads, or replaces it by what it has read before; None for neither.
         operators: Executes operators of torch.
         stream: torch's current stream of the caller of the kernel, outside requests.
         blocks: The device memory.
@@ -58,6 +60,7 @@ class Server:
         most: int = _MOST_SIZE,
     ) -> None:
         self.observer: Observer = NoObserver()
+        self.reads: HostReads | None = None
         self.stream = 0
         self.blocks = Blocks(memory, most=most)
         self.streams = streams
@@ -69,6 +72,7 @@ class Server:
         self._count = 0
         self._handles: set[int] = set()
         self._message: Message | None = None
+        self._to_host = 0
         self._table: dict[str, Callable[[Fields], Answer]] = {
             "operator": self.operators.execute,
             "read": self._read,
@@ -100,13 +104,14 @@ class Server:
         thread, current, line = fields.integer("thread", HANDLE), fields.integer("current", HANDLE), fields.line()
         if self.streams.captured is not None and len(self.streams.captured) >= _MOST_CAPTURED and fields.adds:
             raise HostSideError(f"a graph of more than {_MOST_CAPTURED} nodes")
-        self._message = message
+        self._message, self._to_host = message, 0
         try:
             for address, freed_at in fields.freed():
                 self.streams.caller = Caller(thread, current, freed_at)
                 self._release(address)
             self.streams.caller = Caller(thread, current, line)
-            return handler(fields)
+            answer = handler(fields)
+            return self.reads.answered(message, answer) if self.reads is not None and self._to_host else answer
         finally:
             self._message = None
             self.idle()
@@ -303,4 +308,5 @@ class Server:
         )
 
     def _observed(self, request: Executed) -> None:
+        self._to_host += request.to_host
         self.observer.executed(request)

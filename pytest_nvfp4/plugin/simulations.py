@@ -134,6 +134,7 @@ class Simulations:
             base=base,
             deadline_s=options.timeout_s,
             trace_ctas=options.trace_ctas if options.trace is not None else 0,
+            later_calls=True,
         )
         for result in done:
             known[result.case] = result
@@ -250,6 +251,7 @@ class Simulations:
             race_warnings=warnings,
             schedule=schedule,
             ring_ctas=RING_CTAS,
+            later_calls=True,
             sms=sms,
         )
         if not done.findings:

@@ -1,14 +1,15 @@
-"""A kernel whose later calls launch something else than its first: the races check simulates what is new."""
+"""A kernel whose later calls launch something else than its first: what is new is simulated and checked, too."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.sim import SimDevice
-from pytest_nvfp4.device.simulate import simulate
+from pytest_nvfp4.device.simulate import SimulationResult, simulate
 from pytest_nvfp4.problem import parse_shape
 
 pytest.importorskip("cutlass")
@@ -45,14 +46,24 @@ def go(start: cute.Pointer, barrier: cutlass.Int32, constant: cutlass.Constexpr)
 CALLS = []
 
 
+def pointer(tensor):
+    return make_ptr(cutlass.Float16, tensor.data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
+
+
 def custom_kernel(data):
     outputs = [c for _, _, c in data[0]]
     CALLS.append(torch.empty_like(outputs[0]))
     to = outputs[0] if len(CALLS) % 2 else CALLS[-1]
-    for tensor in (to, outputs[0]):
-        start = make_ptr(cutlass.Float16, tensor.data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
+    for start in map(pointer, (to, outputs[0])):
         THEN
     return outputs
+
+
+def exercise():
+    CALLS.append(torch.zeros(3, 128, dtype=torch.float16, device="cuda"))
+    go(pointer(CALLS[-1]), 1, True)
+    assert CALLS[-1][0].tolist() == list(range(127, -1, -1))
+    go(pointer(CALLS[-1]), int(len(CALLS) != 3), True)
 """
 LATER = {
     "another tensor": ("go(start, 1 + len(CALLS), True)", False),
@@ -61,14 +72,84 @@ LATER = {
 }
 
 
+WRITES = (
+    KERNEL.partition("@cute.kernel")[0]
+    + """
+@cute.kernel
+def write(c: cute.Tensor, first: cutlass.Int32, shift: cutlass.Int32):
+    lane, _, _ = cute.arch.thread_idx()
+    row, _, _ = cute.arch.block_idx()
+    c[row + first, lane] = cutlass.Float16(lane)
+    if shift > 0:
+        c[(row + shift) % 3, lane] = cutlass.Float16(lane)
+
+
+@cute.jit
+def go(start: cute.Pointer, first: cutlass.Int32, rows: cutlass.Int32, shift: cutlass.Int32):
+    c = cute.make_tensor(start, cute.make_layout((3, 128), stride=(128, 1)))
+    write(c, first, shift).launch(grid=(rows, 1, 1), block=(128, 1, 1))
+
+
+CALLS = []
+
+
+def custom_kernel(data):
+    c = data[0][0][2]
+    CALLS.append(c)
+    start = make_ptr(cutlass.Float16, c.data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
+    later = len(CALLS) == 3
+    THEN
+    return [c]
+"""
+)
+COVERING = {
+    "the same": ("go(start, 0, 2 + later - later, 0); go(start, 2, 1, 0)", "", ""),
+    "a row less": ("go(start, 0, 3 - later, 0)", "never-written", "128 of 384 elements .* row 2"),
+    "a row twice": ("go(start, 0, 3, int(later))", "written-by-two", "which launches write unlike the calls before it"),
+    "a launch less": (
+        "go(start, 0, 2, 0); later or go(start, 2, 1, 0)",
+        "never-written",
+        "which launches write in another number or order than the calls before it",
+    ),
+    "nothing": ("later or go(start, 0, 3, 0)", "never-written", "which launches no kernel in another number"),
+    "a row twice if the launch was executed": (
+        "go(start, 0, 3, 0); go(start, 0, 3, int(later and c[2, 5, 0].item() == 5))",
+        "written-by-two",
+        "in later call 2 on the same inputs",
+    ),
+}
+"""What a kernel does, the kind of the finding and a pattern in its message."""
+
+
+def simulated(text: str, folder: Path, *, entry: str | None = None, races: bool = False) -> SimulationResult:
+    path = folder / "kernel.py"
+    path.write_text(text)
+    kernel, base = KernelSpec.from_files(path, arch="sm_100a", entry=entry)
+    case = JobCase(problem=ProblemSpec.of(parse_shape("3x128x64")), family="pow2_exact")
+    (done,) = simulate(SimDevice(), kernel, [case], folder=folder / "jobs", base=base, races=races, later_calls=True)
+    return done
+
+
+@pytest.mark.parametrize("later", COVERING)
+def test_what_a_later_call_writes_is_checked(later: str, tmp_path: Path) -> None:
+    then, kind, message = COVERING[later]
+    done = simulated(WRITES.replace("THEN", then), tmp_path)
+    assert [finding.kind for finding in done.errors] == [kind] * bool(kind), done.findings
+    assert re.search(message, "".join(finding.message for finding in done.errors), re.DOTALL)
+
+
+def test_a_later_call_of_an_exercise_is_checked_behind_its_own_assertions(tmp_path: Path) -> None:
+    done = simulated(KERNEL.replace("THEN", "pass"), tmp_path, entry="exercise", races=True)
+    assert done.call is not None
+    assert len(done.call.launches) == 2
+    assert done.errors, "the launch without a barrier comes after an assertion on what the first launch wrote"
+    assert all("in later call 2 on the same inputs, which launches exchange" in one.message for one in done.errors)
+
+
 @pytest.mark.parametrize("later", LATER)
 def test_what_a_later_call_launches_is_checked(later: str, tmp_path: Path) -> None:
     then, races = LATER[later]
-    path = tmp_path / "kernel.py"
-    path.write_text(KERNEL.replace("THEN", then))
-    kernel, base = KernelSpec.from_files(path, arch="sm_100a")
-    case = JobCase(problem=ProblemSpec.of(parse_shape("3x128x64")), family="pow2_exact")
-    (done,) = simulate(SimDevice(), kernel, [case], folder=tmp_path / "jobs", base=base, races=True)
+    done = simulated(KERNEL.replace("THEN", then), tmp_path, races=True)
     assert done.call is not None
     assert len(done.call.launches) == 2, "the call that is recorded is the first"
     if not races:

@@ -1,111 +1,56 @@
-"""Later calls on the same inputs: a launch that is unlike all that were checked is checked too.
+"""Later calls on the same inputs: launches that are unlike those of all calls before are checked too.
 
-A kernel may launch other code in a later call than in the first one, or the same code with another flag. So the kernel
-is called again. Its launches are first recorded and not executed, which costs no more than its host code; if one of
-them is new, the requests of that call are executed, from the device memory that it began with. The kernel's process has
-no part in this repetition, and cannot tell whether its launches are executed.
+A kernel may launch other code in a later call than in the first one, the same code with another flag, or fewer kernels.
+So it is called again. Its launches are first recorded and not executed, which costs no more than its host code; if they
+are unlike those of each call before, the requests of that call are executed, from the device memory that it began with.
+The kernel's process has no part in this repetition. What it reads of device memory in a recorded call is what it has
+read in the first one, so that it cannot tell whether its launches are executed.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pytest_nvfp4.device.worker.kernel_process import KernelError
 from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
 from pytest_nvfp4.driver.launches import HostSideError, Launch
 from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.machine.request_log import RequestLog
+from pytest_nvfp4.machine.host_reads import HostReads
+from pytest_nvfp4.machine.request_log import Observers, RequestLog
+from pytest_nvfp4.machine.requests import Executed, Observer
 from pytest_nvfp4.machine.server import Server
+from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
+from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.races.host_order import short_kernel
-from pytest_nvfp4.sim.run.session import LaunchRecord, Session
+from pytest_nvfp4.sim.run.session import Session
 
 _CALLS: Final = 3
 _WORD: Final = 8
 _ADDRESS: Final = b"address!"
+OUTPUT_BYTES: Final = 2
+"""Bytes of an element of C (fp16)."""
 
 
-class LaterCalls:
-    """Further calls of a kernel on one device.
+class _Launched:
+    """An observer of launches: the names of their kernels, and what makes two launches alike."""
 
-    Args:
-        session: The device, which looks for races.
-        server: Executes the requests of the kernel's process.
-    """
-
-    def __init__(self, session: Session, server: Server) -> None:
-        self._session = session
+    def __init__(self, server: Server) -> None:
         self._server = server
-        self._log = RequestLog(server)
+        self.names: list[str] = []
+        self.kinds: list[bytes] = []
 
-    def findings(self, call: Callable[[], object]) -> list[Finding]:
-        """Call the kernel again, and return what is wrong with launches unlike those of the calls before it."""
-        session = self._session
-        known = {self._kind(record.launch) for record in session.launches}
-        found: list[Finding] = []
-        with self._unordered():
-            for number in range(1, 1 + _CALLS):
-                first = len(session.launches)
-                with self._recorded():
-                    try:
-                        call()
-                    except KernelError:
-                        return found  # the checks of outputs call it, too, and report it
-                    new = [one for one in session.launches[first:] if self._kind(one.launch) not in known]
-                    if new:
-                        del session.launches[first:]
-                        found += self._executed(new, number, first)
-                        known |= {self._kind(one.launch) for one in new}
-                del session.launches[first:]
-        return found
-
-    def _executed(self, new: list[LaunchRecord], number: int, first: int) -> list[Finding]:
-        """Execute the requests of the recorded call, and return what is wrong with its launches."""
-        session, faults = self._session, len(self._session.faults)
-        names = ", ".join(dict.fromkeys(short_kernel(one.launch.kernel) for one in new))
-        where = f"in later call {number} on the same inputs, which launches {names} unlike the calls before it"
-        if self._log.incomplete:
-            message = f"not checked {where}: {self._log.incomplete}"
-            return [Finding("race-warning", message, severity="warning")]
-        session.launch_only = False
-        with self._log.repeated():
-            pass
-        found = [worker_finding(fault.finding()) for fault in session.faults[faults:]]
-        del session.faults[faults:]
-        for record in session.launches[first:]:
-            found += map(worker_finding, merge_by_statement(record.findings))
-        return [replace(finding, message=f"{finding.message}\n  {where}") for finding in dict.fromkeys(found)]
-
-    @contextmanager
-    def _recorded(self) -> Iterator[None]:
-        """Log the requests of a call, and execute none of its launches."""
-        before, self._server.observer = self._server.observer, self._log
-        self._session.launch_only = True
-        self._log.begin()
-        try:
-            yield
-        finally:
-            self._log.end()
-            self._session.launch_only = False
-            self._server.observer = before
-
-    @contextmanager
-    def _unordered(self) -> Iterator[None]:
-        """Look for no races between streams, where launches are missing."""
-        session = self._session
-        assert session.streams is not None
-        order, watcher = session.order, session.streams.watcher
-        session.order = session.streams.watcher = None
-        try:
-            yield
-        finally:
-            session.order, session.streams.watcher = order, watcher
+    def executed(self, request: Executed) -> None:
+        """See ``Observer``. An address in a parameter is known while its block lives."""
+        if request.launch is not None:
+            self.names.append(short_kernel(request.launch.kernel))
+            self.kinds.append(self._kind(request.launch))
 
     def _kind(self, launch: Launch) -> bytes:
-        """Return what makes two launches alike: code, sizes, attributes, and parameters but for the addresses."""
+        """Return a digest of code, sizes, attributes, and parameters but for the addresses."""
         digest = hashlib.blake2b()
         digest.update((launch.module.ptx or "").encode())
         sizes = (launch.kernel, launch.grid, launch.block, launch.cluster, launch.dynamic_smem)
@@ -123,3 +68,131 @@ class LaterCalls:
         except HostSideError:
             return False
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCall:
+    """What a call has launched, and what its host code has read of device memory."""
+
+    launched: _Launched
+    reads: HostReads = field(default_factory=HostReads)
+
+
+class LaterCalls:
+    """Further calls of a kernel on one device.
+
+    Args:
+        session: The device.
+        server: Executes the requests of the kernel's process.
+    """
+
+    def __init__(self, session: Session, server: Server) -> None:
+        self._session = session
+        self._server = server
+        self._log = RequestLog(server)
+
+    @contextmanager
+    def first(self) -> Iterator[FirstCall]:
+        """Record a call with which later ones are compared."""
+        call = FirstCall(_Launched(self._server))
+        with self._observed(call.launched, reads=call.reads):
+            yield call
+
+    def findings(
+        self, first: FirstCall, call: Callable[[], object], *, outputs: Callable[[], Iterable[Region]] = tuple
+    ) -> list[Finding]:
+        """Call the kernel again, and return what is wrong with calls whose launches are unlike those before.
+
+        Args:
+            first: The first call, on the same inputs.
+            call: Calls the kernel.
+            outputs: Returns the memory of the outputs of the last call, each element of which it must write.
+        """
+        session = self._session
+        seen = [first.launched.kinds]
+        found: list[Finding] = []
+        with self._unordered():
+            for number in range(1, 1 + _CALLS):
+                start = len(session.launches)
+                launched = _Launched(self._server)
+                first.reads.again()
+                with self._recorded(launched, reads=first.reads):
+                    try:
+                        call()
+                        raised = False
+                    except KernelError:  # what it has launched by then is checked
+                        raised = True
+                    kinds = launched.kinds
+                    if not any(kinds == (one[: len(kinds)] if raised else one) for one in seen):
+                        del session.launches[start:]
+                        regions = [] if raised else list(outputs())
+                        found += self._executed(_described(number, launched, seen), start, regions)
+                        seen.append(kinds)
+                del session.launches[start:]
+                if raised:
+                    break
+        return found
+
+    def _executed(self, where: str, start: int, outputs: list[Region]) -> list[Finding]:
+        """Execute the requests of the recorded call, and return what is wrong with its launches and its outputs."""
+        session, faults = self._session, len(self._session.faults)
+        if self._log.incomplete:
+            message = f"not checked {where}: {self._log.incomplete}"
+            return [Finding("race-warning", message, severity="warning")]
+        for region in outputs:
+            region.watch(OUTPUT_BYTES)
+        session.launch_only = False
+        with self._log.repeated():
+            pass
+        found = [worker_finding(fault.finding()) for fault in session.faults[faults:]]
+        del session.faults[faults:]
+        for record in session.launches[start:]:
+            found += map(worker_finding, merge_by_statement(record.findings))
+        if not any(finding.severity == "error" for finding in found):
+            found += map(worker_finding, coverage_findings(outputs))
+        return [replace(finding, message=f"{finding.message}\n  {where}") for finding in dict.fromkeys(found)]
+
+    @contextmanager
+    def _recorded(self, launched: _Launched, *, reads: HostReads) -> Iterator[None]:
+        """Log the requests of a call, and execute none of its launches."""
+        self._session.launch_only = True
+        self._log.begin()
+        try:
+            with self._observed(self._log, launched, reads=reads):
+                yield
+        finally:
+            self._log.end()
+            self._session.launch_only = False
+
+    @contextmanager
+    def _observed(self, *observers: Observer, reads: HostReads) -> Iterator[None]:
+        server = self._server
+        before = server.observer
+        server.observer, server.reads = Observers([before, *observers]), reads
+        try:
+            yield
+        finally:
+            server.observer, server.reads = before, None
+
+    @contextmanager
+    def _unordered(self) -> Iterator[None]:
+        """Look for no races between streams, where launches are missing."""
+        session = self._session
+        assert session.streams is not None
+        order, watcher = session.order, session.streams.watcher
+        session.order = session.streams.watcher = None
+        try:
+            yield
+        finally:
+            session.order, session.streams.watcher = order, watcher
+
+
+def _described(number: int, launched: _Launched, seen: list[list[bytes]]) -> str:
+    """Return in what a later call is unlike those before it."""
+    known = {kind for kinds in seen for kind in kinds}
+    new = [name for name, kind in zip(launched.names, launched.kinds, strict=True) if kind not in known]
+    where = f"in later call {number} on the same inputs"
+    if new:
+        return f"{where}, which launches {', '.join(dict.fromkeys(new))} unlike the calls before it"
+    names = ", ".join(dict.fromkeys(launched.names)) or "no kernel"
+    return f"{where}, which launches {names} in another number or order than the calls before it"

@@ -31,6 +31,7 @@ from pytest_nvfp4.toolchain.worker.loading import end_imports
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.worker.kernel_process import KernelProcess
+    from pytest_nvfp4.device.worker.later_calls import FirstCall
     from pytest_nvfp4.device.worker.simulation import Simulation
 
 
@@ -131,7 +132,7 @@ class MachineWorker(JobSteps):
             crashed=lambda finding: self._events.send("finding", **finding.to_dict()),
         )
         attributor = Attributor(session, server) if job.action == "verify" else None
-        later = LaterCalls(session, server) if settings.races else None
+        later = LaterCalls(session, server) if settings.later_calls else None
         return kernel, Simulation(
             session, folder=self._folder, simulating=simulating, attributor=attributor, later_calls=later
         )
@@ -171,7 +172,6 @@ class MachineWorker(JobSteps):
         from pytest_nvfp4.device.worker.verify import CallRunner
 
         raised: Finding | None = None
-        later: list[Finding] = []
         try:
             if self._exercises:
                 self._exercise(kernel, simulation)
@@ -183,7 +183,7 @@ class MachineWorker(JobSteps):
                 self._send_case([worker_finding(finding) for finding in findings])
             else:
                 calls = CallRunner(kernel, HostMemory(), self._events, self._folder, simulation=simulation)
-                later = calls.run(self._job)
+                calls.run(self._job)
         except KernelError as error:
             raised = error.finding
         noticed = kernel.end()
@@ -191,10 +191,6 @@ class MachineWorker(JobSteps):
             self._finish("cheated", *(Finding("cheat", message) for message in noticed))
         if raised is not None:
             self._finish("error", raised)
-        if any(finding.severity == "error" for finding in later):
-            self._finish("failed", *later)
-        for finding in later:
-            self._events.send("finding", **finding.to_dict())
 
     def _exercise(self, kernel: KernelProcess, simulation: Simulation) -> None:
         from pytest_nvfp4.device.worker.kernel_process import KernelError
@@ -203,13 +199,19 @@ class MachineWorker(JobSteps):
         findings: list[Finding] = []
         self._events.stage("call 0: on inputs of its own")
         stream = simulation.side_stream(kernel) if self._job.kernel.side_stream else contextlib.nullcontext()
-        try:
-            with simulation.exercise(findings), stream:
-                kernel.exercise()
-        except KernelError as error:  # the simulator's findings may explain it
-            findings.append(error.finding)
-        if (record := simulation.record(0, 0)) is not None:
-            self._events.send("simulated", **record)
+        first: FirstCall | None = None
+        with stream:
+            try:
+                with simulation.exercise(findings), simulation.recorded_first() as first:
+                    kernel.exercise()
+            except KernelError as error:  # the simulator's findings may explain it
+                findings.append(error.finding)
+            if (record := simulation.record(0, 0)) is not None:
+                self._events.send("simulated", **record)
+            wrong = simulation.stopped or any(finding.severity == "error" for finding in findings)
+            if first is not None and simulation.later_calls is not None and not wrong:
+                self._events.stage("later calls of the exercise")
+                findings += simulation.later_calls.findings(first, kernel.exercise)
         self._send_case(findings)
 
     def _send_case(self, findings: list[Finding]) -> None:

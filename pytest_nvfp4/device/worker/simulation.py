@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from pytest_nvfp4.device.worker.attributing import Attributor
 from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers, Region
 from pytest_nvfp4.device.worker.call_recorder import CallRecorder, WatchedOutput
 from pytest_nvfp4.device.worker.late_caller import LateCaller
-from pytest_nvfp4.device.worker.later_calls import LaterCalls
+from pytest_nvfp4.device.worker.later_calls import OUTPUT_BYTES, FirstCall, LaterCalls
 from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.device.worker.returned_tensors import Returned
 from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
@@ -140,6 +140,22 @@ class Simulation:
         own = {group for group, one in enumerate(returned) if one.tensor is not None}
         self._outputs = [output for output in self._outputs if output.group not in own]  # C itself may stay unwritten
 
+    def recorded_first(self) -> AbstractContextManager[FirstCall | None]:
+        """Return a context that records a call with which later ones are compared; None if nobody asks for them."""
+        return nullcontext() if self.later_calls is None else self.later_calls.first()
+
+    def later(
+        self, first: FirstCall, slot: CallBuffers, inputs: ProblemInput, call: Callable[[], Sequence[Returned]]
+    ) -> list[Finding]:
+        """Call the kernel again with the inputs of its first call, and return what is wrong (see ``LaterCalls``)."""
+        assert self.later_calls is not None
+
+        def again() -> None:
+            self._name(slot, inputs)
+            self.returned(call())
+
+        return self.later_calls.findings(first, again, outputs=lambda: [one.region for one in self._outputs])
+
     @contextmanager
     def exercise(self, findings: list[Finding]) -> Iterator[None]:
         """Watch a call on the kernel's own buffers, and append the simulator's findings to ``findings``."""
@@ -225,7 +241,7 @@ class Simulation:
                 start=buffers.rows_before * sizes.n * 2,
                 size=sizes.m * sizes.n * 2,
             )
-            region.watch(2)
+            region.watch(OUTPUT_BYTES)
             self._outputs.append(WatchedOutput(index, region, sizes.n))
 
 

@@ -22,6 +22,7 @@ from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.numerics.inputs import ProblemInput
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.device.worker.later_calls import FirstCall
     from pytest_nvfp4.device.worker.simulation import Simulation
 
 _OTHER_FAMILY = "gpumode"
@@ -30,12 +31,23 @@ _OTHER_FAMILY = "gpumode"
 
 @dataclass(frozen=True, slots=True)
 class _MadeCall:
-    """A call whose outputs are still in their memory: its position in the plan, its case, buffers and outputs."""
+    """A call whose outputs are still in their memory.
+
+    Attributes:
+        position: Its position in the plan.
+        case: Index of its case.
+        slot: Its buffers.
+        outputs: Its outputs.
+        report: Fields of the report on it.
+        first: What later calls on the same inputs are compared with; None if there are none, or it went wrong.
+    """
 
     position: int
     case: int
     slot: CallBuffers
     outputs: list[SentOutput]
+    report: dict[str, Any]
+    first: FirstCall | None
 
 
 class CallRunner:
@@ -60,13 +72,12 @@ class CallRunner:
         self._job: Job | None = None
         self._spec: KernelSpec | None = None
         self._overwritten: set[tuple[int, int, int]] = set()
-        self._wrong = False
 
-    def run(self, job: Job) -> list[Finding]:
-        """Make every planned call; read the outputs again after later calls, and once the device is idle.
+    def run(self, job: Job) -> None:
+        """Make every planned call; read the outputs again after other calls, and once the device is idle.
 
-        Returns:
-            What is wrong with later calls on the same inputs, if the job asks for these.
+        If the job asks for later calls on the same inputs, they follow then, and what is wrong with them is part of the
+        report on the first call.
         """
         self._job, self._spec = job, job.kernel
         self._outputs = job.action != "simulate" or job.simulating.outputs
@@ -102,23 +113,24 @@ class CallRunner:
             # The kernel's code runs only in the call between here and the look at the outputs.
             slot.fill(self._memory, inputs)
             self._events.stage(f"call {position}: {case.problem.name}, {case.family}")
-            sent = self._call(position, call, slot, inputs)
-            made[owner] = _MadeCall(position, call.case, slot, sent)
+            made[owner] = self._call(position, call, slot, inputs)
+            if made[owner].first is None:
+                self._events.send("case", **made[owner].report)
             self._read_again((one for one in made.values() if one.case in _same_sizes(job, sizes)), after=position)
         self._events.stage("at rest")
         self._memory.synchronize()
         self._kernel.settle()
         self._memory.synchronize()
         self._read_again(made.values(), after=None)
-        if self._wrong or self._simulation is None or self._simulation.later_calls is None:
-            return []
-        self._events.stage("later calls on the same inputs")
-        found = []
         for one in made.values():
-            one.slot.fill(self._memory, rotation.set_inputs(job.cases[one.case], 0))
-            sizes = job.cases[one.case].problem.sizes
-            found += self._simulation.later_calls.findings(partial(self._kernel.call, one.slot, sizes))
-        return found
+            if one.first is not None and self._simulation is not None:
+                self._events.stage(f"later calls on the same inputs: {job.cases[one.case].problem.name}")
+                inputs = rotation.set_inputs(job.cases[one.case], 0)
+                one.slot.fill(self._memory, inputs)
+                again = partial(self._kernel.call, one.slot, inputs.problem.sizes)
+                later = self._simulation.later(one.first, one.slot, inputs, again)
+                one.report["findings"] += [finding.to_dict() for finding in later]
+                self._events.send("case", **one.report)
 
     def _unjudged(self, case: JobCase, sizes: Sizes) -> None:
         """Call the kernel with other sizes than those that are judged; its errors are dropped."""
@@ -147,7 +159,7 @@ class CallRunner:
                 where = {"call": made.position, "case": made.case, "group": index}
                 self._events.send("late", **where, sha256=late, after=after)
 
-    def _call(self, position: int, call: PlannedCall, slot: CallBuffers, inputs: ProblemInput) -> list[SentOutput]:
+    def _call(self, position: int, call: PlannedCall, slot: CallBuffers, inputs: ProblemInput) -> _MadeCall:
         before = slot.expected_digest()
         self._memory.synchronize()
         findings: list[Finding] = []
@@ -157,7 +169,8 @@ class CallRunner:
             else contextlib.nullcontext()
         )
         returned: list[Returned] | None = None  # stays so if a fault of the simulator ends the call
-        with self._side_stream(), context:
+        first = self._simulation.recorded_first() if self._simulation is not None else contextlib.nullcontext()
+        with self._side_stream(), context, first as recorded:
             returned = self._called(slot, inputs, on_side_stream=call.side_stream)
         self._memory.synchronize()
         stopped, launches = False, None
@@ -170,18 +183,17 @@ class CallRunner:
         if returned is not None and not stopped and self._outputs:
             sent = self._sender.send(returned, slot, call=position, case=call.case, inputs=None)
         attributed = {} if returned is None or stopped else self._attributed(position, call, slot, returned)
-        self._wrong |= stopped or returned is None or any(finding.severity == "error" for finding in findings)
-        self._events.send(
-            "case",
+        wrong = stopped or returned is None or any(finding.severity == "error" for finding in findings)
+        report = {
             **attributed,
-            call=position,
-            case=call.case,
-            inputs_before=before,
-            inputs_after=slot.digest(self._memory),
-            launches=launches,
-            findings=[finding.to_dict() for finding in findings],
-        )
-        return sent
+            "call": position,
+            "case": call.case,
+            "inputs_before": before,
+            "inputs_after": slot.digest(self._memory),
+            "launches": launches,
+            "findings": [finding.to_dict() for finding in findings],
+        }
+        return _MadeCall(position, call.case, slot, sent, report, None if wrong else recorded)
 
     def _attributed(
         self, position: int, call: PlannedCall, slot: CallBuffers, returned: list[Returned]

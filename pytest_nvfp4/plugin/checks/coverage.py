@@ -1,7 +1,8 @@
 """``coverage``: every output element is written, and by one CTA.
 
 The kernel runs once in the simulator, which records the writer of every element. Elements that were never written, or
-that two CTAs of a launch wrote, fail; an element that one CTA wrote more than once is a warning.
+that two CTAs of a launch wrote, fail; an element that one CTA wrote more than once is a warning. Later calls on the
+same inputs whose launches are unlike those of the first call are checked too (``device.worker.later_calls``).
 """
 
 from __future__ import annotations

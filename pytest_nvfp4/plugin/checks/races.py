@@ -4,8 +4,8 @@ The kernel runs in the simulator, which orders the accesses to shared, tensor an
 ISA, memory consistency model). Two accesses to the same bytes, of which one writes, must be ordered by a barrier, an
 mbarrier, a wait for an async group, or a flag. Data that the generic proxy wrote and the async proxy reads needs a
 proxy fence in addition. A right result of one run proves none of this. ``--nvfp4-schedules=N`` tries N random schedules
-in addition. The kernel is called again on the same inputs; launches unlike those of the first call, by code, sizes
-or parameters other than addresses, are checked too.
+in addition. The kernel, or its exercise, is called again on the same inputs; calls whose launches are unlike those of
+the calls before are checked too (``device.worker.later_calls``).
 """
 
 from __future__ import annotations
