@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cost": ("cli.cost", "Count the work of one call of a kernel without a GPU; no time."),
     "model": ("cli.model.command", "Model the time of a kernel; list or measure the constants of devices."),
     "eval": ("cli.evaluate", "Check and time a kernel as GPU MODE does, with the same protocol."),
+    "bench": ("cli.bench", "Time the kernels of a suite on a GPU, as the check `benchmark` does."),
     "upgrade": ("cli.upgrade", "Compare a kernel between two versions of CuTe DSL."),
     "exec": ("cli.execute", "Run a Python program on a GPU, in the simulator, or on a remote."),
     "remote": ("cli.remote", "Show the status or cost of a remote, start it or stop it."),

@@ -14,7 +14,6 @@ import click
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.options import timeout_option
 from pytest_nvfp4.cli.popcorn import Popcorn, PopcornExit, Statistics, spec_line, writer
-from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.problem import GPUMODE, GPUMODE_BENCH, Problem, ProblemError
 from pytest_nvfp4.settings import SettingsError, find_root, load
 from pytest_nvfp4.temporary import temporary_folder
@@ -22,13 +21,10 @@ from pytest_nvfp4.text import printed
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.base import Device
-    from pytest_nvfp4.device.job import JobCase, KernelSpec
-    from pytest_nvfp4.device.result import Result
+    from pytest_nvfp4.device.job import KernelSpec
     from pytest_nvfp4.device.verdict import CaseVerdict
-    from pytest_nvfp4.device.verify import Rounds
 
 MODES = ("test", "benchmark", "leaderboard")
-_FAMILY = "gpumode"
 
 
 @dataclass(frozen=True)
@@ -45,10 +41,11 @@ class _Evaluation:
 
     def test(self, problems: Sequence[Problem]) -> PopcornExit:
         """Check the kernel on every problem."""
+        from pytest_nvfp4.bench.twice import cases_of
         from pytest_nvfp4.device.verify import Verifier
 
         verifier = Verifier(self.device, folder=self.folder, deadline_s=self.timeout)
-        done = verifier.verify(self.kernel, _cases(problems), base=self.base)
+        done = verifier.verify(self.kernel, cases_of(problems), base=self.base)
         self.popcorn.log("test-count", len(problems))
         shown: set[str] = set()
         for index, (problem, verdict) in enumerate(zip(problems, done.verdicts, strict=True)):
@@ -60,55 +57,29 @@ class _Evaluation:
 
     def benchmark(self, problems: Sequence[Problem]) -> PopcornExit:
         """Time the kernel on every problem in two processes, and check its outputs, times and launches."""
-        from pytest_nvfp4.bench.judge import agreement_findings, timing_findings
-        from pytest_nvfp4.bench.launches import launch_findings
-        from pytest_nvfp4.device.verify import in_two_processes
+        from pytest_nvfp4.bench.twice import measure_twice
 
-        first_rounds, second_rounds = in_two_processes(self.rounds)
-        result, verdicts = self._measure(problems, first_rounds)
-        second, others = result, verdicts
-        if all(verdict.status == "passed" for verdict in verdicts):
-            second, others = self._measure(problems, second_rounds)
-        times = {measurement.case: measurement for measurement in result.measurements}
-        again = {measurement.case: measurement for measurement in second.measurements}
-        self.popcorn.log("benchmark-count", len(problems))
-        shown: set[str] = set()
-        for index, (problem, verdict) in enumerate(zip(problems, verdicts, strict=True)):
-            self.popcorn.log(f"benchmark.{index}.spec", spec_line(problem))
-            if verdict.status == "passed" and others[index].status != "passed":
-                verdict.status = others[index].status
-                verdict.findings += others[index].findings
-            if verdict.status == "passed" and (index not in times or index not in again):
-                verdict.status = "crashed"
-                verdict.findings.append(Finding("internal", f"the device returned no times for {problem.name}"))
-            if verdict.status == "passed":
-                found = timing_findings(times[index], problem, result.device)
-                found += agreement_findings(times[index], again[index], problem)
-                found += launch_findings(times[index], again[index], problem)
-                verdict.findings += found
-                if any(finding.severity == "error" for finding in found):
-                    verdict.status = "cheated"
-            if verdict.status == "passed":
-                self.popcorn.statistics(f"benchmark.{index}", Statistics.of(times[index].device_us))
-                for finding in verdict.findings:
-                    self.popcorn.log(f"benchmark.{index}.warning", str(finding))
-            else:
-                self.popcorn.log(f"benchmark.{index}.status", "fail")
-                self.popcorn.log(f"benchmark.{index}.error", _error_text(verdict, shown))
-        return self._check(verdicts)
-
-    def _measure(self, problems: Sequence[Problem], rounds: Rounds) -> tuple[Result, list[CaseVerdict]]:
-        from pytest_nvfp4.device.verify import measure
-
-        return measure(
+        _, timed = measure_twice(
             self.device,
             self.kernel,
-            _cases(problems),
+            problems,
             folder=self.folder,
-            rounds=rounds,
+            rounds=self.rounds,
             base=self.base,
             deadline_s=self.timeout,
         )
+        self.popcorn.log("benchmark-count", len(problems))
+        shown: set[str] = set()
+        for index, one in enumerate(timed):
+            self.popcorn.log(f"benchmark.{index}.spec", spec_line(one.problem))
+            if one.measurement is not None:
+                self.popcorn.statistics(f"benchmark.{index}", Statistics.of(one.measurement.device_us))
+                for finding in one.verdict.findings:
+                    self.popcorn.log(f"benchmark.{index}.warning", str(finding))
+            else:
+                self.popcorn.log(f"benchmark.{index}.status", "fail")
+                self.popcorn.log(f"benchmark.{index}.error", _error_text(one.verdict, shown))
+        return self._check([one.verdict for one in timed])
 
     def _check(self, verdicts: Sequence[CaseVerdict]) -> PopcornExit:
         statuses = {verdict.status for verdict in verdicts}
@@ -120,12 +91,6 @@ class _Evaluation:
         if statuses & {"crashed", "error", "unavailable", "unsupported"}:
             return PopcornExit.CUDA
         return PopcornExit.VALIDATION
-
-
-def _cases(problems: Sequence[Problem]) -> list[JobCase]:
-    from pytest_nvfp4.device.job import JobCase, ProblemSpec
-
-    return [JobCase(problem=ProblemSpec.of(problem), family=_FAMILY) for problem in problems]
 
 
 def _error_text(verdict: CaseVerdict, shown: set[str]) -> str:
