@@ -44,6 +44,8 @@ cheated      the outputs or times are forged
 """
 
 
+RECORDS = ("trace", "protocol", "operands", "recording")
+"""Fields of a simulated call that are files."""
 RECORD_BYTES = 512 << 20
 """Largest size of the record of a simulated call (a timeline, a protocol) that is read."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -83,6 +85,7 @@ def simulate(
     later_calls: bool = False,
     launch_only: tuple[int, ...] = (),
     sms: int | None = None,
+    jobs: int = 1,
 ) -> list[SimulationResult]:
     """Simulate a kernel on every case, in order. A case that ends the process does not affect the others.
 
@@ -92,7 +95,8 @@ def simulate(
         base: The folder that the kernel's files are relative to.
         deadline_s: Timeout of a job in seconds.
         outputs: Whether to judge the outputs.
-        trace_ctas: This option and those after it are the fields of ``Simulating``.
+        trace_ctas: This option and those after it, but for ``jobs``, are the fields of ``Simulating``.
+        jobs: Number of jobs that run at once, on a remote; each simulates a share of the cases.
     """
     settings = Simulating(
         outputs=outputs,
@@ -110,7 +114,17 @@ def simulate(
         sms=sms,
     )
     run = partial(_run, device, kernel, folder=folder, base=base, deadline_s=deadline_s)
-    done = run(cases, settings=settings)
+    jobs = 1 if launch_only else min(jobs, len(cases))
+    if jobs > 1:
+        folder.mkdir(parents=True, exist_ok=True)
+        shares = [cases[at::jobs] for at in range(jobs)]
+        with ThreadPoolExecutor(jobs) as pool:
+            # Each thread has a copy of this one's context, by which the run can be stopped.
+            futures = [pool.submit(copy_context().run, run, share, settings=settings) for share in shares]
+            results = [future.result() for future in futures]
+        done = [results[at % jobs][at // jobs] for at in range(len(cases))]
+    else:
+        done = run(cases, settings=settings)
     if len(cases) > 1 and any(result.status in INCONCLUSIVE for result in done):
         alone = [settings.model_copy(update={"launch_only": (0,) * (at in launch_only)}) for at in range(len(cases))]
         done = [result for case, own in zip(cases, alone, strict=True) for result in run([case], settings=own)]

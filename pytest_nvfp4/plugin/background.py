@@ -54,13 +54,15 @@ class Background:
 
     def _begin(self, items: Sequence[pytest.Item]) -> None:
         devices = self._config.stash[DEVICES]
-        threads = devices.options.jobs or default_workers()
+        local = devices.options.jobs or default_workers()
+        # What a remote simulates occupies no core here, and its session bounds what is sent at once.
+        threads = local + 2 * (devices.simulations_at_once or 0)
         if threads < 2:
             return
         plan = BackgroundPlan(items, self._config.stash[RUN], devices)
         if len(plan.ordered) > 1:
             self._needs = plan.needs
-            self._workers = Workers(plan.ordered, threads=threads)
+            self._workers = Workers(plan.ordered, threads=threads, local=local)
             self._workers.start()
 
     @pytest.hookimpl(tryfirst=True)
@@ -83,6 +85,7 @@ class BackgroundPlan:
 
     def __init__(self, items: Sequence[pytest.Item], run: Run, devices: Devices) -> None:
         self._run = run
+        self._local = devices.simulations_at_once is None
         self._traces: dict[Hashable, tuple[int, Task]] = {}
         self._work: dict[Hashable, tuple[int, Task]] = {}
         self.needs: dict[pytest.Item, list[Task]] = {}
@@ -111,7 +114,8 @@ class BackgroundPlan:
         tasks = []
         for key, function in work:
             if key not in self._work:
-                self._work[key] = _size(item.case.path), Task(item.nodeid, function, after=traces)
+                task = Task(item.nodeid, function, after=traces, local=self._local)
+                self._work[key] = _size(item.case.path), task
             tasks.append(self._work[key][1])
         return [*traces, *tasks]
 

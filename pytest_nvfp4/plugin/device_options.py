@@ -141,7 +141,7 @@ def read(config: pytest.Config) -> DeviceOptions:
                 raise pytest.UsageError(f"--nvfp4-family {family!r}: known are {', '.join(FAMILIES)}")
     request = remote.read(config)
     return DeviceOptions(
-        device=name if request is None else request.name,
+        device=name if request is None or request.options.simulates else request.name,
         remote=request,
         require=bool(config.getoption("--nvfp4-require-device")),
         families=families,

@@ -54,9 +54,11 @@ class Devices:
 
     @cached_property
     def simulator(self) -> Device:
-        """The simulator. It reuses what the traces of this run compiled."""
+        """The simulator, of this machine or of a remote. Here it reuses what the traces of this run compiled."""
         from pytest_nvfp4.device.sim import SimDevice
 
+        if self.remote is not None and self.remote.request.options.simulates:
+            return self.remote.device
         run = self._config.stash[RUN]
 
         def copy_compiled(kernel: KernelSpec, base: Path, into: Path) -> bool:
@@ -64,6 +66,13 @@ class Devices:
             return run.tracer.copy_compiled(files, arch=kernel.arch, options=kernel.compile_options, into=into)
 
         return SimDevice(compiled=copy_compiled)
+
+    @property
+    def simulations_at_once(self) -> int | None:
+        """Simulations that a remote runs at once; None if this machine simulates."""
+        if self.remote is None or not self.remote.request.options.simulates:
+            return None
+        return self.remote.request.options.containers
 
     @cached_property
     def _choice(self) -> Device | NoDeviceError:

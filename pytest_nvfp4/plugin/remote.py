@@ -59,7 +59,7 @@ class RemoteRequest:
 
     def __str__(self) -> str:
         several = "" if self.options.containers == 1 else f", up to {self.options.containers} at once"
-        return f"{self.spec}: {self.options.gpu}{several}"
+        return f"{self.spec}: {'the simulator' if self.options.simulates else self.options.gpu}{several}"
 
 
 def add(group: pytest.OptionGroup) -> None:
@@ -68,7 +68,8 @@ def add(group: pytest.OptionGroup) -> None:
         "--nvfp4-remote",
         metavar="NAME[:TARGET]",
         help="run verify and benchmark checks on a rented or distant GPU: modal, ssh:HOST, or a remote that another "
-        "package adds; everything else runs on this machine",
+        "package adds; everything else runs on this machine. With --nvfp4-device=sim, simulations run there, without a "
+        "GPU",
     )
     for option in OPTIONS:
         if option.type is bool:
@@ -108,16 +109,20 @@ def read(config: pytest.Config) -> RemoteRequest | None:
     from pytest_nvfp4.device.remote.gpus import capability_of
     from pytest_nvfp4.device.remote.registry import remote
 
-    if (device := config.getoption("--nvfp4-device")) != "auto":
-        raise pytest.UsageError(f"--nvfp4-remote={spec} and --nvfp4-device={device} name two devices: give one of them")
+    if (device := config.getoption("--nvfp4-device")) not in ("auto", "sim"):
+        raise pytest.UsageError(
+            f"--nvfp4-remote={spec} and --nvfp4-device={device} name two devices: give one of them, or "
+            "--nvfp4-device=sim to simulate there"
+        )
     values = {option.field: config.getoption(option.pytest_flag) for option in OPTIONS}
     for option in OPTIONS:
         if (error := option.error(option.pytest_flag, values[option.field])) is not None:
             raise pytest.UsageError(error)
-    options = RemoteOptions(target=spec.partition(":")[2], **values)
+    options = RemoteOptions(target=spec.partition(":")[2], simulates=device == "sim", **values)
     if not is_xdist_worker(config):
         try:
-            capability_of(options)
+            if not options.simulates:
+                capability_of(options)
             remote(spec, options)  # contacts nothing, and refuses invalid options before anything is compiled
         except RemoteError as error:
             raise pytest.UsageError(f"--nvfp4-remote={spec}: {error}") from error
@@ -145,13 +150,18 @@ class RemoteRun:
         """The device. It contacts nothing until a job is sent."""
         from pytest_nvfp4.device.remote.device import RemoteDevice
         from pytest_nvfp4.device.remote.gpus import capability_of
+        from pytest_nvfp4.isolation.cancellation import check
 
         with self._lock:
             if self._device is None:
                 options = self.request.options
-                capability = capability_of(options)
                 self._device = RemoteDevice(
-                    self.session, name=self.request.name, gpu=options.gpu, capability=capability
+                    self.session,
+                    name=self.request.name,
+                    gpu=options.gpu,
+                    capability=None if options.simulates else capability_of(options),
+                    simulates=options.simulates,
+                    waiting=check,
                 )
             return self._device
 
@@ -216,7 +226,8 @@ class RemoteRun:
         return RunTimes(self._config.stash[RUN].cache.sealed, remote=self._scope(scope))
 
     def _scope(self, scope: str) -> str:
-        return f"{self.request.spec} {self.request.options.gpu}{scope}"
+        options = self.request.options
+        return f"{self.request.spec} {'no GPU' if options.simulates else options.gpu}{scope}"
 
     def estimate(self, batches: Iterable[tuple[Sequence[Job], int]]) -> Estimate:
         """Estimate the session that sends these jobs, each sequence with its number of blocks. Contacts nothing."""

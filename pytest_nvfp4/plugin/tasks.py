@@ -43,12 +43,14 @@ class Task:
         work: Does the task and stores the result where the checks look it up. Its exceptions are dropped, because the
             check that needs the result meets the same exception and reports it.
         after: Tasks that must be over before this one begins.
+        local: Whether it occupies a core of this machine.
         over: Set when the task is done, or was dropped.
     """
 
     name: str
     work: Callable[[], object]
     after: Sequence[Task] = ()
+    local: bool = True
     over: threading.Event = field(default_factory=threading.Event)
 
 
@@ -58,9 +60,11 @@ class Workers:
     Args:
         tasks: The tasks in their order; each comes after the tasks it depends on.
         threads: Number of threads.
+        local: Number of local tasks at once; as many as there are threads by default.
     """
 
-    def __init__(self, tasks: Sequence[Task], *, threads: int) -> None:
+    def __init__(self, tasks: Sequence[Task], *, threads: int, local: int | None = None) -> None:
+        self._cores = threads if local is None else local
         self._waiting = list(tasks)
         self._stop = threading.Event()
         self._changed = threading.Condition()
@@ -99,8 +103,9 @@ class Workers:
         with self._changed:
             while self._waiting:
                 for task in self._waiting:
-                    if all(needed.over.is_set() for needed in task.after):
+                    if (self._cores or not task.local) and all(needed.over.is_set() for needed in task.after):
                         self._waiting.remove(task)
+                        self._cores -= task.local
                         return task
                 self._changed.wait(_POLL_S)
             return None
@@ -116,6 +121,7 @@ class Workers:
                 finally:
                     task.over.set()
                     with self._changed:
+                        self._cores += task.local
                         self._changed.notify_all()
 
 

@@ -66,7 +66,9 @@ class Verifications:
             missing = [case for case in dict.fromkeys(ordered) if case not in known]
             if any(case in missing for case in cases):
                 if simulated and self._devices.options.seed is None:
-                    known.update(self._lookup(part, kernel, missing))
+                    # A remote has been sent all cases of a job, unless all of them are known.
+                    if self._devices.remote is None or self.known_to_pass(kernel, missing, part=part):
+                        known.update(self._lookup(part, kernel, missing))
                     missing = [case for case in missing if case not in known]
                 if missing:
                     done = self.verifier(kernel.arch).verify(
@@ -75,6 +77,13 @@ class Verifications:
                     known.update(dict.fromkeys(missing, done))
                     self._store(part, kernel, done)
             return [known[case] for case in cases]
+
+    def known_to_pass(self, kernel: KernelSpec, cases: Sequence[JobCase], *, part: str = "") -> bool:
+        """Return whether an earlier run stored that every case passed in the simulator, and may be believed."""
+        options = self._devices.options
+        if options.fresh or options.seed is not None or self._devices.device(kernel.arch).name != "sim":
+            return False
+        return all(self._simulations.verdicts(part).has(kernel, case) for case in cases)
 
     def _lookup(self, part: str, kernel: KernelSpec, cases: Sequence[JobCase]) -> dict[JobCase, Verification]:
         """Return the cases that are known to pass in the simulator, in a part of the verdict cache."""

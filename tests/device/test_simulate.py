@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
 from pytest_nvfp4.device import result_cache
-from pytest_nvfp4.device.job import KernelSpec
+from pytest_nvfp4.device.job import Job, KernelSpec
 from pytest_nvfp4.device.local import LocalDevice
+from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.device.result_cache import ResultKeys, SimulationCache, VerdictCache
 from pytest_nvfp4.device.sim import SimDevice
 from pytest_nvfp4.device.simulate import SimulationResult, simulate
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.toolchain.sealed_files import SealedFiles
+from tests.waiting import LONGEST_S
 
 from .simulated_jobs import KERNEL, cases, spec_of
 
@@ -35,6 +39,24 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> list[SimulationResult]:
         outputs=True,
         trace_ctas=1,
     )
+
+
+def test_several_jobs_at_once_share_the_cases(tmp_path: Path) -> None:
+    """Each of three jobs gets its share, all run at the same time, and the results have the order of the cases."""
+    met = threading.Barrier(3)
+
+    class Meeting(SimDevice):
+        def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:  # noqa: ARG002
+            met.wait(LONGEST_S)
+            names = " ".join(case.problem.name for case in job.cases)
+            return Result(job=job.id, status="failed", findings=(Finding(kind="names", message=names),))
+
+    spec, base = spec_of(tmp_path, KERNEL)
+    wanted = cases(*(f"{m}x128x256" for m in range(1, 8)))
+    results = simulate(Meeting(), spec, wanted, folder=tmp_path / "jobs", base=base, jobs=3)
+    assert [result.case for result in results] == list(wanted)
+    assert all(result.case.problem.name in result.findings[0].message.split() for result in results)
+    assert len({result.findings[0].message for result in results}) == 3
 
 
 class TestWhatIsTold:

@@ -44,6 +44,22 @@ def test_what_is_waited_for_comes_first_and_after_what_it_needs() -> None:
     assert order == ["first", "needed", "wanted", "other"]
 
 
+def test_few_tasks_occupy_the_cores_and_the_others_pass_them() -> None:
+    order: list[str] = []
+    trace = Gate("trace", order)
+    second, remote = noting(order, "second trace"), noting(order, "remote simulation")
+    remote.local = False
+    workers = Workers([trace.task, second, remote], threads=3, local=1)
+    workers.start()
+    assert trace.began.wait(LONGEST_S)
+    assert remote.over.wait(LONGEST_S)
+    assert not second.over.is_set()
+    trace.open()
+    workers.wait(second)
+    workers.stop()
+    assert order == ["trace", "remote simulation", "second trace"]
+
+
 def test_a_task_waits_for_what_it_needs_and_others_pass_it() -> None:
     order: list[str] = []
     trace = Gate("trace", order)

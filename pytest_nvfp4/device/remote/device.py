@@ -132,6 +132,10 @@ class RemoteDevice:
             status = "timeout" if error.kind == "timeout" else "unavailable"
             return Result(job=job.id, status=status, findings=(Finding(kind=REMOTE_ERROR, message=str(error)),))  # type: ignore[arg-type]
         if result.device is not None:
+            if self.capability is None and not result.device.simulated:
+                message = f"the remote has {result.device}, and the simulator was requested: its result is rejected"
+                finding = Finding(kind="device", message=message)
+                return Result(job=job.id, status="unsupported", device=result.device, findings=(finding,))
             self._last_device = result.device
         with self._lock:
             if self._sent.get(_key(job)) is sent:

@@ -18,6 +18,7 @@ class RemoteOptions:
         target: Text after the colon of ``NAME:TARGET``, such as a host; empty for none.
         gpu: The GPU, by the remote's own name for it.
         gpu_capability: Its compute capability, such as ``10.0``, for a name that this package does not know.
+        simulates: Whether the machines simulate: no GPU is rented, and ``gpu`` does not matter.
         cpus, memory_gib: Cores and memory in GiB of each container; None for the remote's default.
         profilers: Whether the machine needs NVIDIA's profilers, nsys and ncu.
         timeout_s: Seconds without a response after which a batch is abandoned, waiting for a machine included.
@@ -32,6 +33,7 @@ class RemoteOptions:
     target: str = ""
     gpu: str = "B200"
     gpu_capability: str | None = None
+    simulates: bool = False
     cpus: float | None = None
     memory_gib: int | None = None
     profilers: bool = False
@@ -105,7 +107,7 @@ OPTIONS = (
         pytest_flag="--nvfp4-remote-cpus",
         type=float,
         metavar="N",
-        help="cores of each container (modal; default: 4)",
+        help="cores of each container (modal; default: 4, for the simulator 2)",
         accepts=lambda count: 0.125 <= count <= 64,
         bounds="0.125 to 64",
     ),
@@ -115,7 +117,7 @@ OPTIONS = (
         pytest_flag="--nvfp4-remote-memory",
         type=int,
         metavar="GIB",
-        help="memory of each container in GiB (modal; default: 32)",
+        help="memory of each container in GiB (modal; default: 32, for the simulator 8)",
         accepts=lambda size: 1 <= size <= 336,
         bounds="1 to 336 GiB",
     ),

@@ -24,6 +24,11 @@ def sent_code(backend: str) -> str:
     return code_hash(parts_without(*left_out(backend)))
 
 
+def simulator_scope() -> str:
+    """Return the suffix of the name of a cache of simulated results: another version may find other ones."""
+    return f" backend sim {sent_code('sim')}"
+
+
 def check_code(expected: str, *, backend: str) -> None:
     """Raise RemoteError if this machine's code is not the expected one; an empty hash expects none."""
     if expected and expected != sent_code(backend):

@@ -208,10 +208,15 @@ class PooledRemote(ABC):
     """
 
     name: ClassVar[str]
+    simulates: ClassVar[bool] = False
+    """Whether its machines can simulate (``RemoteOptions.simulates``)."""
 
     def __init__(self, options: RemoteOptions, *, size: int) -> None:
         if options.deployed_app:
             raise RemoteError("setup", f"{self.name} has no deployed apps", "omit --nvfp4-deployed-app")
+        if options.simulates and not self.simulates:
+            problem = f"{self.name} runs nothing in the simulator"
+            raise RemoteError("setup", problem, "use modal or ssh:HOST, or omit --nvfp4-device=sim")
         if options.cpus is not None or options.memory_gib is not None:
             problem = f"{self.name} does not choose the cores and the memory of its machines"
             raise RemoteError("setup", problem, "omit --nvfp4-remote-cpus and --nvfp4-remote-memory")

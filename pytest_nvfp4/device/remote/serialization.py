@@ -16,7 +16,7 @@ from pytest_nvfp4.device.answer import most_output_bytes
 from pytest_nvfp4.device.blob import Blob
 from pytest_nvfp4.device.profiling.record import MOST_FILE_BYTES
 from pytest_nvfp4.device.remote.base import Batch, BatchResult, RemoteError
-from pytest_nvfp4.device.result import RECORD_BYTES, Result
+from pytest_nvfp4.device.result import RECORD_BYTES, RECORDS, Result
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.fields import STRICT
 from pytest_nvfp4.isolation.door.json_values import Bounds, read_json
@@ -125,7 +125,7 @@ class _Packed(BaseModel):
 def _blobs(result: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the blobs of a result in JSON; the model refuses what is none."""
     found = []
-    for name, of in (("outputs", "data"), ("simulated", "trace")):
+    for name, of in (("outputs", "data"), *(("simulated", record) for record in RECORDS)):
         entries = result.get(name)
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict) and isinstance(blob := entry.get(of), dict):
@@ -159,7 +159,13 @@ def inline_blobs(result: Result, folder: Path) -> Result:
         output.model_copy(update={"data": inline(output.data, most=output.data.size)}) for output in result.outputs
     )
     simulated = tuple(
-        call if call.trace is None else call.model_copy(update={"trace": inline(call.trace, most=RECORD_BYTES)})
+        call.model_copy(
+            update={
+                record: inline(blob, most=RECORD_BYTES)
+                for record in RECORDS
+                if (blob := getattr(call, record)) is not None
+            }
+        )
         for call in result.simulated
     )
     profile = result.profile

@@ -12,7 +12,7 @@ import shlex
 import shutil
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_nvfp4.device.remote.base import (
@@ -24,6 +24,7 @@ from pytest_nvfp4.device.remote.base import (
     RemoteStatus,
 )
 from pytest_nvfp4.device.remote.link.client import BOOTSTRAP, AgentConnection, AgentSettings
+from pytest_nvfp4.device.remote.parts import simulator_scope
 from pytest_nvfp4.device.remote.pool import PooledRemote, PoolTask, WorkerStartError
 from pytest_nvfp4.device.remote.ssh_errors import explain
 from pytest_nvfp4.device.remote.target import parse_price, split_target
@@ -113,12 +114,19 @@ class SshRemote(PooledRemote):
     """
 
     name = "ssh"
+    simulates = True
 
     def __init__(self, options: RemoteOptions) -> None:
         super().__init__(options, size=max(1, options.containers))
-        self._target = SshTarget.parse(options.target)
+        target = SshTarget.parse(options.target)
+        self._target = replace(target, backend="sim") if options.simulates else target
         self._connections: dict[int, AgentConnection] = {}
         self._stopped = False
+
+    @property
+    def cache_scope(self) -> str:
+        """Suffix of the cache's name, so that a simulator's result is never reused as a GPU's."""
+        return simulator_scope() if self._target.backend == "sim" else ""
 
     def describe(self) -> str:
         """Return a description of one line."""

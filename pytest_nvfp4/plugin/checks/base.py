@@ -92,7 +92,7 @@ class CollectedKernel:
         There are none if the command line names problems, and with a device or a remote that is not simulated.
         """
         options = self.device_options
-        if options.simulates and options.remote is None and not self.run.chosen_problems:
+        if options.simulates and not self.run.chosen_problems:
             for case, *_ in self.runnable:
                 if case.settings.on_fitted_problem:
                     yield case.on(case.problem, label=FITTED, variant=FITTED)

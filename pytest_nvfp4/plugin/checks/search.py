@@ -136,7 +136,7 @@ class _BatchSimulator:
         self._done: dict[str, SimulationResult] = {}
 
     def failing(self, problems: Sequence[Problem]) -> list[bool]:
-        """Return which problems fail; new problems run in one job."""
+        """Return which problems fail; new problems run in one job, on a remote in one for each of its machines."""
         from pytest_nvfp4.device.simulate import simulate
 
         devices = self._kernel.devices
@@ -150,6 +150,7 @@ class _BatchSimulator:
                 base=self._base,
                 deadline_s=devices.options.timeout_s,
                 outputs=True,
+                jobs=devices.simulations_at_once or 1,
             )
             for problem, result in zip(new, results, strict=True):
                 if result.status in ("unavailable", "unsupported"):

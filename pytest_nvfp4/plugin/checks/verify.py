@@ -70,7 +70,7 @@ class VerifyCheck(Check):
         """Return the trace and, unless a remote does the work, the verification, which items of one kernel share."""
         traces = (item.case.trace_case,)
         kernel = KernelUnderTest(item)
-        if kernel.devices.remote is not None:
+        if kernel.devices.remote is not None and item.case.variant != FITTED:
             return Needs(traces)
         key = (self.name, item.case.path, item.case.settings.name, item.case.variant == FITTED)
         return Needs(traces, preparations=(Preparation(key, lambda: self._verify(kernel)),))
@@ -84,9 +84,14 @@ class VerifyCheck(Check):
             kernel = KernelUnderTest(item)
             if item.case.settings.name in sent or (remote := kernel.devices.remote) is None:
                 continue
+            if item.case.variant == FITTED:  # its problem is known only when it has been simulated
+                continue
             sent.add(item.case.settings.name)
             if (spec := kernel.remote_spec(remote)) is not None:
+                known = item.config.stash[VERIFICATIONS].known_to_pass
                 for chunk in self._chunks(item, containers=remote.request.options.containers):
+                    if known(spec, chunk):
+                        continue
                     yield RemoteBatch([verify_job(spec, chunk, deadline_s=kernel.devices.options.timeout_s)])
 
     def run(self, nvfp4_case: KernelUnderTest) -> None:
@@ -111,7 +116,8 @@ class VerifyCheck(Check):
         if wrong:
             at = next(index for index, case in enumerate(cases) if case == wrong[0].case)
             if (reason := remote_error(wrong[0].findings)) is not None:
-                device = nvfp4_case.devices.options.device
+                remote = nvfp4_case.devices.remote
+                device = nvfp4_case.devices.options.device if remote is None else remote.request.name
                 raise CheckFailure(f"not run on {device}: {reason}", file=str(nvfp4_case.case.path))
             raise wrong_results(nvfp4_case, wrong, done[at])
         _note_writers(nvfp4_case, [verdict for one in done for verdict in one.verdicts if verdict.case in cases])
@@ -151,7 +157,7 @@ class VerifyCheck(Check):
         spec, base = kernel.device_spec()
         cases = self._job_cases(item)
         others: list[JobCase] = []
-        if devices.remote is not None:
+        if devices.remote is not None and item.case.variant != FITTED:
             devices.remote.wait_sent(item.parent)
             chunks = self._chunks(item, containers=devices.remote.request.options.containers)
             others = next((chunk for chunk in chunks if set(cases) <= set(chunk)), cases)
@@ -189,7 +195,7 @@ class VerifyCheck(Check):
         One job for a kernel costs one start of Python, torch and the DSL. More jobs occupy more containers, and keep
         each response small.
         """
-        units = [self._job_cases(other) for other in item.siblings(self.name)]
+        units = [self._job_cases(other) for other in self._with(item)]
         sizes = [sum(_output_bytes(case) for case in unit) for unit in units]
         share = max(sum(sizes) / max(1, min(containers, len(units))), 1.0)
         chunks: list[list[JobCase]] = []

@@ -1,9 +1,10 @@
 """App to deploy: ``modal deploy -m pytest_nvfp4.device.remote.modal.app``, for ``--nvfp4-deployed-app``.
 
 A deployed app starts faster (nothing is built or uploaded at the start of a session) and costs nothing while it is
-idle. The variables ``NVFP4_MODAL_GPU``, ``_GPU_CAPABILITY``, ``_CONTAINERS``, ``_TIMEOUT``, ``_SINGLE_USE``, ``_CPUS``,
-``_MEMORY`` (GiB), ``_PROFILERS`` (1 for nsys and ncu) and ``_IMAGE`` configure it. Deploy it again after an update of
-pytest-nvfp4, torch or the DSL: a session refuses a deployment of other code.
+idle. These variables configure it: ``NVFP4_MODAL_GPU`` (``none`` for the simulator), ``_GPU_CAPABILITY``,
+``_CONTAINERS``, ``_TIMEOUT``, ``_SINGLE_USE``, ``_CPUS``, ``_MEMORY`` (GiB), ``_PROFILERS`` (1 for nsys and ncu) and
+``_IMAGE``. Deploy it again after an update of pytest-nvfp4, torch or the DSL: a session refuses a deployment of other
+code.
 
 Modal's command sends Modal the git state of the current folder: the commit, its author and the address of ``origin``
 with any password in it. This module keeps it from finding a repository, wherever it is run.

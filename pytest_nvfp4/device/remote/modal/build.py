@@ -14,7 +14,7 @@ from typing import Any
 import modal
 
 from pytest_nvfp4.device.remote.modal.runner import Runner
-from pytest_nvfp4.device.remote.modal.settings import APP, SCALEDOWN_S, STARTUP_S, ModalSettings
+from pytest_nvfp4.device.remote.modal.settings import APP, SCALEDOWN_S, SLIM, STARTUP_S, ModalSettings
 from pytest_nvfp4.device.remote.parts import left_out
 
 _PACKAGE = Path(__file__).resolve().parents[3]
@@ -36,8 +36,11 @@ def _ignore(backend: str) -> Callable[[Path], bool]:
 
 
 def image_of(settings: ModalSettings) -> modal.Image:
-    """Return the container's image: CUDA, the locally installed versions of torch and the DSL, and this package."""
-    base = modal.Image.from_registry(settings.image, add_python=settings.python).entrypoint([])
+    """Return the container's image: CUDA (with a GPU), torch and the DSL as installed here, and this package."""
+    if settings.image == SLIM:
+        base = modal.Image.debian_slim(python_version=settings.python)
+    else:
+        base = modal.Image.from_registry(settings.image, add_python=settings.python).entrypoint([])
     if settings.profilers:
         base = base.apt_install(f"nsight-compute-{_NCU}", f"nsight-systems-{_NSYS}").run_commands(
             # The base image has an ncu of its own in /usr/local/cuda/bin; the packages set no path.
@@ -54,7 +57,7 @@ def make_app(settings: ModalSettings) -> tuple[modal.App, Any]:
     app = modal.App(APP, include_source=False)
     runner = app.cls(
         image=image_of(settings),
-        gpu=settings.gpu,
+        gpu=None if settings.simulates else settings.gpu,
         cpu=settings.cpus,
         memory=settings.memory_gib << 10,
         min_containers=0,

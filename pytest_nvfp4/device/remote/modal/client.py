@@ -1,4 +1,4 @@
-"""Remote ``modal``: each batch is one call of a Modal app, which runs it in a container with a GPU."""
+"""Remote ``modal``: each batch is one call of a Modal app, which runs it in a container."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pytest_nvfp4.device.remote.modal.errors import is_damaged, silent
 from pytest_nvfp4.device.remote.modal.loop import abandon
 from pytest_nvfp4.device.remote.modal.response import read_response
 from pytest_nvfp4.device.remote.modal.settings import SCALEDOWN_S, ModalSettings
-from pytest_nvfp4.device.remote.parts import sent_code
+from pytest_nvfp4.device.remote.parts import sent_code, simulator_scope
 from pytest_nvfp4.device.remote.serialization import compress, pack_batch
 from pytest_nvfp4.isolation import OnOutput
 
@@ -43,7 +43,7 @@ _MAX_DAMAGED = 3
 
 
 class ModalRemote:
-    """Containers on Modal with a GPU each."""
+    """Containers on Modal, each with a GPU or with the simulator."""
 
     name = "modal"
 
@@ -70,7 +70,8 @@ class ModalRemote:
     @property
     def cache_scope(self) -> str:
         """Suffix of the cache's name, so that a simulator's result is never reused as a GPU's."""
-        return "" if self.settings.backend == "cuda" else f" backend {self.settings.backend}"
+        backend = self.settings.backend
+        return simulator_scope() if backend == "sim" else "" if backend == "cuda" else f" backend {backend}"
 
     @property
     def _code(self) -> str:
@@ -82,7 +83,9 @@ class ModalRemote:
         usd = self._meter.cost().usd_per_hour
         money = "" if usd is None else f", about ${usd:.2f} an hour each"
         device = self.options.gpu
-        if self.settings.backend != "cuda":
+        if self.settings.simulates:
+            device = f"the simulator on {self.settings.cpus:g} cores with {self.settings.memory_gib} GiB"
+        elif self.settings.backend != "cuda":
             device = f"no GPU but the backend {self.settings.backend!r}"
         app = f"deployed app {self.options.deployed_app}" if self.options.deployed_app else "an app of the session"
         several = "" if self.options.containers == 1 else f", up to {self.options.containers} at once"
@@ -136,7 +139,7 @@ class ModalRemote:
 
     def status(self) -> RemoteStatus:
         """Return the status of the app."""
-        details = {"gpu": self.options.gpu, "image": self.settings.label}
+        details = {"gpu": "none" if self.settings.simulates else self.options.gpu, "image": self.settings.label}
         try:
             self._connection.open()
             request = self._connection.runner.batch.get_current_stats.aio()

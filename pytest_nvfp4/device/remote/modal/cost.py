@@ -31,8 +31,8 @@ def price(gpu: str) -> float | None:
 
 
 def usd_per_hour(options: RemoteOptions, settings: ModalSettings) -> float | None:
-    """Return the price of one container with its GPU, CPUs and memory; None if that of the GPU is unknown."""
-    gpu = price(options.gpu) if options.gpu_price is None else options.gpu_price
+    """Return the price of one container: a GPU, if it has one, CPUs and memory; None if the GPU's is unknown."""
+    gpu = 0.0 if settings.simulates else price(options.gpu) if options.gpu_price is None else options.gpu_price
     if gpu is None:
         return None
     return gpu + settings.cpus * CPU_USD_PER_HOUR + settings.memory_gib * GIB_USD_PER_HOUR

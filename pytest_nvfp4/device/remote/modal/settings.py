@@ -16,7 +16,11 @@ APP = "pytest-nvfp4"
 """Name of the app, and default name of its deployment."""
 BACKEND_VARIABLE = "NVFP4_MODAL_BACKEND"
 BASE_IMAGE = "nvidia/cuda:13.0.1-devel-ubuntu24.04"
+SLIM = "slim"
+"""Name of Modal's own small image, for containers without a GPU."""
 CPUS, MEMORY_GIB = 4.0, 32
+SIM_CPUS, SIM_MEMORY_GIB = 2.0, 8
+"""Of a container that simulates: the simulator uses one core, a compile up to 1.4 GB (measured)."""
 SCALEDOWN_S = 20
 """Seconds that an idle container stays up: long enough between two checks, short enough to cost little."""
 STARTUP_S = 600
@@ -38,6 +42,7 @@ class ModalSettings:
 
     Attributes:
         gpu: One GPU by Modal's name, without ``+``: a ``B200+`` may be a B300, which does not run code for sm_100a.
+        simulates: Whether the containers simulate and have no GPU; ``gpu`` is then not rented.
         gpu_capability: Its compute capability, if the name says too little; see `capability_of`.
         containers: Maximum number of containers.
         timeout_s: Time limit of a batch in seconds.
@@ -53,6 +58,7 @@ class ModalSettings:
 
     gpu: str = "B200"
     gpu_capability: str | None = None
+    simulates: bool = False
     containers: int = 1
     timeout_s: float = 900.0
     single_use: bool = False
@@ -74,8 +80,10 @@ class ModalSettings:
         _ = self.capability
 
     @property
-    def capability(self) -> tuple[int, int]:
-        """Compute capability that the GPU must have. Raises RemoteError for an unknown GPU."""
+    def capability(self) -> tuple[int, int] | None:
+        """Compute capability that the GPU must have; None without a GPU. Raises RemoteError for an unknown GPU."""
+        if self.simulates:
+            return None
         return capability_of(RemoteOptions(gpu=self.gpu, gpu_capability=self.gpu_capability))
 
     @property
@@ -87,16 +95,18 @@ class ModalSettings:
     @classmethod
     def of(cls, options: RemoteOptions, environ: Mapping[str, str] = os.environ) -> ModalSettings:
         """Return the settings for the options of a remote. Raises RemoteError."""
+        sim = options.simulates
         return cls(
             gpu=options.gpu,
             gpu_capability=options.gpu_capability,
+            simulates=sim,
             containers=options.containers,
             timeout_s=options.timeout_s if options.longest_s is None else options.longest_s,
             single_use=options.single_use,
-            image=environ.get("NVFP4_MODAL_IMAGE", BASE_IMAGE),
-            backend=environ.get(BACKEND_VARIABLE, "cuda"),
-            cpus=options.cpus or CPUS,
-            memory_gib=options.memory_gib or MEMORY_GIB,
+            image=environ.get("NVFP4_MODAL_IMAGE", SLIM if sim else BASE_IMAGE),
+            backend=environ.get(BACKEND_VARIABLE, "sim" if sim else "cuda"),
+            cpus=options.cpus or (SIM_CPUS if sim else CPUS),
+            memory_gib=options.memory_gib or (SIM_MEMORY_GIB if sim else MEMORY_GIB),
             profilers=options.profilers,
         )
 
@@ -107,17 +117,20 @@ class ModalSettings:
         Raises:
             RemoteError: A variable has an invalid value.
         """
+        gpu = environ.get("NVFP4_MODAL_GPU", "B200")
+        sim = gpu.lower() == "none"
         try:
             return cls(
-                gpu=environ.get("NVFP4_MODAL_GPU", "B200"),
+                gpu="B200" if sim else gpu,
+                simulates=sim,
                 gpu_capability=environ.get("NVFP4_MODAL_GPU_CAPABILITY"),
                 containers=int(environ.get("NVFP4_MODAL_CONTAINERS", "1")),
                 timeout_s=float(environ.get("NVFP4_MODAL_TIMEOUT", "900")),
                 single_use=environ.get("NVFP4_MODAL_SINGLE_USE", "") not in ("", "0"),
-                image=environ.get("NVFP4_MODAL_IMAGE", BASE_IMAGE),
-                backend=environ.get(BACKEND_VARIABLE, "cuda"),
-                cpus=float(environ.get("NVFP4_MODAL_CPUS", CPUS)),
-                memory_gib=int(environ.get("NVFP4_MODAL_MEMORY", MEMORY_GIB)),
+                image=environ.get("NVFP4_MODAL_IMAGE", SLIM if sim else BASE_IMAGE),
+                backend=environ.get(BACKEND_VARIABLE, "sim" if sim else "cuda"),
+                cpus=float(environ.get("NVFP4_MODAL_CPUS", SIM_CPUS if sim else CPUS)),
+                memory_gib=int(environ.get("NVFP4_MODAL_MEMORY", SIM_MEMORY_GIB if sim else MEMORY_GIB)),
                 profilers=environ.get("NVFP4_MODAL_PROFILERS", "") not in ("", "0"),
             )
         except ValueError as error:

@@ -192,3 +192,23 @@ def test_what_came_before_the_server_went_is_not_paid_for_again(
     assert f"{kept} from earlier sessions" in again
     assert small.count("FunctionMap") == lost
     assert len(executed_jobs(log)) == done + lost
+
+
+@pytest.mark.slow
+def test_eight_simulators_work_at_once_and_one_of_them_dies(
+    exact: Loopback, tmp_path: Path, log: Path, cache: Path
+) -> None:
+    """No job ends before eight containers have one, and the job of the container that dies is done once more."""
+    exact.forget()
+    log.write_text("")
+    user = project(exact, tmp_path / "user", problems=24, cache=cache)
+    user.write("k.py", f"MEETS = 8\n{KERNEL}")
+    user.write("other.py", f"WRONG = {{'p3'}}\nDIES_ON = 'p23'\n{KERNEL}")
+    said = user.run("k.py", "other.py", *CHECKS, "-rA", "--nvfp4-device=sim", "--nvfp4-remote-containers=8")
+    assert "1 failed, 47 passed" in said, said
+    assert "FAILED other.py::verify[p3]" in said
+    done = executed_jobs(log)
+    assert len({container for container, *_ in done}) >= 8
+    counts = Counter((kernel, problem) for _, kernel, names in done for problem in names)
+    assert len(counts) == 48
+    assert set(counts.values()) == {1, 2}
