@@ -5,6 +5,10 @@ its format: a function of one element of an input. All else is a computation, al
 inputs that are stacked and viewed as one wider element have a square, a carry or a rounding that combines them. An
 operator that is not listed counts as one that computes; new operators of torch are therefore judged strictly. An
 in-place or ``out=`` form has the effect of its plain form.
+
+What a kernel lays out in one element is not known, so that between kernels that only move bytes a conversion or a
+look-up is a function of several elements, and many of them in sequence compute. Two are allowed, as a kernel's operands
+and its result may be converted; they cannot add up 64 products or more, which an element of C has.
 """
 
 from __future__ import annotations
@@ -53,10 +57,15 @@ _REDUCING: Final = (".reduce", ".value_reduce")
 """Overloads of ``scatter`` that multiply or add."""
 
 
+_MOST_CONVERSIONS: Final = 2
+"""Conversions in sequence of what kernels laid out, each after another launch: of operands, and of the result."""
+
+
 class Effect(Enum):
     """What a result descends from, beside what its operands do."""
 
     MOVES = "nothing else"
+    CONVERTS = "a function of each element"
     COMBINES = "a function of two elements, from which a further function would be a computation"
     COMPUTES = "a computation"
 
@@ -117,9 +126,9 @@ def effect(operator: str, operands: Sequence[Operand], *, converts: bool = False
     if (accumulates and name in _SCATTERED) or operator.endswith(_REDUCING):
         return Effect.COMPUTES
     if name in _LOOK_UP and selects:
-        return Effect.COMPUTES if not apart else Effect.COMBINES if values else Effect.MOVES
+        return Effect.COMPUTES if not apart else Effect.COMBINES if values else Effect.CONVERTS
     if name in _MOVE | _LOOK_UP and not selects and (apart or not converts):
-        return Effect.MOVES
+        return Effect.CONVERTS if converts else Effect.MOVES
     if name in _MOVE_BITS and not selects and len(values) == 1:
         return Effect.MOVES
     if name in _JOIN and not any(operand.origins.combined for operand in values):
@@ -133,8 +142,10 @@ def result(operator: str, operands: Sequence[Operand], done: Effect, *, size: in
     Args:
         size: Bytes of an element of the result.
     """
-    own = NOTHING
-    if done is Effect.COMPUTES:
+    laid = [operand.origins.conversions for operand in operands if operand.origins.laid]
+    converted = done is Effect.CONVERTS and bool(laid)
+    own = Origins(conversions=1 + max(laid)) if converted else NOTHING
+    if done is Effect.COMPUTES or own.conversions > _MOST_CONVERSIONS:
         own = Origins(computed=frozenset({writer}))
     elif done is Effect.COMBINES:
         own = Origins(combined=True)
@@ -144,4 +155,4 @@ def result(operator: str, operands: Sequence[Operand], done: Effect, *, size: in
     # Bits of a packed element that are shifted leave the bytes of their own elements.
     torn = 0 if plain(operator) in _MOVE_BITS else size
     units = (min(operand.origins.unit, torn) if operand.packed else size for operand in operands)
-    return replace(origins, unit=min(units))
+    return replace(origins, unit=min(units), laid=origins.laid and not converted)

@@ -78,8 +78,10 @@ class Ledger:
         self._outputs = outputs
         self._launched, self._requested = [], []
         self._first = len(self._session.launches)
-        # Launches of earlier calls did none of this call's work.
-        self._ranges.change(lambda held: replace(held, origins=replace(held.origins, launches=frozenset())))
+        # Launches and conversions of earlier calls did none of this call's work.
+        self._ranges.change(
+            lambda held: replace(held, origins=replace(held.origins, launches=frozenset(), conversions=0))
+        )
         for extent in given:
             low, high, _ = span(extent)
             self._ranges.set(low, high, Held(Origins(inputs=True, unit=extent.size)))
@@ -157,7 +159,7 @@ class Ledger:
         writer = Writer("launch", request.what, request.line, number)
         sources = [held.origins for held in self._held(read)]
         origins = union([*sources, self._sent(request), Origins(launches=frozenset({number}))])
-        origins = replace(origins, unit=ANY_SIZE)
+        origins = replace(origins, unit=ANY_SIZE, laid=origins.inputs)
         held = Held(origins, frozenset({writer}))
         for region in touched.writes:
             self._ranges.mix(region.start, region.end, held)

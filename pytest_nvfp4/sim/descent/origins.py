@@ -63,6 +63,8 @@ class Origins:
         computed: The operators of torch that computed something from inputs.
         host: What the host sent after it had read bytes that descend from inputs.
         launches: Numbers of the launches that they passed through.
+        laid: Whether a kernel wrote them after the last conversion, so that an element may hold several of any kind.
+        conversions: Conversions and look-ups of such elements that they passed through in this call, one after another.
     """
 
     inputs: bool = False
@@ -71,6 +73,8 @@ class Origins:
     computed: frozenset[Writer] = frozenset()
     host: frozenset[HostWrite] = frozenset()
     launches: frozenset[int] = frozenset()
+    laid: bool = False
+    conversions: int = 0
 
     def __or__(self, other: Origins) -> Origins:
         """Return what a mixture of both descends from."""
@@ -85,6 +89,8 @@ class Origins:
             computed=_bounded(self.computed | other.computed, key=repr),
             host=_bounded(self.host | other.host, key=lambda write: -write.at),
             launches=self.launches | other.launches,
+            laid=self.laid or other.laid,
+            conversions=max(self.conversions, other.conversions),
         )
 
 

@@ -188,6 +188,35 @@ def test_an_element_that_holds_several_of_an_input_has_no_function(name: str, se
     assert not bench.one().origins.computed, "what a kernel wrote has elements of any size"
 
 
+@pytest.mark.parametrize(("name", "selects"), [("_to_copy", 0), ("index", 1)])
+def test_the_third_conversion_of_what_kernels_laid_out_is_a_computation(name: str, selects: int) -> None:
+    """Kernels that copy lay any elements out in one, so that conversions in sequence are a network of gates."""
+    bench = Bench()
+    laid, moved, converted = bench.buffer(), bench.buffer(), bench.buffer()
+
+    def convert(*, at: int) -> None:
+        bench.operator("clone", elements(laid, 4), to=elements(moved, 4))
+        bench.operator(
+            name, elements(moved, 4), to=elements(converted, 4), selects=selects, converts=not selects, at=at
+        )
+
+    def computed() -> list[int]:
+        bench.launch(converted, bench.out)
+        return [writer.line.line for writer in bench.one().origins.computed if writer.line]
+
+    for call in range(2):  # conversions of earlier calls count nothing
+        bench.begin()
+        bench.launch(bench.a, laid)
+        convert(at=1)
+        bench.operator(name, elements(converted, 4), to=elements(converted, 4), selects=selects, converts=not selects)
+        bench.launch(converted, laid)
+        convert(at=2)
+        assert computed() == [], f"call {call}: of operands, and of the result"
+    bench.launch(converted, laid)
+    convert(at=3)
+    assert computed() == [3]
+
+
 def test_the_error_of_a_launch_is_a_read() -> None:
     bench = Bench()
     with pytest.raises(Fault):
