@@ -83,6 +83,7 @@ def simulate(
     sampled: bool = False,
     ring_ctas: int = 0,
     later_calls: bool = False,
+    regions: bool = False,
     launch_only: tuple[int, ...] = (),
     sms: int | None = None,
     jobs: int = 1,
@@ -110,6 +111,7 @@ def simulate(
         sampled=sampled,
         ring_ctas=ring_ctas,
         later_calls=later_calls,
+        regions=regions,
         launch_only=launch_only,
         sms=sms,
     )

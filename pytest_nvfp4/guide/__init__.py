@@ -13,6 +13,7 @@ TOPICS = (
     "races",
     "cost",
     "model",
+    "regions",
     "benchmark",
     "remotes",
     "proofs",

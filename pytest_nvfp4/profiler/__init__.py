@@ -3,10 +3,10 @@
 In a kernel, with a fallback where this package is not installed, so that the file can be submitted as it is::
 
     try:
-        from pytest_nvfp4.profiler import region, start, stop
+        from pytest_nvfp4.profiler import region, region_start, region_stop
     except ImportError:
         from contextlib import nullcontext
-        region = start = stop = lambda *_, **__: nullcontext()
+        region = region_start = region_stop = lambda *_, **__: nullcontext()
 
     with region("main loop"):
         ...
@@ -23,7 +23,7 @@ that of the kernel without regions. In a program::
 ``emit`` describes what a region costs, ``records`` what is recorded.
 """
 
-from pytest_nvfp4.profiler.emit import mark, region, start, stop
+from pytest_nvfp4.profiler.emit import region, region_mark, region_start, region_stop
 from pytest_nvfp4.profiler.session import Session, session
 
-__all__ = ["Session", "mark", "region", "session", "start", "stop"]
+__all__ = ["Session", "region", "region_mark", "region_start", "region_stop", "session"]

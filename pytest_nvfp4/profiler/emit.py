@@ -116,7 +116,7 @@ class _Kernel:
 
 
 class region:
-    """A region of a kernel: a context manager, also usable with ``start`` and ``stop``.
+    """A region of a kernel: a context manager, ``region_start`` and ``region_stop`` without one.
 
     Args:
         name: What it is called; at most 60 bytes.
@@ -143,19 +143,19 @@ class region:
             _event(Kind.END, self._name, self._scope, None)
 
 
-def start(name: str, *, scope: Scope = "warp", value: Any = None) -> None:
-    """Begin a region where a ``with`` does not fit; ``stop`` of the same name and scope ends it."""
+def region_start(name: str, *, scope: Scope = "warp", value: Any = None) -> None:
+    """Begin a region where a ``with`` does not fit; ``region_stop`` of the same name and scope ends it."""
     _check(name, scope)
     _event(Kind.BEGIN, name, scope, value)
 
 
-def stop(name: str, *, scope: Scope = "warp") -> None:
-    """End a region that ``start`` began."""
+def region_stop(name: str, *, scope: Scope = "warp") -> None:
+    """End a region that ``region_start`` began."""
     _check(name, scope)
     _event(Kind.END, name, scope, None)
 
 
-def mark(name: str, *, scope: Scope = "warp", value: Any = None) -> None:
+def region_mark(name: str, *, scope: Scope = "warp", value: Any = None) -> None:
     """Record a moment."""
     _check(name, scope)
     _event(Kind.MARK, name, scope, value)

@@ -12,7 +12,7 @@ from pytest_nvfp4.profiler.records import EVENT_WORDS, Event, KernelRecord, Kind
 
 FORMAT = "pytest-nvfp4 regions 1"
 MOST_BYTES = 256 << 20
-MOST_EVENTS = 8_000_000
+MOST_VALUES = 48_000_000
 _FIELDS = EVENT_WORDS + 2
 _WORD, _WIDE = 1 << 32, 1 << 64
 
@@ -44,10 +44,17 @@ def read(file: Path) -> list[KernelRecord]:
 
 def from_text(data: bytes, *, source: str) -> list[KernelRecord]:
     """Return the records that a program wrote. Raises DoorError if a value is not one that `as_data` makes."""
-    from pytest_nvfp4.isolation.door.error import DoorError
     from pytest_nvfp4.isolation.door.json_values import Bounds, read_json
 
-    values = read_json(data, source=source, bounds=Bounds(size=MOST_BYTES, depth=8, values=_FIELDS * MOST_EVENTS))
+    return from_values(
+        read_json(data, source=source, bounds=Bounds(size=MOST_BYTES, values=MOST_VALUES)), source=source
+    )
+
+
+def from_values(values: Any, *, source: str) -> list[KernelRecord]:
+    """Return the records in JSON values. Raises DoorError if one is not as `as_data` makes it."""
+    from pytest_nvfp4.isolation.door.error import DoorError
+
     try:
         if values["format"] != FORMAT:
             raise ValueError(f"its format is not {FORMAT!r}")

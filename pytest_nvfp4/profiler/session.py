@@ -81,16 +81,22 @@ class Session:
         Path(file).write_text(json.dumps(as_data(self.records())), encoding="utf-8")
 
 
+def begin(*, slices: int = 2048, events: int = 256) -> Session:
+    """Begin a session, which ends with the process unless `session` ends it. Raises as that does."""
+    if Switch.recorder is not None:
+        raise RuntimeError("a session of regions is active already: leave it first")
+    made = Session(slices=slices, events=events)
+    Switch.recorder = made
+    return made
+
+
 @contextmanager
 def session(*, slices: int = 2048, events: int = 256) -> Iterator[Session]:
     """Let kernels that are compiled meanwhile record their regions (see ``Session``).
 
     Raises RuntimeError inside another session, whose kernels would be divided between both.
     """
-    if Switch.recorder is not None:
-        raise RuntimeError("a session of regions is active already: leave it first")
-    made = Session(slices=slices, events=events)
-    Switch.recorder = made
+    made = begin(slices=slices, events=events)
     try:
         yield made
     finally:

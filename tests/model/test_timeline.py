@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4.model.constants import load_device
 from pytest_nvfp4.model.replay import replay_sequence
-from pytest_nvfp4.model.timeline import Slice, TimelineUnavailableError, perfetto_trace, rows, slices_of
+from pytest_nvfp4.model.timeline import slices_of
+from pytest_nvfp4.profiler.perfetto_trace import Slice, TimelineUnavailableError, perfetto_trace, rows
 
 from .main_loop import SITES, main_loop
 

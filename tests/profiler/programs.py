@@ -11,13 +11,13 @@ from pytest_nvfp4.device.execute import execute
 from pytest_nvfp4.device.remote.base import PythonProgram
 from tests.waiting import LONGEST_S
 
-IMPORT = "\n" * 4 + "from pytest_nvfp4.profiler import mark, region, start, stop"
+IMPORT = "\n" * 4 + "from pytest_nvfp4.profiler import region, region_mark, region_start, region_stop"
 """As many lines as `FALLBACK`, because PTX names lines."""
 FALLBACK = """try:
-    from no_such_package.profiler import mark, region, start, stop
+    from no_such_package.profiler import region, region_mark, region_start, region_stop
 except ImportError:
     from contextlib import nullcontext
-    mark = region = start = stop = lambda *_, **__: nullcontext()"""
+    region = region_mark = region_start = region_stop = lambda *_, **__: nullcontext()"""
 """The import of the guide on a machine without this package."""
 
 KERNEL = """
@@ -45,13 +45,13 @@ def kernel(x: cute.Tensor, y: cute.Tensor, rounds: Int32):
     with region("whole"):
         inside = x[thread]
         for i in cutlass.range(rounds, unroll=1):
-            start("round", value=i)
+            region_start("round", value=i)
             total = total + inside
             if warp == 1:
                 with region("second warp"):
                     total = helper(total, i)
-                mark("seen", value=-3)
-            stop("round")
+                region_mark("seen", value=-3)
+            region_stop("round")
         with region("block", scope="block"):
             behind = total + 1.0
         with cute.arch.elect_one():

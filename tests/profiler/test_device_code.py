@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_nvfp4.profiler import emit, mark, region, session
+from pytest_nvfp4.profiler import emit, region, region_mark, session
 from pytest_nvfp4.profiler.exchange import from_text
 from pytest_nvfp4.profiler.records import KernelRecord
 from pytest_nvfp4.profiler.spans import Timeline, timeline_of
@@ -40,7 +40,7 @@ with profiler.session(slices=8, events=32) as regions:
     function = own.compiled()
     found["on"] = own.ptx()
     try:
-        profiler.mark("host")
+        profiler.region_mark("host")
     except RuntimeError as error:
         found["host"] = str(error)
     found["before"] = as_data(regions.records())
@@ -149,5 +149,5 @@ def test_scopes_sizes_and_nesting_are_checked() -> None:
 
 @pytest.mark.slow
 def test_outside_of_a_kernel_a_region_is_nothing_or_an_error(found: Any) -> None:
-    mark("nothing")
+    region_mark("nothing")
     assert "not inside a kernel" in found["host"]

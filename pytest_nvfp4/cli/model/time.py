@@ -243,7 +243,8 @@ def _write_timeline(file: Path, done: SimulationResult, how: _How, *, sms: int) 
     """
     from pytest_nvfp4.device.modelled import conditions_text, recordings_of
     from pytest_nvfp4.model.replay import ReplayError, replay_sequence
-    from pytest_nvfp4.model.timeline import TimelineUnavailableError, perfetto_trace, slices_of
+    from pytest_nvfp4.model.timeline import slices_of
+    from pytest_nvfp4.profiler.perfetto_trace import TimelineUnavailableError, perfetto_trace
 
     if done.recording is None:
         output.note(f"{file} was not written: nothing was recorded")

@@ -118,6 +118,10 @@ class _KernelSide:
         end_imports()
 
         self._notices = watch(folder=folder, sources=sources, own=self._own)
+        if fields["regions"]:
+            from pytest_nvfp4.profiler.session import begin
+
+            begin()
         self._kernel = import_kernel(
             sources,
             main=fields["main"],

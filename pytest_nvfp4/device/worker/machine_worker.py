@@ -148,6 +148,7 @@ class MachineWorker(JobSteps):
                     "dump": str(self._folder / "ptx"),
                     "arch": self._arch,
                     "sms": self._job.simulating.sms,
+                    "regions": self._job.simulating.regions,
                     "compiled": self._compiled,
                     "main": spec.main,
                     "entry": spec.entry,

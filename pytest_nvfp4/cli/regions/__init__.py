@@ -1,0 +1,1 @@
+"""``nvfp4 regions``: the times of regions that a kernel names."""

@@ -1,0 +1,146 @@
+"""``nvfp4 regions``: saved records and IKET's traces, what cannot be asked, and a kernel that runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_nvfp4.cli.regions.page import document
+from pytest_nvfp4.profiler.exchange import as_data
+from pytest_nvfp4.profiler.records import Kind
+from pytest_nvfp4.profiler.spans import Span, Timeline
+from pytest_nvfp4.report.render import OutputFormat, render
+from tests.cli.helpers import Result
+from tests.profiler.buffers import buffer, decoded
+from tests.profiler.programs import FALLBACK, KERNEL
+
+Cli = Callable[..., Result]
+IKET = {
+    "stringTable": ["kernel", "load", "mma"],
+    "locationTable": [{"ctaId": [0, 0, 0], "warpId": 4}, {"ctaId": [1, 0, 0], "warpId": 5, "smId": 7}],
+    "launches": [
+        {
+            "kernelName": "gemm",
+            "ranges": [
+                {"warpLocIdxs": [0], "rangeNameIdx": 1, "startTs": 1000, "endTs": 1250},
+                {"warpLocIdxs": [0, 1], "rangeNameIdx": 2, "startTs": 1100, "endTs": 2000},
+            ],
+        }
+    ],
+}
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    words = buffer({0: (0, 0.0, [(100.0, Kind.BEGIN, 0), (5_100.0, Kind.END, 0)])}, launches=2)
+    file = tmp_path / "records.json"
+    file.write_text(json.dumps(as_data([decoded(words)])))
+    return file
+
+
+def saved(folder: Path, values: object, name: str = "iket.json") -> Path:
+    file = folder / name
+    file.write_text(json.dumps(values))
+    return file
+
+
+def test_saved_records_are_shown_and_written_as_a_timeline(cli: Cli, records: Path, tmp_path: Path) -> None:
+    pytest.importorskip("perfetto")
+    done = cli("regions", records, "--timeline", tmp_path / "t.pftrace", "--json")
+    assert done.code == 0, done.err
+    (timeline,) = json.loads(done.out)["timelines"]
+    assert timeline["unit"] == "ns"
+    assert timeline["regions"][0]["mean"] == pytest.approx(5000, rel=0.02)
+    assert "2 launches" in timeline["problems"][0]
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+
+    trace = Trace()
+    trace.ParseFromString((tmp_path / "t.pftrace").read_bytes())
+    names = {packet.track_descriptor.name for packet in trace.packet if packet.HasField("track_descriptor")}
+    assert {"CTA 0", "warp 0"} <= names
+
+
+def test_a_trace_of_iket_stands_beside_records_with_the_difference(cli: Cli, records: Path, tmp_path: Path) -> None:
+    done = cli("regions", saved(tmp_path, IKET), "--beside", records)
+    assert done.code == 0, done.err
+    assert "measured with IKET, 1,000 ns" in done.out
+    line = next(line for line in done.out.splitlines() if line.startswith("mma"))
+    assert line.split()[1:4] == ["2", "2", "900.0"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"stringTable": []}, "is no index of a table of 0"),
+        ({"launches": [{"kernelName": "k", "ranges": [{"startTs": 1}]}]}, "not understood: KeyError"),
+        ({"locationTable": [{"ctaId": 0}]}, "not understood"),
+        ({"launches": 3}, "not understood"),
+    ],
+)
+def test_what_is_no_trace_is_one_clear_error(cli: Cli, tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    done = cli("regions", saved(tmp_path, IKET | change))
+    assert done.code == 2
+    assert said in done.err
+    assert "iket.json" in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("none.json",), "none.json"),
+        (("none.py",), "none.py"),
+        (("--timeline", "none/t.pftrace", "x.json"), "there is no folder"),
+        (("--save", "none/t.json", "x.py"), "there is no folder"),
+        (("--save", "t.json", "x.json"), "saved already"),
+    ],
+)
+def test_what_cannot_be_asked(cli: Cli, arguments: tuple[str, ...], said: str) -> None:
+    done = cli("regions", *arguments)
+    assert done.code == 2
+    assert said in done.err
+
+
+def span(name: str, time: float) -> Span:
+    return Span("k", 0, 0, 0, name, 0.0, time, 0)
+
+
+def test_a_difference_is_told_for_equal_units_only() -> None:
+    measured = Timeline("measured", "ns", (span("a", 200.0), span("b", 10.0)))
+    modelled = Timeline("modelled", "ns", (span("a", 150.0), span("c", 1.0)))
+    text = render(document("k", [measured, modelled]), OutputFormat.TEXT)
+    assert "-25 %" in text
+    assert text.count("%") == 1
+    steps = Timeline("simulated", "steps", measured.spans)
+    text = render(document("k", [steps, modelled]), OutputFormat.TEXT)
+    assert "%" not in text
+    assert "no time" in text
+
+
+def test_wrong_results_and_missing_regions_fail() -> None:
+    measured = Timeline("measured", "ns", (span("a", 200.0),))
+    assert document("k", [measured]).ok
+    wrong = document("k", [measured], ["group 0: 3 of 9 elements are wrong"])
+    assert not wrong.ok
+    assert render(wrong, OutputFormat.TEXT).startswith("wrong result: group 0")
+    assert not document("k", [Timeline("measured", "ns", ())]).ok
+
+
+@pytest.mark.slow
+def test_an_instrumented_kernel_runs_and_its_time_is_modelled(cli: Cli, tmp_path: Path) -> None:
+    exercise = "\n\ndef exercise():\n    assert call(compiled(), 2)[0] == 4.0\n"
+    kernel = tmp_path / "k.py"
+    kernel.write_text(KERNEL.replace("{imports}", FALLBACK.replace("no_such_package", "pytest_nvfp4")) + exercise)
+    done = cli("regions", kernel, "--exercise", "exercise", "--arch", "sm_90a", "--device", "sim", "--json")
+    assert done.code == 0, done.err
+    simulated, modelled = json.loads(done.out)["timelines"]
+    assert simulated["unit"] == "steps"
+    assert modelled["unit"] == "ns"
+    assert modelled["problems"] == []
+    counts = [{each["name"]: each["count"] for each in timeline["regions"]} for timeline in (simulated, modelled)]
+    assert counts[0] == counts[1]
+    assert counts[0]["round"] == 8
