@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from pytest_nvfp4.cli import mounts, output
-from pytest_nvfp4.cli.errors import Exit, InputError
+from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.options import arch_of, json_option, remote_options, timeout_option
+from pytest_nvfp4.cli.used_remote import GRACE_S, used_remote
 from pytest_nvfp4.device.remote.options import RemoteOptions
+from pytest_nvfp4.end_signals import clean_ends
 from pytest_nvfp4.schedules import WORDS, is_schedule
 from pytest_nvfp4.temporary import temporary_folder
 
@@ -29,8 +25,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.isolation import OnOutput
 
 _LOCAL = ("auto", "local", "sim")
-_GRACE_S = 20.0
-"""Seconds after Ctrl-C in which the remote program may end before this process exits."""
 _SLACK_S = 60.0
 """Seconds between the program's own deadline and the moment when a remote ends its container."""
 
@@ -122,12 +116,12 @@ def exec_command(
     pass_on, start = collect if as_json else _pass_on, time.monotonic()
     try:
         local = device in _LOCAL
-        with _ending_when_interrupted():
-            if local:
+        if local:
+            with clean_ends(lambda: "", within_s=GRACE_S):
                 status = _locally(execution, device, pass_on, simulating)
-            else:
-                options = replace(remote, longest_s=timeout + _SLACK_S)
-                status = _remotely(execution, device, options, pass_on)
+        else:
+            options = replace(remote, longest_s=timeout + _SLACK_S)
+            status = _remotely(execution, device, options, pass_on)
     except RemoteError as error:
         raise InputError(f"{device}: {error}") from error
     if as_json:
@@ -135,26 +129,6 @@ def exec_command(
         seconds = round(time.monotonic() - start, 3)
         output.write_json({"device": device, "status": status, **texts, "seconds": seconds})
     raise click.exceptions.Exit(status)
-
-
-@contextlib.contextmanager
-def _ending_when_interrupted() -> Iterator[None]:
-    """End this process within ``_GRACE_S`` of Ctrl-C, even if the remote blocks it or the exception is lost."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupted(number: int, frame: FrameType | None) -> None:
-        timer = threading.Timer(_GRACE_S, os._exit, (int(Exit.INTERRUPTED),))
-        timer.daemon = True
-        timer.start()
-        signal.default_int_handler(number, frame)
-
-    before = signal.signal(signal.SIGINT, interrupted)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _source(program: str, *, with_stdin: bool) -> str:
@@ -230,18 +204,12 @@ def _locally(program: PythonProgram, device: str, pass_on: OnOutput, simulating:
 def _remotely(program: PythonProgram, device: str, options: RemoteOptions, pass_on: OnOutput) -> int:
     """Run a program on a remote, and return its status. Raises RemoteError and InputError."""
     from pytest_nvfp4.device.remote.base import ProgramRemote
-    from pytest_nvfp4.device.remote.registry import affordable_s, remote
+    from pytest_nvfp4.device.remote.registry import affordable_s
 
-    chosen = remote(device, options)
-    if not isinstance(chosen, ProgramRemote):
-        raise InputError(f"{device} runs kernels, but no programs; use ssh:HOST, modal, sim or local")
-    if (seconds := affordable_s(chosen, options)) < program.deadline_s:
-        output.note(f"--max-cost stops the program after {seconds:.0f} s, before --timeout")
-        program = replace(program, deadline_s=seconds)
-    try:
+    with used_remote(device, options) as chosen:
+        if not isinstance(chosen, ProgramRemote):
+            raise InputError(f"{device} runs kernels, but no programs; use ssh:HOST, modal, sim or local")
+        if (seconds := affordable_s(chosen, options)) < program.deadline_s:
+            output.note(f"--max-cost stops the program after {seconds:.0f} s, before --timeout")
+            program = replace(program, deadline_s=seconds)
         return chosen.execute(program, on_output=pass_on)
-    finally:
-        chosen.stop()
-        cost = chosen.cost()
-        if cost.seconds >= 1:
-            output.note(f"{device}: {cost}")

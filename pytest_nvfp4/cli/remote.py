@@ -12,7 +12,9 @@ import click
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.options import Function, document_options, remote_options
+from pytest_nvfp4.cli.used_remote import GRACE_S, note_end
 from pytest_nvfp4.device.remote.options import RemoteOptions
+from pytest_nvfp4.end_signals import clean_ends
 from pytest_nvfp4.report.document import Document, Facts, Section
 
 if TYPE_CHECKING:
@@ -24,26 +26,30 @@ def remote_command() -> None:
     """Show the status or cost of REMOTE, such as modal or ssh:HOST, start it or stop it."""
 
 
-def _of_remote(function: Callable[..., Document]) -> Function:
+def _of_remote(*more_options: str) -> Callable[[Callable[..., Document]], Function]:
     """Add the argument and options of a remote to a subcommand, which receives the remote and its name."""
 
-    @wraps(function)
-    def call(name: str, remote: RemoteOptions, **more: Any) -> Document:
-        from pytest_nvfp4.device.remote.base import RemoteError
-        from pytest_nvfp4.device.remote.registry import remote as make
+    def decorate(function: Callable[..., Document]) -> Function:
+        @wraps(function)
+        def call(name: str, remote: RemoteOptions, **more: Any) -> Document:
+            from pytest_nvfp4.device.remote.base import RemoteError, left_on
+            from pytest_nvfp4.device.remote.registry import remote as make
 
-        try:
-            return function(make(name, remote), name, **more)
-        except RemoteError as error:
-            raise InputError(f"{name}: {error}") from error
+            try:
+                chosen = make(name, remote)
+                with clean_ends(lambda: left_on(chosen), within_s=GRACE_S):
+                    return function(chosen, name, **more)
+            except RemoteError as error:
+                raise InputError(f"{name}: {error}") from error
 
-    return click.argument("name", metavar="REMOTE")(
-        remote_options("gpu", "gpu_price", "deployed_app")(document_options()(call))
-    )
+        options = remote_options("gpu", "gpu_price", "deployed_app", *more_options)
+        return click.argument("name", metavar="REMOTE")(options(document_options()(call)))
+
+    return decorate
 
 
 @remote_command.command("status")
-@_of_remote
+@_of_remote()
 def status_command(remote: Remote, name: str) -> Document:
     """Show whether REMOTE can be reached, and what it runs. Exit code 1 if it cannot be reached."""
     try:
@@ -63,34 +69,58 @@ def status_command(remote: Remote, name: str) -> Document:
 
 
 @remote_command.command("warm")
-@_of_remote
+@_of_remote("timeout_s", "containers")
 def warm_command(remote: Remote, name: str) -> Document:
-    """Start a machine of REMOTE, and show the time and cost of the start.
+    """Start a machine of REMOTE that the next runs with the same options use, and show the time and cost of the start.
 
-    A machine that keeps running after this command costs money until its idle timeout or `stop`. For a remote that
-    keeps no machine (ssh), this only checks the connection.
+    The machine costs money until it has been idle for a while, or until `nvfp4 remote stop`. For a remote that keeps no
+    machine between two commands (ssh), this only checks the connection.
     """
+    from pytest_nvfp4.device.remote.base import left_on
+
     start = time.monotonic()
-    with output.working(f"waiting for {name}"):
-        remote.warm()
-    seconds, cost = time.monotonic() - start, remote.cost()
-    data = {"remote": name, "ready": True, "seconds": round(seconds, 3), "cost": _cost(cost)}
-    return Document(name, [f"{name}: ready after {seconds:.1f} s ({cost})"], data)
+    try:
+        with output.working(f"waiting for {name}"):
+            remote.warm()
+        seconds = time.monotonic() - start
+    except BaseException:
+        remote.stop()
+        note_end(name, remote)
+        raise
+    remote.stop()
+    cost, left = remote.cost(), left_on(remote)
+    idle = f", {cost.idle_s:.0f} s of it idle after this" if cost.idle_s else ""
+    lines = [f"{name}: ready after {seconds:.1f} s ({cost}{idle})", *filter(None, [left])]
+    data = {"remote": name, "ready": True, "seconds": round(seconds, 3), "cost": _cost(cost), "left": left}
+    return Document(name, lines, data)
 
 
 @remote_command.command("stop")
-@_of_remote
+@_of_remote()
 def stop_command(remote: Remote, name: str) -> Document:
-    """Stop the machines of REMOTE that this user holds and this command can reach."""
-    with output.working(f"stopping {name}"):
+    """Stop what runs of this tool on REMOTE, of other sessions too: apps and containers, found by their names.
+
+    An app that was deployed stays deployed, without containers; --deployed-app names another one than the usual. Exit
+    code 2 if something still runs, or if REMOTE cannot be asked.
+    """
+    end_all = getattr(remote, "end_all", None)
+    if end_all is None:
+        raise InputError(
+            f"{name}: nothing was stopped: this remote cannot list what other sessions left there; its own page or "
+            "command can"
+        )
+    try:
+        with output.working(f"stopping what runs on {name}"):
+            ended = list(end_all())
+    finally:
         remote.stop()
-    data = {"remote": name, "stopped": True, "cost": _cost(remote.cost())}
-    return Document(name, [f"{name}: stopped"], data)
+    lines = [f"{name}: stopped {one}" for one in ended] or [f"{name}: nothing of this tool runs there"]
+    return Document(name, lines, {"remote": name, "stopped": True, "ended": ended})
 
 
 @remote_command.command("cost")
 @click.option("--seconds", type=click.FloatRange(min=0), default=3600.0, show_default=True, help="Time to estimate.")
-@_of_remote
+@_of_remote()
 def cost_command(remote: Remote, name: str, *, seconds: float) -> Document:
     """Estimate the cost of REMOTE for a time, from known prices. Contacts nothing."""
     from dataclasses import replace

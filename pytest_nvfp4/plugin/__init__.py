@@ -85,7 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
     listed = "".join(f"\n    {check.name}: {check.help}" for check in registry)
     config.addinivalue_line("markers", f"nvfp4: a check of a kernel file (set on its items), one of{listed}")
     config.pluginmanager.register(SessionHooks(config, registry), "nvfp4-session")
-    if _may_collect_kernels(config):
+    if remote is not None or _may_collect_kernels(config):
         config.add_cleanup(as_interrupts())
     config.pluginmanager.register(Background(config), "nvfp4-background")
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_nvfp4.device.remote.options import OPTIONS, RemoteOptions
+from pytest_nvfp4.end_signals import clean_ends
 from pytest_nvfp4.plugin.state import RUN, is_xdist_worker
 from pytest_nvfp4.text import printed
 
@@ -144,6 +145,7 @@ class RemoteRun:
         self._unsent: dict[object, threading.Event] = {}
         self._last_line = time.monotonic()
         self._closed = False
+        self._ending = contextlib.ExitStack()
 
     @property
     def device(self) -> RemoteDevice:
@@ -261,21 +263,25 @@ class RemoteRun:
                 self._broker = Broker(self.session)
         node.workerinput[_INPUT] = self._broker.address
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:
         """Cancel all jobs at once, because test processes of xdist that wait for results delay the end of the run."""
+        self._ending.enter_context(clean_ends(self._left, interrupted=True))
         self.close()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Any:
-        """Close the session at the end of the run, finished or interrupted."""
-        try:
-            return (yield)
-        finally:
-            self.close()
+        """Close the session at the end of the run, finished or interrupted, before the summary says how it ended."""
+        self.close()
+        return (yield)
 
     def pytest_unconfigure(self) -> None:
         """Close the session of a run that never began."""
         self.close()
+        self._ending.close()
+
+    def _left(self) -> str:
+        return "" if self._session is None else self._session.left
 
     def close(self) -> None:
         """Cancel open jobs and release the remote's machines."""
@@ -307,11 +313,13 @@ class RemoteRun:
         if self._session is None or is_xdist_worker(self._config):
             return
         progress, cost = self._session.progress, self._session.cost
-        used = progress.done or progress.cached or progress.failed or progress.cancelled
+        used = progress.done or progress.cached or progress.failed or progress.cancelled or self._session.left
         if not used:
             return
         terminal.write_sep("-", f"nvfp4: {self.request.spec}")
         terminal.write_line(f"{progress}")
+        if where := self._session.where:
+            terminal.write_line(printed(where))
         if progress.cached:
             terminal.write_line("results of earlier sessions were used (--nvfp4-fresh runs them again)")
         for device in self._session.devices:
@@ -322,6 +330,8 @@ class RemoteRun:
             terminal.write_line(printed(f"ended early: {failure}"))
         if cost.note and progress.done:
             terminal.write_line(f"cost: {cost.note}")
+        if left := self._session.left:
+            terminal.write_line(printed(left))
 
 
 def remote_error(findings: Sequence[Finding]) -> str | None:

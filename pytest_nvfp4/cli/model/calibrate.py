@@ -13,6 +13,7 @@ import click
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.options import document_options, remote_options, timeout_option
+from pytest_nvfp4.cli.used_remote import used_remote
 from pytest_nvfp4.device.remote.options import RemoteOptions
 from pytest_nvfp4.report.document import Column, Document, Facts, Items, Section, Table
 
@@ -81,19 +82,12 @@ def _remote_runner(name: str, options: RemoteOptions) -> Iterator[Runner]:
     """Yield the runner of a remote, and stop the remote afterwards. Raises RemoteError and InputError."""
     from pytest_nvfp4.device.calibrate import on_remote
     from pytest_nvfp4.device.remote.base import ProgramRemote
-    from pytest_nvfp4.device.remote.registry import remote
 
-    chosen = remote(name, options)
-    try:
+    with used_remote(name, options) as chosen:
         if not isinstance(chosen, ProgramRemote):
             raise InputError(f"{name} runs kernels, but no programs; use modal or ssh:HOST")
         with output.working(f"measuring the GPU of {name}"):
             yield on_remote(chosen)
-    finally:
-        chosen.stop()
-        cost = chosen.cost()
-        if cost.seconds >= 1:
-            output.note(f"{name}: {cost}")
 
 
 def _document(found: Calibration, device: DeviceConstants, base: DeviceConstants, path: Path) -> Document:

@@ -20,6 +20,7 @@ class Progress:
         failed: Batches that ended without a result.
         cancelled: Cancelled batches.
         cost: Cost so far.
+        activity: What is going on there, as far as the remote says it.
     """
 
     building: int = 0
@@ -30,6 +31,7 @@ class Progress:
     failed: int = 0
     cancelled: int = 0
     cost: Cost = field(default_factory=Cost)
+    activity: str = ""
 
     @property
     def open(self) -> int:
@@ -47,4 +49,5 @@ class Progress:
             (self.cancelled, "cancelled"),
         ]
         parts = [f"{count} {name}" for count, name in counts if count] or ["nothing to do"]
-        return f"{', '.join(parts)}; {self.cost}"
+        activity = f" ({self.activity})" if self.activity and self.open else ""
+        return f"{', '.join(parts)}{activity}; {self.cost}"

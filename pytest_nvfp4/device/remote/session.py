@@ -25,6 +25,7 @@ from pytest_nvfp4.device.remote.base import (
     Remote,
     RemoteError,
     dollars,
+    left_on,
 )
 from pytest_nvfp4.device.remote.breaker import Breaker
 from pytest_nvfp4.device.remote.cache import RemoteResultCache, with_draws
@@ -159,6 +160,16 @@ class RemoteSession:
         return cost if cost.usd_per_hour is not None else replace(cost, usd_per_hour=self._usd_per_hour)
 
     @property
+    def where(self) -> str:
+        """What the session uses there; empty if the remote does not say."""
+        return str(getattr(self._remote, "where", ""))
+
+    @property
+    def left(self) -> str:
+        """What may still run there after `close`, and the command that ends it; empty if nothing can."""
+        return left_on(self._remote)
+
+    @property
     def failure(self) -> RemoteError | None:
         """The error that ended the session, if one did."""
         return self._fatal
@@ -166,13 +177,14 @@ class RemoteSession:
     @property
     def progress(self) -> Progress:
         """Current counts of batches, and the cost."""
-        cost = self.cost
+        cost, activity = self.cost, str(getattr(self._remote, "activity", ""))
         with self._lock:
             sent, queued = len(self._sent), len(self._queue)
             if self._building:
-                return Progress(building=sent + queued, cost=cost, **self._counts)
+                return Progress(building=sent + queued, cost=cost, activity=activity, **self._counts)
             running = min(sent, self._containers)
-            return Progress(queued=sent - running + queued, running=running, cost=cost, **self._counts)
+            waiting = sent - running + queued
+            return Progress(queued=waiting, running=running, cost=cost, activity=activity, **self._counts)
 
     # The session's thread
 

@@ -169,6 +169,13 @@ class SshRemote(PooledRemote):
             thread.join(timeout=30)
         self._pool.close(wait_s=5)
 
+    def end_all(self) -> list[str]:
+        """End nothing: processes there end with their connection. Raises RemoteError if that cannot be known."""
+        status = self.status()
+        if not status.reachable:
+            raise RemoteError("network", status.summary, "its processes end 120 s after their connection was lost")
+        return []
+
     def cost(self) -> Cost:
         """Return the seconds that batches and programs ran there."""
         return self._cost(self._pool.busy_s + self._programs_s, self._target.price)

@@ -52,8 +52,8 @@ def image_of(settings: ModalSettings) -> modal.Image:
     )
 
 
-def make_app(settings: ModalSettings) -> tuple[modal.App, Any]:
-    """Return the app and its class."""
+def make_app(settings: ModalSettings, *, idle_s: int = SCALEDOWN_S) -> tuple[modal.App, Any]:
+    """Return the app, whose containers end after ``idle_s`` seconds without a call, and its class."""
     app = modal.App(APP, include_source=False)
     runner = app.cls(
         image=image_of(settings),
@@ -62,7 +62,7 @@ def make_app(settings: ModalSettings) -> tuple[modal.App, Any]:
         memory=settings.memory_gib << 10,
         min_containers=0,
         max_containers=settings.containers,
-        scaledown_window=SCALEDOWN_S,
+        scaledown_window=idle_s,
         timeout=max(60, round(settings.timeout_s)),
         startup_timeout=STARTUP_S,
         retries=0,  # with retries, Modal's client (1.6) repeats an internal failure without limit or delay

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_nvfp4.device.remote.modal import timeouts
+from pytest_nvfp4.device.remote.modal.requests import inside
 
 _POLL_S = 0.01
 _MOST_SECONDS = 1e7
@@ -79,10 +80,9 @@ class CallTracker:
     def attach(self, client: Any) -> None:
         """Track the calls of a client."""
         with contextlib.suppress(ImportError, AttributeError, TypeError):
-            from modal._utils.async_utils import synchronizer
             from modal._utils.grpc_utils import Retry
 
-            stub: Any = synchronizer._translate_in(client)._stub  # type: ignore[no-untyped-call]
+            stub: Any = inside(client)._stub
             send, get = stub.FunctionMap, stub.FunctionGetOutputs
             # By default the client (1.6) retries 3 times, with delays of 0.1 s that double up to 1 s: less than a short
             # outage. One retry per second of OUTAGE_S lasts about as long as it.
@@ -141,8 +141,6 @@ def _replace_pickle(result: Any) -> None:
 def disable_attempts(function: Any) -> None:
     """Make a function's stream a call, which has a name, even if the server offers attempts, which have none."""
     with contextlib.suppress(ImportError, AttributeError, TypeError):
-        from modal._utils.async_utils import synchronizer
-
-        inner: Any = synchronizer._translate_in(function)  # type: ignore[no-untyped-call]
+        inner: Any = inside(function)
         if inner._input_plane_url:
             inner._input_plane_url = None

@@ -31,10 +31,11 @@ from pytest_nvfp4.device.remote.modal.cost import NOTE, Meter, usd_per_hour
 from pytest_nvfp4.device.remote.modal.errors import is_damaged, silent
 from pytest_nvfp4.device.remote.modal.loop import abandon
 from pytest_nvfp4.device.remote.modal.response import read_response
-from pytest_nvfp4.device.remote.modal.settings import SCALEDOWN_S, ModalSettings
+from pytest_nvfp4.device.remote.modal.settings import SCALEDOWN_S, WARM_S, ModalSettings
 from pytest_nvfp4.device.remote.parts import sent_code, simulator_scope
 from pytest_nvfp4.device.remote.serialization import compress, pack_batch
 from pytest_nvfp4.isolation import OnOutput
+from pytest_nvfp4.text import plural
 
 _EXECUTE = "execute"
 _POLL_S = 0.5
@@ -93,7 +94,7 @@ class ModalRemote:
 
     def submit(self, batches: Sequence[Batch]) -> list[RemoteCall]:
         """Send batches; the first time, connect and start the app."""
-        self._connection.open()
+        self._open()
         update = {"backend": self.settings.backend, "code": self._code}
         texts = [compress(pack_batch(batch.model_copy(update=update))) for batch in batches]
         try:
@@ -141,7 +142,8 @@ class ModalRemote:
         """Return the status of the app."""
         details = {"gpu": "none" if self.settings.simulates else self.options.gpu, "image": self.settings.label}
         try:
-            self._connection.open()
+            self._open()
+            details["app"] = self.where
             request = self._connection.runner.batch.get_current_stats.aio()
             stats = self._connection.run(request, timeout_s=timeouts.STATUS_S)
         except RemoteError as error:
@@ -158,41 +160,91 @@ class ModalRemote:
         return RemoteStatus(True, summary, int(stats.num_total_runners), details)
 
     def warm(self) -> None:
-        """Start a container and wait until it has run a job."""
+        """Start a container that the next sessions with these options use, and wait until it has run a job.
+
+        It belongs to an app that outlives this object. If no container can be used, that app is stopped.
+        """
         from pytest_nvfp4.device.job import Job
 
+        self._open(warm=True)
         probe = Batch(jobs=(Job(id="warm", action="probe", deadline_s=120),), capability=self.settings.capability)
-        calls = self.submit([probe])
-        for completion in self.collect(calls, timeout_s=self.options.timeout_s):
+        try:
+            calls = self.submit([probe])
+            completion = next(self.collect(calls, timeout_s=self.options.timeout_s), None)
+            if completion is None:
+                self.cancel(calls)
+                problem = f"no container was ready within {self.options.timeout_s:.0f} s"
+                raise RemoteError("capacity", problem, "raise the timeout, or try again later")
             if completion.error is not None:
                 raise completion.error
             assert completion.result is not None
             (result,) = completion.result.results
             if result.status != "passed":
                 raise RemoteError("remote", f"the container cannot be used: {result.reason}")
-            return
-        self.cancel(calls)
-        problem = f"no container was ready within {self.options.timeout_s:.0f} s"
-        raise RemoteError("capacity", problem, "raise the timeout, or try again later")
+        except BaseException:
+            self._connection.discard()
+            raise
 
     def stop(self) -> None:
         """Cancel open calls, end the app of the session and close the connection.
 
-        A deployed app stays deployed; it costs nothing while it is idle.
+        A deployed or warmed app stays; its containers end when they have been idle for a while.
         """
         self._connection.close()
-        self._meter.stopped(containers_end=self.options.deployed_app is None)
+        app = self._connection.app
+        self._meter.stopped(containers_end=app is None or app.ended)
+
+    def end_all(self) -> list[str]:
+        """End what runs on Modal of this tool, of other sessions too; see `Remote`."""
+        self._connection.connect()
+        try:
+            ending = self._connection.end_apps(self.options.deployed_app)
+            found = self._connection.run(ending, timeout_s=timeouts.STATUS_S + 2 * timeouts.STOP_S)
+        except concurrent.futures.TimeoutError:
+            raise silent(timeouts.STATUS_S + 2 * timeouts.STOP_S, doing="stopping apps") from None
+        except Exception as error:
+            raise self._connection.explained(error, "stopping apps") from None
+        finally:
+            self._connection.close()
+        return [
+            f"{'the containers of the deployed app' if app.deployed else 'app'} {app.name} ({app.id}, "
+            f"{plural(app.containers, 'container')})"
+            for app in found
+        ]
+
+    def left(self) -> str:
+        """Return what may still run after `stop`, and the command that ends it; empty if nothing can."""
+        return self._connection.left()
+
+    @property
+    def where(self) -> str:
+        """The app and its page, once it is known."""
+        return "" if self._connection.app is None else str(self._connection.app)
+
+    @property
+    def activity(self) -> str:
+        """What is going on there, as far as Modal says it: a line of the image's build, or its queue."""
+        if self._connection.runner is None:
+            last = self._connection.build_log.last
+            return f"image: {last}" if last else ""
+        return self._connection.queue
+
+    def _open(self, *, warm: bool = False) -> None:
+        """Open the connection, if it is not open."""
+        self._connection.open(warm=warm)
+        if self._connection.warm:
+            self._meter.idle_s = WARM_S
 
     def cost(self) -> Cost:
         """Return the estimated cost so far."""
-        idle_s = SCALEDOWN_S if self.options.deployed_app and not self.options.single_use else 0.0
-        return replace(self._meter.cost(), idle_s=idle_s)
+        outlives = self.options.deployed_app is not None or self._connection.warm
+        return replace(self._meter.cost(), idle_s=self._meter.idle_s if outlives else 0.0)
 
     def execute(self, program: PythonProgram, *, on_output: OnOutput) -> int:
         """Run a program in a container; see `ProgramRemote`."""
         from pytest_nvfp4.device.remote.program import pack_program, unpack_output
 
-        self._connection.open()
+        self._open()
         outputs: queue.Queue[str | BaseException | None] = queue.Queue()
         call, name, status = f"{_EXECUTE}-{time.monotonic_ns()}", "", None
         self._meter.sent(call)

@@ -18,14 +18,26 @@ from typing import Any, TypeVar
 
 from pytest_nvfp4.device.remote.base import RemoteError, RemoteOptions
 from pytest_nvfp4.device.remote.modal import timeouts
+from pytest_nvfp4.device.remote.modal.apps import (
+    WARM,
+    FoundApp,
+    UsedApp,
+    end_apps,
+    shared_settings,
+    stop_app,
+    warm_name,
+)
+from pytest_nvfp4.device.remote.modal.build_log import BuildLog
 from pytest_nvfp4.device.remote.modal.call_tracker import CallTracker, disable_attempts
-from pytest_nvfp4.device.remote.modal.errors import DEPLOY, explain, silent
+from pytest_nvfp4.device.remote.modal.errors import DEPLOY, clean, explain, silent
 from pytest_nvfp4.device.remote.modal.liveness import Liveness, bounded
 from pytest_nvfp4.device.remote.modal.login import Login, check_reachable, find_login
 from pytest_nvfp4.device.remote.modal.loop import LoopThread
 from pytest_nvfp4.device.remote.modal.no_pickle import refuse_pickles
+from pytest_nvfp4.device.remote.modal.requests import observe
 from pytest_nvfp4.device.remote.modal.server_warnings import log_server_warnings
-from pytest_nvfp4.device.remote.modal.settings import ModalSettings
+from pytest_nvfp4.device.remote.modal.settings import SCALEDOWN_S, WARM_S, ModalSettings
+from pytest_nvfp4.text import plural
 
 T = TypeVar("T")
 _LOGGERS = ("modal-client", "modal-utils", "hpack", "hpack.hpack", "hpack.table")
@@ -46,12 +58,18 @@ class Connection:
         runner: The app's class, once the connection is open.
         tracker: Tracker of the calls.
         liveness: Clock of the server's answers.
+        app: The app, as far as it is known; None before the connection is open.
+        build_log: Log of the build of the app's image.
+        queue: What the server said last about its queue; empty before.
     """
 
     def __init__(self, options: RemoteOptions, settings: ModalSettings, *, none_up: Callable[[], None]) -> None:
         self.runner: Any = None
         self.tracker = CallTracker(send_timeout_s=options.timeout_s)
         self.liveness = Liveness(explained=self.explained, on_alive=self._check_containers)
+        self.app: UsedApp | None = None
+        self.build_log = BuildLog()
+        self.queue = ""
         self._options = options
         self._settings = settings
         self._none_up = none_up
@@ -62,6 +80,7 @@ class Connection:
         self._app_task: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
         self._closed = False
+        self._unwanted = False
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Start a coroutine in the connection's thread."""
@@ -92,13 +111,27 @@ class Connection:
 
     # Opening
 
-    def open(self) -> None:
-        """Connect and start the app, once. Raises RemoteError."""
+    def open(self, *, warm: bool = False) -> None:
+        """Connect and start the app, once, or the app that outlives the session if it is to be warm.
+
+        Raises:
+            RemoteError: There is no connection, or no app.
+        """
         with self._lock:
             if self._closed:
                 raise _session_ended()
             if self.runner is not None:
                 return
+        loop = self.connect()
+        try:
+            self._wait_open(loop, warm=warm)
+        except BaseException:
+            if self._app_task is None:  # there is no app to end
+                self._shut()
+            raise
+
+    def connect(self) -> LoopThread:
+        """Connect, without an app. Raises RemoteError."""
         self._login = find_login()
         check_reachable(self._login.server)
         for name in _LOGGERS:
@@ -109,11 +142,10 @@ class Connection:
             loop = self._loop = LoopThread("nvfp4-modal")
         try:
             self._connect(loop, self._login)
-            self._wait_open(loop)
         except BaseException:
-            if self._app_task is None:  # there is no app to end
-                self._shut()
+            self._shut()
             raise
+        return loop
 
     def _connect(self, loop: LoopThread, login: Login) -> None:
         async def connect() -> Any:
@@ -123,6 +155,7 @@ class Connection:
             # A client of its own: the one of the environment is shared by everything in this process that uses Modal.
             client = await modal.Client.from_credentials.aio(login.token_id, login.token_secret)
             refuse_pickles(client)
+            observe(client, self._observed)
             self.tracker.attach(client)
             self.liveness.attach(client, server=login.server)
             return client
@@ -134,10 +167,20 @@ class Connection:
         except (Exception, concurrent.futures.CancelledError) as error:
             raise self.explained(error, "connecting") from None
 
-    def _wait_open(self, loop: LoopThread) -> None:
+    def _observed(self, name: str, request: Any, response: Any) -> None:
+        """Take what the answer to a request says about the app."""
+        self.liveness.answered(name)
+        if name == "AppCreate" and response is not None:
+            self.app = UsedApp(response.app_id, response.app_page_url, "" if self.app is None else self.app.name)
+        elif name == "AppClientDisconnect" and response is not None and self.app is not None:
+            self.app.ended = not self.app.name and request.app_id == self.app.id
+        elif name == "ImageJoinStreaming":
+            self.build_log.add(response)
+
+    def _wait_open(self, loop: LoopThread, *, warm: bool) -> None:
         """Wait for the app. An image may take minutes to build, but a dead server is noticed within seconds."""
         doing = "starting the app"
-        opened: concurrent.futures.Future[None] = loop.start(self._open_app())
+        opened: concurrent.futures.Future[None] = loop.start(self._open_app(warm=warm))
         until = time.monotonic() + self._options.timeout_s
         try:
             while True:
@@ -161,33 +204,60 @@ class Connection:
         except RemoteError:
             raise
         except BaseException as error:
-            raise self.explained(error, doing) from None
+            explained = self.explained(error, doing)
+            if explained.kind == "image" and (tail := self.build_log.tail):
+                log = clean("\n    ".join(["", *tail]), self._login.secrets if self._login is not None else ())
+                problem = f"{explained.problem}\n  the end of its build log:\n    {log}"
+                explained = RemoteError("image", problem, explained.remedy)
+            raise explained from None
         finally:
             opened.cancel()
 
-    async def _open_app(self) -> None:
-        import modal
-
-        if self._options.deployed_app:
-            runner = modal.Cls.from_name(self._options.deployed_app, "Runner", client=self._client)
-            try:
-                await runner.hydrate.aio()
-            except modal.exception.NotFoundError as error:
-                raise RemoteError(
-                    "setup", f"no app {self._options.deployed_app!r} is deployed on Modal", DEPLOY
-                ) from error
-            self.runner = runner()
-            return
+    async def _open_app(self, *, warm: bool) -> None:
         from pytest_nvfp4.device.remote.modal.build import make_app
 
+        name = self._options.deployed_app
+        if name is not None:
+            self.runner = await self._deployed(name)
+            if self.runner is None:
+                raise RemoteError("setup", f"no app {name!r} is deployed on Modal", DEPLOY)
+            return
+        name = warm_name(self._settings)
+        if not self._settings.single_use:  # no container of such an app serves two batches, so none can be warm
+            self.runner = await self._deployed(name)
+        if self.runner is not None:
+            return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            app, runner = make_app(self._settings)
-        running: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._end_app = asyncio.Event()
-        self._app_task = asyncio.create_task(self._run_app(app, running, self._end_app))
-        await running
+            settings, idle_s = (shared_settings(self._settings), WARM_S) if warm else (self._settings, SCALEDOWN_S)
+            app, runner = make_app(settings, idle_s=idle_s)
+        try:
+            if warm:
+                self.app, self._unwanted = UsedApp(name=name), True
+                await app.deploy.aio(name=name, client=self._client)
+                self.runner, self._unwanted = await self._deployed(name), False
+                return
+            running: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._end_app = asyncio.Event()
+            self._app_task = asyncio.create_task(self._run_app(app, running, self._end_app))
+            await running
+        except Exception as error:
+            if (image := getattr(error, "image_id", None)) and not self.build_log.tail:
+                await self.build_log.fetch(self._client, image)
+            raise
         self.runner = runner()
+
+    async def _deployed(self, name: str) -> Any:
+        """Return the class of a deployed app; None if there is no app of this name."""
+        import modal
+
+        runner = modal.Cls.from_name(name, "Runner", client=self._client)
+        try:
+            await runner.hydrate.aio()
+        except modal.exception.NotFoundError:
+            return None
+        self.app = self.app or UsedApp(name=name)
+        return runner()
 
     async def _run_app(self, app: Any, running: asyncio.Future[None], end: asyncio.Event) -> None:
         """Run the app for the duration of the session; one task must enter and leave its context."""
@@ -202,6 +272,33 @@ class Connection:
             if isinstance(error, asyncio.CancelledError):
                 raise
 
+    def left(self) -> str:
+        """Return what may still run after `close`, and the command that ends it; empty if nothing can."""
+        if self.app is None or self.app.ended:
+            return ""
+        jobs = self.tracker.open()
+        open_jobs = f"{plural(len(jobs), 'job')} and " if jobs else ""
+        stop = "nvfp4 remote stop modal"
+        if not self.app.name:
+            return f"{open_jobs}the {self.app} may still run: `{stop}` ends it"
+        seconds = WARM_S if self.warm else SCALEDOWN_S
+        option = "" if self.warm else f" --deployed-app {self.app.name}"
+        stays = f"containers of the {self.app} stay up for {seconds} s after their last job"
+        return f"{open_jobs}{stays}: `{stop}{option}` ends them now"
+
+    @property
+    def warm(self) -> bool:
+        """Whether the app is a warmed one."""
+        return self.app is not None and self.app.name.startswith(WARM)
+
+    def discard(self) -> None:
+        """Stop a warmed app when the connection is closed: it cannot be used."""
+        self._unwanted = self.warm
+
+    async def end_apps(self, named: str | None) -> list[FoundApp]:
+        """End the running apps of this tool, or those of one name; see `apps.end_apps`."""
+        return await end_apps(self._client, named=named)
+
     async def stream_of(self, text: str) -> AsyncIterator[str]:
         """Run a program (``Runner.execute``) and yield its output."""
         function = self.runner.execute
@@ -215,7 +312,9 @@ class Connection:
         with contextlib.suppress(Exception):
             request = asyncio.ensure_future(self.runner.batch.get_current_stats.aio())
             await bounded(request, timeouts.STATUS_S)
-            if request.result().num_total_runners == 0:
+            stats = request.result()
+            self.queue = f"{plural(stats.backlog, 'job')} in its queue, {plural(stats.num_total_runners, 'container')}"
+            if stats.num_total_runners == 0:
                 self._none_up()
 
     # Cancelling and closing
@@ -264,6 +363,10 @@ class Connection:
                 self._app_task.cancel()
             with contextlib.suppress(Exception):
                 await bounded(self._app_task, timeouts.STOP_S / 2)
+        if self._unwanted and self.app is not None and self.app.id:
+            with contextlib.suppress(Exception):
+                await bounded(asyncio.ensure_future(stop_app(self._client, self.app.id)), timeouts.STOP_S / 4)
+                self.app.ended = True
         with contextlib.suppress(Exception):
             close = getattr(self._client, "close", None) or self._client._close  # the name in client 1.5
             await bounded(asyncio.ensure_future(close.aio()), timeouts.STOP_S / 4)

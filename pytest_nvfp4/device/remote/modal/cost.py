@@ -69,6 +69,9 @@ class Meter:
         idle_s: Seconds that an idle container stays up.
         note: Source of the price.
         clock: Monotonic clock in seconds.
+
+    Attributes:
+        idle_s: Seconds that an idle container stays up.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class Meter:
     ) -> None:
         self._price = usd_per_hour
         self._containers = containers
-        self._idle_s = idle_s
+        self.idle_s = idle_s
         self._note = note
         self._clock = clock
         self._stopped: float | None = None
@@ -136,7 +139,7 @@ class Meter:
             busy = {id(one.held) for one in working}
             until = now if self._stopped is None else self._stopped
             idle = {
-                name: 0.0 if id(held) in busy else max(0.0, min(until - held.last, self._idle_s))
+                name: 0.0 if id(held) in busy else max(0.0, min(until - held.last, self.idle_s))
                 for name, held in self._held.items()
             }
             seconds = self._unplaced + sum(held.last - held.start + idle[name] for name, held in self._held.items())
@@ -166,7 +169,7 @@ class Meter:
             if name != call:
                 continue
             if held is not None and since - held.last <= max(
-                self._idle_s, SCALEDOWN_S
+                self.idle_s, SCALEDOWN_S
             ):  # the idle container was still up
                 held.last = now
             else:

@@ -8,7 +8,6 @@ on their own schedule, by a server that may serve nothing else.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -40,29 +39,13 @@ class Liveness:
         self._last_answer = time.monotonic()
 
     def attach(self, client: Any, *, server: str) -> None:
-        """Record every answer to a client of this package, at a method that is internal to it (1.5 and 1.6)."""
+        """Set the client that asks, and the address of its server."""
         self._client, self._server = client, server
-        self._answered()
-        with contextlib.suppress(ImportError, AttributeError, TypeError):
-            from grpclib import GRPCError
-            from modal._utils.async_utils import synchronizer
+        self._last_answer = time.monotonic()
 
-            inner: Any = synchronizer._translate_in(client)  # type: ignore[no-untyped-call]
-            call = inner._call_unary
-
-            async def heard(method: Any, *args: Any, **more: Any) -> Any:
-                try:
-                    response = await call(method, *args, **more)
-                except GRPCError:  # a refusal is an answer too
-                    self._answered(method)
-                    raise
-                self._answered(method)
-                return response
-
-            inner._call_unary = heard
-
-    def _answered(self, method: Any = None) -> None:
-        if not str(getattr(method, "name", "")).endswith("Heartbeat"):
+    def answered(self, request: str) -> None:
+        """Record an answer to a request."""
+        if not request.endswith("Heartbeat"):
             self._last_answer = time.monotonic()
 
     async def while_silent(self, future: asyncio.Future[Any], doing: str) -> None:
@@ -100,7 +83,7 @@ class Liveness:
                     raise self._explained(broken, doing) from None
                 raise await asyncio.to_thread(self._gone_or_silent, doing) from None
             await asyncio.sleep(min(_POLL_S, timeouts.SIGN_S))
-        self._answered()
+        self._last_answer = time.monotonic()
 
     def _gone_or_silent(self, doing: str) -> RemoteError:
         """Return why there was no response; Modal's client retries for so long that its own error arrives too late."""

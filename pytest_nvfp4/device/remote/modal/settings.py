@@ -23,6 +23,8 @@ SIM_CPUS, SIM_MEMORY_GIB = 2.0, 8
 """Of a container that simulates: the simulator uses one core, a compile up to 1.4 GB (measured)."""
 SCALEDOWN_S = 20
 """Seconds that an idle container stays up: long enough between two checks, short enough to cost little."""
+WARM_S = 300
+"""Seconds that an idle container of a warmed app stays up, for the next runs."""
 STARTUP_S = 600
 _GPU = re.compile(r"[A-Za-z0-9-]+!?")
 _PACKAGES = ("torch", "nvidia-cutlass-dsl", "numpy", "pydantic", "filelock", "platformdirs")

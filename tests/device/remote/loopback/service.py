@@ -82,6 +82,8 @@ class Service:
         self.containers: dict[str, Container] = {}
         self.dead: list[Container] = []
         self.image_status = _SUCCESS
+        self.image_log: list[str] = []
+        """What the build of an image writes, in pieces; without, every image is built before it is asked for."""
         self.attempts = False
         """Whether functions may be called by attempts too, which is offered and not there."""
         self.restarts = False
@@ -126,7 +128,8 @@ class Service:
         return await self.AppCreate(request, task)
 
     async def AppGetByDeploymentName(self, request: Any, _: Any) -> Any:
-        found = next((app for app in self.apps.values() if app.state == _DEPLOYED and app.name == request.name), None)
+        deployed = (app for app in self.apps.values() if app.state == _DEPLOYED and not app.ended)
+        found = next((app for app in deployed if app.name == request.name), None)
         return api_pb2.AppGetByDeploymentNameResponse(app_id=found.app_id if found else "")
 
     async def AppGetLayout(self, request: Any, _: Any) -> Any:
@@ -144,6 +147,38 @@ class Service:
     async def AppClientDisconnect(self, request: Any, _: Any) -> Any:
         self._end_app(self.apps[request.app_id])
         return Empty()
+
+    async def AppList(self, _: Any, __: Any) -> Any:
+        answer = api_pb2.AppListResponse()
+        for app in self.apps.values():
+            deployed = app.state == _DEPLOYED
+            running = sum(
+                one.alive and self.functions[one.function_id].app_id == app.app_id for one in self.containers.values()
+            )
+            state = api_pb2.APP_STATE_STOPPED if app.ended else app.state or api_pb2.APP_STATE_EPHEMERAL
+            answer.apps.add(
+                app_id=app.app_id,
+                description="" if deployed else app.name,
+                name=app.name if deployed else "",
+                state=state,  # type: ignore[arg-type]
+                n_running_tasks=running,
+            )
+        return answer
+
+    async def AppStop(self, request: Any, _: Any) -> Any:
+        self._end_app(self.apps[request.app_id])
+        return Empty()
+
+    async def TaskList(self, request: Any, _: Any) -> Any:
+        answer = api_pb2.TaskListResponse()
+        for one in self.containers.values():
+            if one.alive and self.functions[one.function_id].app_id == request.app_id:
+                answer.tasks.add(task_id=one.task_id, app_id=request.app_id)
+        return answer
+
+    async def ContainerStop(self, request: Any, _: Any) -> Any:
+        self.kill(request.task_id)
+        return api_pb2.ContainerStopResponse()
 
     def end_apps(self) -> None:
         """End every app of a session, as Modal does when its client is not heard of any more."""
@@ -165,11 +200,21 @@ class Service:
     async def ImageGetOrCreate(self, request: Any, _: Any) -> Any:
         self.images.append(request.image)
         answer = api_pb2.ImageGetOrCreateResponse(image_id=self._new("im"))
-        answer.result.status = self.image_status
+        if not self.image_log:
+            answer.result.status = self.image_status
         if self.image_status != _SUCCESS:
             answer.result.exception = "step 3: pip could not find torch==99"
         answer.metadata.image_builder_version = "2025.06"
         return answer
+
+    async def ImageJoinStreaming_stream(self, _: Any) -> AsyncIterator[Any]:
+        for text in self.image_log:
+            yield api_pb2.ImageJoinStreamingResponse(task_logs=[api_pb2.TaskLogs(data=text)])
+            await asyncio.sleep(0)
+        answer = api_pb2.ImageJoinStreamingResponse(eof=True)
+        answer.result.status = self.image_status
+        answer.metadata.image_builder_version = "2025.06"
+        yield answer
 
     async def MountGetOrCreate(self, request: Any, _: Any) -> Any:
         mount = self._new("mo")
@@ -239,7 +284,7 @@ class Service:
 
     def _deployed(self, name: str) -> App:
         for app in reversed(self.apps.values()):
-            if app.state == _DEPLOYED and app.name == name:
+            if app.state == _DEPLOYED and app.name == name and not app.ended:
                 return app
         raise GRPCError(Status.NOT_FOUND, f"App '{name}' not found")
 

@@ -158,9 +158,13 @@ def test_no_capacity(own_server: Callable[..., Loopback], remote: Make) -> None:
 def test_the_image_cannot_be_built(own_server: Callable[..., Loopback], remote: Make) -> None:
     server = own_server()
     server.service.image_status = api_pb2.GenericResult.GENERIC_STATUS_FAILURE
-    error = trouble(remote())
+    server.service.image_log = ["Step 1\nlooking for to", "rch==99\n\x1b[31mNo matching distribution ", "found\n"]
+    one = remote()
+    error = trouble(one)
     assert error.kind == "image"
     assert "torch==99" in str(error)
+    assert "    looking for torch==99\n    No matching distribution found" in str(error)
+    assert one.left() == ""
 
 
 def test_a_call_that_is_gone_ends_no_session(server: Loopback, remote: Make) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import xml.etree.ElementTree as ET
@@ -182,8 +183,11 @@ def test_an_interrupt_cancels_before_anything_else_ends(monkeypatch: pytest.Monk
     closed: list[str] = []
     monkeypatch.setattr(RemoteRun, "close", lambda _: closed.append("closed"))
     manager = pytest.PytestPluginManager()
-    manager.register(RemoteRun.__new__(RemoteRun))
-    manager.hook.pytest_keyboard_interrupt(excinfo=None)
+    run = RemoteRun.__new__(RemoteRun)
+    run._ending = contextlib.ExitStack()
+    manager.register(run)
+    with run._ending:
+        manager.hook.pytest_keyboard_interrupt(excinfo=None)
     assert closed == ["closed"]
 
 

@@ -32,7 +32,7 @@ from ..loopback.server import TOKEN_SECRET
 Make = Callable[..., ModalRemote]
 
 SEQUENCE = (  # noqa: SIM905
-    "AppCreate FunctionPrecreate MountGetOrCreate ImageGetOrCreate MountBatchedCheckExistence "
+    "ClassGet AppCreate FunctionPrecreate MountGetOrCreate ImageGetOrCreate MountBatchedCheckExistence "
     "MountPutFile MountGetOrCreate FunctionCreate ClassCreate AppPublish FunctionMap FunctionGetOutputs "
     "AppClientDisconnect"
 ).split()
