@@ -118,10 +118,17 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class ModelledGains:
-    """What the time model says of a launch: its replay, and the relative change of its time by what-if question."""
+    """What the time model says of a launch.
+
+    Attributes:
+        launch: Its modelled time.
+        changes: Relative change of that time by what-if question.
+        remarks: By question, why the device cannot make the change, or what must hold for it.
+    """
 
     launch: ModelledLaunch
     changes: Mapping[str, float] = field(default_factory=dict)
+    remarks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +232,8 @@ def _of_rules(
                 against.append(f"measured, the launch is not limited by {one.rule.title} ({one.evidence[0]})")
             if gain is not None and gain < LEAST_GAIN:
                 against.append(f"the time model gains {100 * gain:.1f} % by it")
+            if modelled is not None and (remark := modelled.remarks.get(change.question)):
+                against.append(remark)
             yield Hint(
                 one.rule.name,
                 change.text,

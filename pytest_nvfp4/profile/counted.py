@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pytest_nvfp4.device.result import SimulatedCall, SimulatedLaunch
@@ -73,15 +73,17 @@ class ComparedLaunch:
 
     Attributes:
         measured: The launch of the profile.
-        counted: Its simulation; None if there is none.
+        counted: Its simulation.
         because: Why the two are not compared; empty if they are.
         comparisons: The counters that either of the two has.
+        number: Position of the simulation among the launches of its call.
     """
 
     measured: ProfiledLaunch
-    counted: SimulatedLaunch | None
+    counted: SimulatedLaunch
     because: str
     comparisons: tuple[Comparison, ...] = ()
+    number: int = 0
 
     @property
     def differing(self) -> tuple[Comparison, ...]:
@@ -98,11 +100,12 @@ def compare_call(call: SimulatedCall, launches: Sequence[ProfiledLaunch], chip: 
     seen = Counter[str]()
     compared = []
     for launch in launches:
-        own = [one for one in call.launches if _same_kernel(launch.name, one.kernel)]
+        own = [number for number, one in enumerate(call.launches) if _same_kernel(launch.name, one.kernel)]
         if not own:
             continue
         place, seen[launch.name] = seen[launch.name], seen[launch.name] + 1
-        compared.append(compare_launch(own[place % len(own)], launch, chip))
+        number = own[place % len(own)]
+        compared.append(replace(compare_launch(call.launches[number], launch, chip), number=number))
     return tuple(compared)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pytest_nvfp4.device.modelled import ModelledLaunch, PathPart
 from pytest_nvfp4.device.result import SimulatedLaunch
+from pytest_nvfp4.profile.analysis import ModelledGains
 from pytest_nvfp4.profile.result import Extents, Metric, ProfiledLaunch
 
 KERNEL = "kernel_cutlass_gemm_kernel_TiledMMA_0"
@@ -34,3 +36,15 @@ def measured(
         instances=instances,
         counters={key: Metric.of(value) for key, value in counters.items()},
     )
+
+
+def modelled(**changes: float) -> ModelledGains:
+    """A modelled launch whose longest wait is for DRAM at line 12, and answers to what-if questions."""
+    path = (
+        PathPart(role="store", source="k.py:90", cause="instructions", us=9),
+        PathPart(role="load", source="k.py:12", cause="DRAM", us=5),
+        PathPart(role="load", source="k.py:14", cause="TMA latency", us=4),
+    )
+    times = dict.fromkeys(("us", "kernel_us", "launch_us", "fill_us", "drain_us", "tail_us"), 1.0)
+    launch = ModelledLaunch(kernel="k", ctas=1, waves=1, bound="DRAM", busy=(), path=path, **times)
+    return ModelledGains(launch, changes)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_nvfp4.device.modelled import ModelledLaunch, PathPart
 from pytest_nvfp4.model.what_if import QUESTIONS
-from pytest_nvfp4.profile.analysis import Analysis, Bottleneck, ModelledGains, analyse
+from pytest_nvfp4.profile.analysis import Analysis, Bottleneck, analyse
 from pytest_nvfp4.profile.bottleneck_rules import BY_CLASS, RULES, Class
 from pytest_nvfp4.profile.metrics import BY_NAME
 from pytest_nvfp4.profile.result import LineSamples, Metric, ProfiledLaunch, Rule
+from tests.profile.launches import modelled
 
 BALANCED = {
     "duration": 50.0,
@@ -137,18 +137,6 @@ def test_occupancy_is_no_class() -> None:
     rule = Rule(name="AchievedOccupancy", section="Occupancy", kind="optimization", text="raise it", speedup_pct=40.0)
     (hint,) = [hint for hint in found({}, rules=(rule,)).hints if hint.of is None]
     assert "by design" in hint.contradicted_by[0]
-
-
-def modelled(**changes: float) -> ModelledGains:
-    """A modelled launch whose longest wait is for DRAM at line 12, and answers to what-if questions."""
-    path = (
-        PathPart(role="store", source="k.py:90", cause="instructions", us=9),
-        PathPart(role="load", source="k.py:12", cause="DRAM", us=5),
-        PathPart(role="load", source="k.py:14", cause="TMA latency", us=4),
-    )
-    times = dict.fromkeys(("us", "kernel_us", "launch_us", "fill_us", "drain_us", "tail_us"), 1.0)
-    launch = ModelledLaunch(kernel="k", ctas=1, waves=1, bound="DRAM", busy=(), path=path, **times)
-    return ModelledGains(launch, changes)
 
 
 def test_hints_are_ordered_by_modelled_gain_and_name_the_line() -> None:
