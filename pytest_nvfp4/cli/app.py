@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "epilogue": ("cli.epilogue", "Rank the ways from TMEM to global memory, a kernel's own among them."),
     "prove": ("cli.prove.command", "Prove the CTA map, and that scale factors are where the MMA reads them."),
     "compile": ("cli.codegen", "Compile a kernel without a device, and save its artifacts."),
+    "trace": ("cli.trace", "Write the trace of a kernel to a file, which needs no DSL to be read."),
     "ptx": ("cli.codegen", "Write the PTX of a kernel."),
     "sass": ("cli.codegen", "Write the SASS of a kernel."),
     "run": ("cli.run", "Run a kernel once: verdict, findings, printed text, counts and a timeline."),

@@ -11,7 +11,7 @@ from pytest_nvfp4.cli import revisions
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.options import KernelOptions
 from pytest_nvfp4.cli.subject import findings_text, resolve
-from pytest_nvfp4.cli.tracing import Traced, trace
+from pytest_nvfp4.cli.tracing import Traced, of_archive, trace
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import read_file
 from pytest_nvfp4.layout.errors import ListingError
@@ -21,6 +21,7 @@ from pytest_nvfp4.settings import find_root
 from pytest_nvfp4.toolchain.bundle import BUNDLE_FOLDER
 from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.sheet import Sheet, SheetError, codegen_facts, launch_facts
+from pytest_nvfp4.toolchain.trace_archive import SUFFIX
 
 _MOST_BYTES = 64 << 20
 _SHEETS = {f"# nvfp4-{kind} 1": kind for kind in ("launch", "codegen", "cost", "model")}
@@ -81,6 +82,8 @@ def load(text: str, how: KernelOptions, *, problem: Problem | None = None) -> Si
             raise InputError(f"{text}: is not a regular file")
         if path.suffix == ".py":
             return of_kernel(trace(resolve(path, how, label=text, problem=problem)))
+        if path.suffix == SUFFIX:
+            return of_kernel(of_archive(path))
         return of_snapshot(_read(path, label=text), label=text)
     if revisions.split(text) is None:
         raise InputError(f"{text}: no such file, and not REV:path of a git revision")

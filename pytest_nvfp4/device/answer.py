@@ -15,6 +15,7 @@ from pytest_nvfp4.device.profiling.record import MOST_FILE_BYTES, ProfileRecord
 from pytest_nvfp4.device.result import CaseReport, GroupOutput, Measurement, Result, RoundSample, SimulatedCall
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.toolchain.trace_archive import MOST_BYTES
 
 ANSWER = "answer"
 """Kind of the finding that reports a refused answer."""
@@ -56,6 +57,8 @@ def most_output_bytes(job: Job) -> int:
             return sum(sizes[call.case] for call in plan if call.other_sizes is None)
         case "benchmark":
             return sum(sizes) * _WHOLE_OUTPUTS
+        case "trace":
+            return MOST_BYTES
         case "profile":
             return sum(sizes) + MOST_FILE_BYTES
     return sum(sizes)
@@ -87,6 +90,8 @@ def _check(job: Job, result: Result, source: str) -> None:
     for name, asked in kinds.items():
         if getattr(result, name) and not asked:
             raise DoorError(source, f"has {name}, which a {job.action} job does not ask for")
+    if result.trace is not None and job.action != "trace":
+        raise DoorError(source, f"has a trace, which a {job.action} job does not ask for")
     if result.profile is not None:
         _check_profile(job, result.profile, source)
     calls = _Calls(job, source)

@@ -19,7 +19,7 @@ from pytest_nvfp4.problem import Group, Problem
 SCHEMA: Literal[1] = 1
 """Version of the JSON of jobs and results; a worker rejects a job of another version."""
 
-Action = Literal["probe", "verify", "benchmark", "simulate", "profile"]
+Action = Literal["probe", "verify", "benchmark", "simulate", "profile", "trace"]
 ProfileMode = Literal["ncu", "nsys", "sanitizer", "torch"]
 MetricSet = Literal["basic", "detailed", "full", "curated", "extended"]
 SanitizerTool = Literal["memcheck", "racecheck", "synccheck", "initcheck"]
@@ -332,7 +332,8 @@ class Job(Model):
         id: Name of the job, repeated in the result.
         action: ``probe`` describes the device, ``verify`` runs every case and returns the outputs, ``benchmark`` times
             every case, ``simulate`` (simulators only) runs every case once, in order, and returns its launches,
-            ``profile`` runs every case under a profiler and returns the outputs of its last call and the tool's files.
+            ``profile`` runs every case under a profiler and returns the outputs of its last call and the tool's files,
+            ``trace`` compiles the kernel for the problem of the first case and returns its trace; it needs no device.
         kernel: The kernel; None for ``probe``.
         cases: The cases, in the order in which results are returned. The worker calls them in another order.
         order_seed: Seed of the order of calls, which makes a run repeatable.

@@ -63,6 +63,10 @@ def run_in_worker(
         folder: A new, empty folder for the files that the result names.
         base: The user's folder that the kernel's files are relative to.
     """
+    if job.action == "trace":
+        from pytest_nvfp4.device.tracing import run_trace
+
+        return run_trace(job, folder)
     result, _ = run_below(job, None, backend=backend, folder=folder, base=base, environ=environ)
     return result
 

@@ -74,6 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_nvfp4.plugin.ahead import LookAhead
 
         remote = RemoteRun(config, options.remote)
+        if options.remote.traces:
+            config.stash[RUN].make_tracer = remote.tracer
         config.pluginmanager.register(remote, "nvfp4-remote")
         config.pluginmanager.register(LookAhead(config, registry, remote), "nvfp4-ahead")
     devices = config.stash[DEVICES] = Devices(config, options, remote)

@@ -55,8 +55,8 @@ class Background:
     def _begin(self, items: Sequence[pytest.Item]) -> None:
         devices = self._config.stash[DEVICES]
         local = devices.options.jobs or default_workers()
-        # What a remote simulates occupies no core here, and its session bounds what is sent at once.
-        threads = local + 2 * (devices.simulations_at_once or 0)
+        # What a remote simulates or compiles occupies no core here, and its session bounds what is sent at once.
+        threads = local + 2 * (devices.simulations_at_once or devices.traces_at_once or 0)
         if threads < 2:
             return
         plan = BackgroundPlan(items, self._config.stash[RUN], devices)
@@ -86,6 +86,7 @@ class BackgroundPlan:
     def __init__(self, items: Sequence[pytest.Item], run: Run, devices: Devices) -> None:
         self._run = run
         self._local = devices.simulations_at_once is None
+        self._traces_locally = devices.traces_at_once is None
         self._traces: dict[Hashable, tuple[int, Task]] = {}
         self._work: dict[Hashable, tuple[int, Task]] = {}
         self.needs: dict[pytest.Item, list[Task]] = {}
@@ -122,7 +123,7 @@ class BackgroundPlan:
     def _trace(self, case: KernelCase) -> Task:
         key = (case.path, case.settings.name, case.problem)
         if key not in self._traces:
-            task = Task(f"trace of {case.path.name}", lambda: self._run.trace(case))
+            task = Task(f"trace of {case.path.name}", lambda: self._run.trace(case), local=self._traces_locally)
             self._traces[key] = (_size(case.path), task)
         return self._traces[key][1]
 

@@ -68,6 +68,13 @@ class Devices:
         return SimDevice(compiled=copy_compiled)
 
     @property
+    def traces_at_once(self) -> int | None:
+        """Compiles that a remote runs at once; None if this machine compiles."""
+        if self.remote is None or not self.remote.request.traces:
+            return None
+        return self.remote.request.options.containers
+
+    @property
     def simulations_at_once(self) -> int | None:
         """Simulations that a remote runs at once; None if this machine simulates."""
         if self.remote is None or not self.remote.request.options.simulates:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.remote.run_times import RunTimes
     from pytest_nvfp4.device.remote.session import RemoteSession
     from pytest_nvfp4.finding import Finding
+    from pytest_nvfp4.toolchain.tracer import Tracer
 
 _INPUT = "nvfp4_broker"
 """Key of the broker's address in the input of a test process of xdist."""
@@ -46,12 +47,14 @@ class RemoteRequest:
         options: Further options.
         reuse: Use the cached results of earlier sessions.
         dry: Send nothing, and estimate what would be sent.
+        traces: Compile kernels there too.
     """
 
     spec: str
     options: RemoteOptions
     reuse: bool
     dry: bool = False
+    traces: bool = False
 
     @property
     def name(self) -> str:
@@ -84,6 +87,12 @@ def add(group: pytest.OptionGroup) -> None:
                 help=option.described,
             )
     group.addoption(
+        "--nvfp4-trace-remote",
+        action="store_true",
+        help="compile kernels on the remote too, for a machine without the DSL: layouts, launch and codegen compare "
+        "what it returns with the snapshots here",
+    )
+    group.addoption(
         "--nvfp4-resume",
         action="store_true",
         help="use the remote's results of earlier sessions for the same kernel, problem and GPU, instead of paying for "
@@ -103,7 +112,13 @@ def read(config: pytest.Config) -> RemoteRequest | None:
     if spec is None:
         if dry:
             raise pytest.UsageError("--nvfp4-remote-dry-run estimates a run on a remote: add --nvfp4-remote=NAME")
+        if config.getoption("--nvfp4-trace-remote"):
+            raise pytest.UsageError("--nvfp4-trace-remote compiles on a remote: add --nvfp4-remote=NAME")
         return None
+    if dry and config.getoption("--nvfp4-trace-remote"):
+        raise pytest.UsageError(
+            "--nvfp4-remote-dry-run sends nothing, and needs traces: leave out --nvfp4-trace-remote"
+        )
     if dry and config.getoption("dist", "no") != "no":
         raise pytest.UsageError("--nvfp4-remote-dry-run runs nothing, so it needs no test processes: add -n0")
     from pytest_nvfp4.device.remote.base import RemoteError
@@ -129,7 +144,7 @@ def read(config: pytest.Config) -> RemoteRequest | None:
             raise pytest.UsageError(f"--nvfp4-remote={spec}: {error}") from error
     fresh = bool(config.getoption("--nvfp4-fresh"))
     reuse = bool(config.getoption("--nvfp4-resume") or config.getoption("lf", default=False)) and not fresh
-    return RemoteRequest(spec, options, reuse, dry)
+    return RemoteRequest(spec, options, reuse, dry, bool(config.getoption("--nvfp4-trace-remote")))
 
 
 class RemoteRun:
@@ -198,6 +213,14 @@ class RemoteRun:
                         on_progress=self._progress,
                     )
             return self._session
+
+    def tracer(self, **more: Any) -> Tracer:
+        """Return a tracer that compiles on the remote; the arguments are those of ``Tracer``."""
+        from pytest_nvfp4.device.remote.registry import remote
+        from pytest_nvfp4.device.tracing import RemoteTracer
+
+        environment = getattr(remote(self.request.spec, self.request.options), "environment", "")
+        return RemoteTracer(self.device, scope=f"{self.request.spec} {environment}", **more)
 
     def expect(self, files: Iterable[object]) -> None:
         """Record kernel files whose jobs another thread will send."""

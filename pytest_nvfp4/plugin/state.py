@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -68,6 +68,7 @@ class Run:
         settings: ``[tool.pytest_nvfp4]`` of the root's pyproject.toml.
         uncollected: Files that pytest visited and no collector accepted.
         chosen_problems: The problems of the command line; empty if it names none.
+        make_tracer: Makes the tracer, with the arguments of ``Tracer``; None for one that compiles here.
 
     Raises:
         pytest.UsageError: The settings, or the problems of the command line, are invalid.
@@ -80,6 +81,7 @@ class Run:
         self._config = config
         self.options = options
         self.uncollected: list[Path] = []
+        self.make_tracer: Callable[..., Tracer] | None = None
         try:
             self.settings: Settings = load(options.root)
             self.chosen_problems = self.settings.resolve_problems(options.problems)
@@ -110,7 +112,7 @@ class Run:
         """The tracer; the test processes of a run share its results."""
         from pytest_nvfp4.toolchain.tracer import Limits, Tracer
 
-        return Tracer(
+        return (self.make_tracer or Tracer)(
             root=self.options.root,
             cache=self.cache,
             limits=Limits(deadline_s=self.options.timeout_s),

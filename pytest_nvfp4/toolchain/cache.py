@@ -242,6 +242,11 @@ class TraceCache:
                     shutil.rmtree(path, ignore_errors=True)
 
 
+def is_artifact(name: str) -> bool:
+    """Return whether a name is that of a stored artifact."""
+    return _ARTIFACT.fullmatch(name) is not None
+
+
 def take_files(folder: Path, into: Path, *, artifacts: re.Pattern[str] = _ARTIFACT) -> dict[str, bytes]:
     """Copy the files of a trace from a folder that a worker may have written; nothing else there is opened.
 

@@ -42,6 +42,14 @@ def own_files(kernel: Path, entry: Path | None, *, roots: Sequence[Path]) -> Own
     )
 
 
+def imported_sources(kernel: Path, entry: Path | None, *, roots: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the Python files of the user's that a kernel and its entry import, directly or not, and these two."""
+    first = [path for path in (kernel, entry) if path is not None]
+    search = [*(path.parent for path in first), *(_package_root(path) for path in first), *roots]
+    files, _ = _imported(first, [*dict.fromkeys(folder.resolve() for folder in search)])
+    return tuple(sorted(path for path in files if path.suffix == ".py"))
+
+
 def _package_root(path: Path) -> Path:
     """Return the folder that is on the import path for a file (see ``worker.loading.load``)."""
     folder = path.parent

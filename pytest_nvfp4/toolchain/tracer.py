@@ -118,8 +118,11 @@ class Tracer:
 
     def cached(self, request: TraceRequest) -> Trace | None:
         """Return the cached trace of a request, or None; nothing is compiled."""
-        key = cache_key(request)
+        key = self._key(request)
         return self._memory.get(key) or self._load(key)
+
+    def _key(self, request: TraceRequest) -> str:
+        return cache_key(request)
 
     def _load(self, key: str) -> Trace | None:
         return self._cache.load(key, session=self._session, fresh=self._fresh)
@@ -147,7 +150,7 @@ class Tracer:
 
     def trace(self, request: TraceRequest) -> Trace:
         """Return the trace of a request; a failed compile gives a trace with findings, never an exception."""
-        key = cache_key(request)
+        key = self._key(request)
         if known := self._memory.get(key):
             return known
         trace = self._load(key)
@@ -250,7 +253,7 @@ class Tracer:
         errors = [finding for finding in events.findings if finding.severity == "error"]
         place = None
         if errors:
-            errors_name = f"{request.kernel.stem}-{request.problem.name}-{cache_key(request)[:8]}"
+            errors_name = f"{request.kernel.stem}-{request.problem.name}-{self._key(request)[:8]}"
             try:
                 place = bundle.write(
                     self._root,

@@ -75,6 +75,11 @@ class ModalRemote:
         return simulator_scope() if backend == "sim" else "" if backend == "cuda" else f" backend {backend}"
 
     @property
+    def environment(self) -> str:
+        """Description of the environment that compiles kernels, on which traces made there depend."""
+        return self.settings.label
+
+    @property
     def _code(self) -> str:
         """Hash of the code that the containers must have; empty for an app of the session, which has just got it."""
         return sent_code(self.settings.backend) if self.options.deployed_app else ""

@@ -27,11 +27,18 @@ WARM_S = 300
 """Seconds that an idle container of a warmed app stays up, for the next runs."""
 STARTUP_S = 600
 _GPU = re.compile(r"[A-Za-z0-9-]+!?")
-_PACKAGES = ("torch", "nvidia-cutlass-dsl", "numpy", "pydantic", "filelock", "platformdirs")
+_PACKAGES = (
+    *("torch", "nvidia-cutlass-dsl", "numpy", "pydantic", "filelock", "platformdirs"),
+    *("nvidia-cuda-nvdisasm", "nvidia-cuda-cuobjdump"),
+)
+DSL_VARIABLE = "NVFP4_MODAL_DSL"
+"""Environment variable with the version of the DSL in the image, for a machine on which none is installed."""
 
 
 def _pinned(name: str) -> str:
-    """Return a requirement on the locally installed version, so that both sides compile kernels alike."""
+    """Return a requirement on the version that is installed here, so that both sides compile kernels alike."""
+    if name == "nvidia-cutlass-dsl" and (chosen := os.environ.get(DSL_VARIABLE)):
+        return f"{name}=={chosen}"
     try:
         return f"{name}=={importlib.metadata.version(name).partition('+')[0]}"
     except importlib.metadata.PackageNotFoundError:
