@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cost": ("cli.cost", "Count the work of one call of a kernel without a GPU; no time."),
     "model": ("cli.model.command", "Model the time of a kernel; list or measure the constants of devices."),
     "regions": ("cli.regions.command", "Time the regions that a kernel names, beside modelled times."),
+    "profile": ("cli.profile.command", "Profile a kernel on a GPU; show or compare saved reports of profilers."),
     "eval": ("cli.evaluate", "Check and time a kernel as GPU MODE does, with the same protocol."),
     "bench": ("cli.bench", "Time the kernels of a suite on a GPU, as the check `benchmark` does."),
     "upgrade": ("cli.upgrade", "Compare a kernel between two versions of CuTe DSL."),

@@ -82,14 +82,11 @@ METRICS: Final[tuple[KnownMetric, ...]] = (
         "l1_hit_rate", "L1 hit rate", "%", ("l1tex__t_sector_hit_rate.pct",), ((_MEMORY, "L1/TEX Hit Rate"),)
     ),
     KnownMetric("l2_hit_rate", "L2 hit rate", "%", ("lts__t_sector_hit_rate.pct",), ((_MEMORY, "L2 Hit Rate"),)),
-    KnownMetric("dram_read", "DRAM read", "byte", ("dram__bytes_read.sum", "dram__bytes_op_read.sum")),
-    KnownMetric("dram_written", "DRAM written", "byte", ("dram__bytes_write.sum", "dram__bytes_op_write.sum")),
+    KnownMetric("dram_read", "DRAM read", "byte", ("dram__bytes_read.sum",)),
+    KnownMetric("dram_written", "DRAM written", "byte", ("dram__bytes_write.sum",)),
     KnownMetric(
         "bank_conflicts", "shared-memory bank conflicts", "",
-        (
-            "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
-            "smsp__l1tex_data_bank_conflicts_pipe_lsu_mem_shared.sum",
-        ),
+        ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",),
     ),
     KnownMetric(
         "achieved_occupancy", "achieved occupancy", "%",

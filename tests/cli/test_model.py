@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_nvfp4.cli.model.command import DEFAULT, ModelGroup, model_command
+from pytest_nvfp4.cli.model.command import ModelGroup, model_command
 from pytest_nvfp4.device.remote import registry
 from pytest_nvfp4.device.remote.base import Cost, PythonProgram, RemoteError
 from pytest_nvfp4.device.remote.options import RemoteOptions
@@ -75,11 +75,11 @@ def test_an_unknown_device_and_a_misspelled_subcommand_are_named(cli: Cli) -> No
 
 
 def test_a_kernel_stands_for_the_default_subcommand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(ModelGroup, "table", {**ModelGroup.table, DEFAULT: ("cli.model.devices", "")})
+    monkeypatch.setattr(ModelGroup, "table", {**ModelGroup.table, ModelGroup.default: ("cli.model.devices", "")})
     kernel = tmp_path / "kernel"
     kernel.touch()
     for first in ("my_kernel.py", "folder/my_kernel", str(kernel), "--problem"):
-        with pytest.raises(AttributeError, match=f"{DEFAULT}_command"):
+        with pytest.raises(AttributeError, match=f"{ModelGroup.default}_command"):
             model_command.main([first], standalone_mode=False)
     with pytest.raises(Exception, match="no such command"):
         model_command.main(["calibrat"], standalone_mode=False)

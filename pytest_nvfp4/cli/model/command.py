@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar
 
 import click
 
-from pytest_nvfp4.cli.app import LazyGroup
-
-DEFAULT = "time"
-"""Subcommand of ``nvfp4 model KERNEL``."""
+from pytest_nvfp4.cli.default_group import DefaultGroup
 
 
-class ModelGroup(LazyGroup):
-    """Subcommands of ``nvfp4 model``; a kernel or an option in their place stands for the default one."""
+class ModelGroup(DefaultGroup):
+    """Subcommands of ``nvfp4 model``."""
 
+    default = "time"
     table: ClassVar[dict[str, tuple[str, str]]] = {
         "time": ("cli.model.time", "Model the time of one call of a kernel, and say where it goes (the default)."),
         "calibrate": ("cli.model.calibrate", "Measure the constants of a GPU, and write its device table."),
         "devices": ("cli.model.devices", "List device tables, or the constants of one with their sources."),
     }
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the default subcommand before what is none: a path, or an option but ``--help``."""
-        if args and DEFAULT in self.table and self._for_default(args[0]):
-            args = [DEFAULT, *args]
-        return super().parse_args(ctx, args)
-
-    def _for_default(self, first: str) -> bool:
-        if first in self.table or first in ("-h", "--help"):
-            return False
-        # A misspelled subcommand is none of the default's paths, and gets the hint of the group.
-        return first.startswith("-") or "." in first or "/" in first or Path(first).exists()
 
 
 @click.group("model", cls=ModelGroup)

@@ -81,8 +81,23 @@ def found_tools(*, root: Path = Path("/")) -> tuple[FoundTool, ...]:
         if isinstance(found, str):
             tools.append(FoundTool(tool=tool, because=found))
         else:
-            tools.append(FoundTool(tool=tool, version=found.version, path=str(found.path)))
+            counters = counters_permitted(root) if tool == "ncu" else None
+            tools.append(FoundTool(tool=tool, version=found.version, path=str(found.path), counters=counters))
     return tuple(tools)
+
+
+def counters_permitted(root: Path = Path("/")) -> bool | None:
+    """Return whether the driver permits performance counters to everybody; None if it does not say.
+
+    Behind the wall a kernel's process has no capabilities, so that it is not an administrator, also as root. Source:
+    NVIDIA, "ERR_NVGPUCTRPERM".
+    """
+    try:
+        text = (root / "proc/driver/nvidia/params").read_text(errors="replace")
+    except OSError:
+        return None
+    match = re.search(r"^RmProfilingAdminOnly:\s*([01])", text, re.MULTILINE)
+    return match[1] == "0" if match else None
 
 
 def _candidates(tool: Tool, root: Path) -> Iterator[Path]:

@@ -1,0 +1,265 @@
+"""``nvfp4 profile KERNEL``: profile a kernel on a GPU of this machine or of a remote."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pytest_nvfp4.cli import output
+from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.options import arch_of, document_options, remote_options, timeout_option
+from pytest_nvfp4.device.remote.options import RemoteOptions
+from pytest_nvfp4.report.document import Block, Column, Document, Facts, Section, Table
+from pytest_nvfp4.temporary import temporary_folder
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.cli.model.subject import Subject
+    from pytest_nvfp4.device.base import Device
+    from pytest_nvfp4.device.job import Profiling
+    from pytest_nvfp4.profile.result import Profile
+
+_MODES = ("ncu", "nsys", "sanitizer", "torch")
+_SETS = ("basic", "detailed", "full", "curated", "extended")
+_TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+_SLACK_S = 120.0
+"""Seconds of a remote around a profile that has its whole timeout."""
+
+
+@click.command("run")
+@click.argument("kernel", type=click.Path(path_type=Path), required=False)
+@click.option("--mode", type=click.Choice(_MODES), default="ncu", show_default=True, help="Tool.")
+@click.option(
+    "--problem", "names", multiple=True, metavar="NAME", help="Problem or shape MxNxK[,...]; may be repeated."
+)
+@click.option("--device", default="local", show_default=True, help="local, or a remote: modal, ssh:HOST, ...")
+@click.option(
+    "--set",
+    "metric_set",
+    type=click.Choice(_SETS),
+    default="basic",
+    show_default=True,
+    help="What ncu collects: one of its sets, curated (few passes) or extended.",
+)
+@click.option("--metric", "metrics", multiple=True, metavar="NAME", help="Metric of ncu besides; may be repeated.")
+@click.option(
+    "--tool",
+    "sanitizer_tool",
+    type=click.Choice(_TOOLS),
+    default="memcheck",
+    show_default=True,
+    help="What compute-sanitizer looks for.",
+)
+@click.option("--warmup", type=click.IntRange(0, 1000), default=3, show_default=True, help="Calls before.")
+@click.option("--rounds", type=click.IntRange(1, 1000), default=1, show_default=True, help="Profiled calls.")
+@click.option("--launch-skip", type=click.IntRange(0), default=0, show_default=True, help="Launches to leave out.")
+@click.option("--launch-count", type=click.IntRange(1, 1000), help="Launches to profile.  [default: all]")
+@click.option(
+    "--clocks",
+    type=click.Choice(["free", "base"]),
+    default="free",
+    show_default=True,
+    help="Whether ncu locks the clocks to the base clock.",
+)
+@click.option("--fallback/--no-fallback", default=True, show_default=True, help="Try the next best tool.")
+@click.option("--probe", is_flag=True, help="Show which tools the device has, and profile nothing.")
+@click.option("--arch", callback=arch_of, metavar="ARCH", help="Architecture, such as sm_100a.")
+@click.option("--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several.")
+@click.option(
+    "--exercise",
+    metavar="[FILE::]FUNCTION",
+    help="Function that calls the kernel on inputs of its own.  [default: that of the settings]",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Keep the tool's files here."
+)
+@timeout_option(600.0, help_text="Time limit of one problem in seconds, further tools included.")
+@remote_options("gpu", "gpu_capability", "timeout_s", "max_cost", "gpu_price", "deployed_app")
+@document_options()
+def run_command(
+    kernel: Path | None,
+    *,
+    mode: str,
+    names: tuple[str, ...],
+    device: str,
+    metric_set: str,
+    metrics: tuple[str, ...],
+    sanitizer_tool: str,
+    warmup: int,
+    rounds: int,
+    launch_skip: int,
+    launch_count: int | None,
+    clocks: str,
+    fallback: bool,
+    probe: bool,
+    arch: str | None,
+    configuration: str | None,
+    exercise: str | None,
+    out: Path | None,
+    timeout: float,
+    remote: RemoteOptions,
+) -> Document:
+    """Profile KERNEL on exact inputs, warm-up and profiled calls in NVTX ranges, and judge what it computed.
+
+    Only the kernel's own launches are profiled. Where a tool cannot run, the reason and the next best one are named:
+    nsys, then its NVTX ranges, then torch's profiler; ncu, then what a launch is, then torch's profiler. The exit code
+    is 1 if the kernel is wrong or no tool ran.
+    """
+    remote = replace(remote, profilers=True, longest_s=timeout + _SLACK_S)
+    if probe:
+        with temporary_folder("profile") as name, _opened(device, remote, Path(name)) as where:
+            return _probe(where, device, Path(name))
+    if kernel is None:
+        raise click.UsageError("name a KERNEL, or give --probe")
+    from pydantic import ValidationError
+
+    from pytest_nvfp4.cli.model.subject import subject_of
+    from pytest_nvfp4.device.job import Profiling
+    from pytest_nvfp4.profile.measure import Request, lacking, profile_kernel
+
+    subject = subject_of(kernel, names, arch=arch, configuration=configuration, exercise=exercise)
+    try:
+        profiling = Profiling(
+            mode=mode,  # type: ignore[arg-type]
+            metric_set=metric_set,  # type: ignore[arg-type]
+            sanitizer_tool=sanitizer_tool,  # type: ignore[arg-type]
+            metrics=metrics,
+            warmup=warmup,
+            rounds=rounds,
+            launch_skip=launch_skip,
+            launch_count=launch_count,
+            base_clocks=clocks == "base",
+            fallback=fallback,
+        )
+    except ValidationError as error:
+        raise InputError(f"--metric: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+    if missing := lacking(metrics, subject.spec.arch):
+        raise InputError(f"--metric: {'; '.join(missing.values())}")
+    profiles: list[Profile] = []
+    with temporary_folder("profile") as name, _opened(device, remote, Path(name)) as where:
+        _check(where, subject)
+        for number, case in enumerate(subject.cases):
+            job_folder, files = Path(name) / f"job-{number}", _files_folder(out, Path(name), number, subject)
+            job_folder.mkdir()
+            request = Request(subject.label, subject.spec, subject.base, case, profiling, timeout)
+            with output.working(f"profiling {subject.label} on {case.problem.name} with {mode} on {where.name}"):
+                profiles.append(profile_kernel(request, where, folder=job_folder, out=files))
+    return _document(subject, profiling, profiles, out)
+
+
+def _document(subject: Subject, profiling: Profiling, profiles: Sequence[Profile], out: Path | None) -> Document:
+    from pytest_nvfp4.cli.profile.tables import profile_section
+
+    blocks: list[Block] = []
+    for profile in profiles:
+        problem = profile.configuration.problem if profile.configuration is not None else ""
+        blocks.append(profile_section(profile, f"{subject.label} on {problem}, {profiling.mode}"))
+        if out is not None and profile.artifacts:
+            kept = ", ".join(artifact.name for artifact in profile.artifacts)
+            blocks.append(f"files in {out}: {kept}")
+    passed = all(profile.verdict is not None and profile.verdict.status == "passed" for profile in profiles)
+    ran = all(profile.tool is not None and not _errors(profile) for profile in profiles)
+    data = {"kernel": subject.label, "profiles": [profile.model_dump(mode="json") for profile in profiles]}
+    return Document(f"Profile of {subject.label}", blocks, data, passed and ran)
+
+
+def _errors(profile: Profile) -> bool:
+    return any(defect.severity == "error" for defect in profile.defects)
+
+
+def _files_folder(out: Path | None, folder: Path, number: int, subject: Subject) -> Path:
+    """Return the folder of a problem's files. Raises InputError."""
+    place = folder / f"files-{number}" if out is None else out
+    if out is not None and len(subject.cases) > 1:
+        place = out / str(number)
+    try:
+        place.mkdir(parents=True, exist_ok=out is not None)
+    except OSError as error:
+        raise InputError(f"--out {place}: cannot be made: {error.strerror}") from error
+    if not os.access(place, os.W_OK):
+        raise InputError(f"--out {place}: cannot be written")
+    return place
+
+
+def _check(device: Device, subject: Subject) -> None:
+    from pytest_nvfp4.device.base import DeviceUnavailableError
+
+    try:
+        unsupported = device.unsupported(subject.spec.arch)
+    except DeviceUnavailableError as error:
+        raise InputError(f"{device.name}: {error}") from error
+    if unsupported is not None:
+        raise InputError(f"{subject.label}: {unsupported}")
+
+
+@contextmanager
+def _opened(name: str, options: RemoteOptions, folder: Path) -> Iterator[Device]:
+    """Yield a device of this machine or of a remote, whose cost is shown before and after. Raises InputError."""
+    from pytest_nvfp4.device.base import DeviceUnavailableError
+    from pytest_nvfp4.device.remote.base import RemoteError, dollars
+    from pytest_nvfp4.device.remote.device import RemoteDevice
+    from pytest_nvfp4.device.remote.registry import remote as remote_of
+    from pytest_nvfp4.device.remote.session import RemoteSession
+    from pytest_nvfp4.device.select import known_names, select
+
+    if name in ("sim", "none"):
+        raise InputError(
+            f"--device {name} has no counters of a GPU; `nvfp4 cost` counts the work and `nvfp4 model` models the time"
+        )
+    if name in known_names():
+        try:
+            chosen = select("local" if name == "auto" else name, folder=folder)
+        except DeviceUnavailableError as error:
+            raise InputError(f"{error}; or give --device modal or ssh:HOST") from error
+        yield chosen
+        return
+    try:
+        place = remote_of(name, replace(options, target=name.partition(":")[2]))
+        price = place.cost().usd_per_hour or options.gpu_price
+        if price is not None and options.longest_s is not None:
+            most = dollars(price * options.longest_s / 3600)
+            output.note(f"{name}: ${price:g} an hour, at most about {most} for one problem")
+        session = RemoteSession(
+            place,
+            containers=1,
+            timeout_s=options.timeout_s,
+            max_cost=options.max_cost,
+            usd_per_hour=options.gpu_price,
+        )
+    except RemoteError as error:
+        raise InputError(f"--device {name}: {error}") from error
+    try:
+        yield RemoteDevice(session, name=name.partition(":")[0], gpu=options.gpu)
+    finally:
+        cost = session.cost
+        session.close()
+        place.stop()
+        if cost.seconds >= 1:
+            output.note(f"{name}: {cost}")
+
+
+def _probe(device: Device, name: str, folder: Path) -> Document:
+    """Show the tools of a device, and whether counters may be read there."""
+    from pytest_nvfp4.profile.measure import listed_metrics, probe_tools
+
+    place = folder / "probe"
+    place.mkdir()
+    info, tools, problem = probe_tools(device, folder=place)
+    words = {True: "permitted", False: "administrators only", None: None}
+    rows = [(tool.tool, tool.version, words[tool.counters], tool.path or tool.because) for tool in tools]
+    columns = [Column("tool"), Column("version"), Column("counters"), Column("path, or why there is none")]
+    facts = [("device", None if info is None else str(info)), ("problem", problem or None)]
+    if info is not None:
+        facts.append(("metrics", listed_metrics(info.capability)))
+    blocks: list[Block] = [Facts(facts), Table(columns, rows)]
+    data = {
+        "device": None if info is None else info.model_dump(mode="json"),
+        "problem": problem,
+        "tools": [tool.model_dump(mode="json") for tool in tools],
+    }
+    return Document(f"Profilers of {name}", [Section(f"Profilers of {name}", blocks)], data, not problem)

@@ -1,0 +1,97 @@
+"""Read a saved report of anybody: by its content, not by its name."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from pytest_nvfp4.device.profiling.record import Tool, ToolRun
+from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.isolation.door.files import read_file
+from pytest_nvfp4.isolation.door.json_values import Bounds
+from pytest_nvfp4.isolation.door.models import parsed
+from pytest_nvfp4.profile.readers import archive, ncu_csv, ncu_rep, nsys_sqlite, sanitizer_xml
+from pytest_nvfp4.profile.result import MOST_LAUNCHES, Profile
+
+_MOST_BYTES: Final = 256 << 20
+_JSON: Final = Bounds(size=_MOST_BYTES, depth=32, values=20_000_000)
+_SQLITE: Final = b"SQLite format 3\0"
+_REPORT: Final = b"NVR\0"
+"""First bytes of a ``.ncu-rep``."""
+_KINDS: Final = (
+    "a .ncu-rep, an nsys export (.sqlite), a compute-sanitizer XML, a table of `ncu --csv`, a JSON of `nvfp4 profile`, "
+    "or a folder or ZIP archive of these"
+)
+
+
+def read_report(path: Path) -> Profile:
+    """Return the profile that a file or folder contains.
+
+    Raises:
+        DoorError: It is no report that is known, or it is damaged.
+        OSError: It cannot be read.
+    """
+    source = str(path)
+    if path.is_dir():
+        return _together([read_report(one) for one in archive.reports_below(path, source=source)], source)
+    with path.open("rb") as file:
+        start = file.read(512)
+    if start.startswith(_SQLITE):
+        export = nsys_sqlite.NsysExport(path, source=source)
+        tool: Tool = "nsys" if export.launches else "nvtx"
+        return Profile(
+            source=source,
+            attempts=(ToolRun(tool=tool),),
+            device=export.device,
+            launches=export.launches,
+            ranges=export.ranges,
+            notes=export.notes,
+        )
+    if start.startswith(_REPORT) or path.suffix == ".ncu-rep":
+        launches, device = ncu_rep.read_ncu_rep(path, source=source)
+        return Profile(source=source, attempts=(ToolRun(tool="ncu"),), device=device, launches=launches)
+    if start.startswith(b"PK") and zipfile.is_zipfile(path):
+        with archive.unpacked(path, source=source) as folder:
+            reports = archive.reports_below(folder, source=source)
+            return _together([read_report(one) for one in reports], source)
+    if path.suffix == ".nsys-rep":
+        raise DoorError(
+            source, f"needs nsys to be read: `nsys export --type sqlite {path.name}`, then give the .sqlite"
+        )
+    if path.suffix == ".qdstrm":
+        raise DoorError(source, "was not imported by nsys: use `QdstrmImporter` or nsys on the machine that wrote it")
+    return _text(read_file(path, source=source, most=_MOST_BYTES), source)
+
+
+def _text(data: bytes, source: str) -> Profile:
+    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))  # of a PowerShell redirection
+    text = data.decode("utf-16" if wide else "utf-8-sig", "replace")
+    head = text.lstrip()[:1]
+    if head == "<":
+        defects, notes = sanitizer_xml.read_sanitizer_xml(data, source=source)
+        return Profile(source=source, attempts=(ToolRun(tool="sanitizer"),), defects=defects, notes=notes)
+    if head == "{":
+        made = parsed(Profile, text, source=source, bounds=_JSON)
+        return made.model_copy(update={"source": source})
+    if ncu_csv.looks_like(text):
+        launches, device = ncu_csv.read_ncu_csv(text, source=source)
+        return Profile(source=source, attempts=(ToolRun(tool="ncu"),), device=device, launches=launches)
+    raise DoorError(source, f"is no report that is known; give {_KINDS}")
+
+
+def _together(profiles: list[Profile], source: str) -> Profile:
+    """Return several reports as one: launches, defects and remarks in the order of the files."""
+    launches = [launch for profile in profiles for launch in profile.launches]
+    if len(launches) > MOST_LAUNCHES:
+        raise DoorError(source, f"has {len(launches)} launches, and at most {MOST_LAUNCHES} are read")
+    first = profiles[0]
+    return first.model_copy(
+        update={
+            "source": source,
+            "launches": tuple(launch.model_copy(update={"index": at}) for at, launch in enumerate(launches)),
+            "ranges": tuple(one for profile in profiles for one in profile.ranges)[:1000],
+            "defects": tuple(one for profile in profiles for one in profile.defects)[:10_000],
+            "notes": tuple(one for profile in profiles for one in profile.notes)[:1000],
+        }
+    )

@@ -1,0 +1,217 @@
+"""Saved reports of profilers: what they say is read, what they do not say is unknown, what is hostile is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.profile.compare import compare
+from pytest_nvfp4.profile.read import read_report
+from pytest_nvfp4.profile.result import Profile
+from pytest_nvfp4.profile.units import metric, number, scaled
+from tests.profile.reports import RECORD, details_page, nsys_export, raw_page, sanitizer_xml
+
+DURATION, DRAM, STALL = (
+    "gpu__time_duration.sum",
+    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
+)
+UNITS = {DURATION: "ns", DRAM: "%", STALL: "inst", "launch__cluster_dim_x": "", "launch__func_cache_config": ""}
+
+
+def read(tmp_path: Path, text: str | bytes, name: str = "report.csv") -> Profile:
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_report(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "expected"),
+    [
+        (65.5, "Kbyte/block", (65500.0, "byte/block")),
+        (2, "msecond", (2e6, "ns")),
+        (3, "us", (3e3, "ns")),
+        (1.5, "Ghz", (1.5e9, "Hz")),
+        (3, "Gbyte/second", (3e9, "byte/s")),
+        (5, "register/thread", (5, "register/thread")),
+        (7, "block", (7, "block")),
+        (5, "%", (5, "%")),
+    ],
+)
+def test_values_are_in_base_units(value, unit, expected):
+    assert scaled(value, unit) == (pytest.approx(expected[0]), expected[1])
+
+
+def test_numbers_of_cells():
+    assert number("1,234,567.5") == 1234567.5
+    assert math.isnan(number("-nan(ind)"))
+    assert number("1.234,5") is None, "a locale of decimal commas is not guessed"
+    assert number("9" * 100) is None
+    assert metric(3.0, "usecond", to="us").value == pytest.approx(3)
+    assert metric(3.0, "%", to="us").value is None, "a unit that does not fit is unknown, not a number"
+
+
+def test_the_raw_page(tmp_path):
+    values = {DURATION: "12,500", DRAM: "88.1", STALL: "4.5", "launch__func_cache_config": "PreferNone"}
+    text = "==PROF== Connected to process 7\nhello\n" + raw_page([values, {**values, DRAM: "nan"}], UNITS)
+    text += "==PROF== Disconnected\n"
+    profile = read(tmp_path, text)
+    first, second = profile.launches
+    assert (first.name, first.grid, first.block) == ("gemm", (132, 1, 1), (256, 1, 1))
+    assert first.value("duration") == 12.5
+    assert first.value("dram_throughput") == 88.1
+    assert first.counter(DURATION).value == 12500
+    assert first.stalls["long_scoreboard"].value == 4.5
+    assert first.texts["launch__func_cache_config"] == "PreferNone"
+    assert second.value("dram_throughput") is None
+    assert "nan" in second.metric("dram_throughput").because
+    assert first.value("l2_hit_rate") is None, "a metric that was not collected is not zero"
+    assert profile.device is not None
+    assert profile.device.capability == (9, 0)
+
+
+def test_the_details_page_of_display_names_and_rules(tmp_path):
+    light = "GPU Speed Of Light Throughput"
+    metrics = [
+        (light, "Duration", "ms", "1.5"),
+        (light, "DRAM Throughput", "%", "88.0"),
+        (light, "SM Frequency", "Ghz", "1.2"),
+        ("Launch Statistics", "Dynamic Shared Memory Per Block", "Kbyte/block", "65.54"),
+        ("Occupancy", "Achieved Occupancy", "%", "n/a"),
+    ]
+    text = details_page(metrics, [(light, "SOLBottleneck", "OPT", "Memory is well used", "12.5")])
+    (launch,) = read(tmp_path, text).launches
+    assert launch.value("duration") == 1500
+    assert launch.value("sm_clock") == 1200
+    assert launch.value("dynamic_shared_memory") == 65540
+    assert launch.value("achieved_occupancy") is None
+    assert launch.sections[light]["DRAM Throughput"].value == 88
+    (rule,) = launch.rules
+    assert (rule.kind, rule.speedup_pct, rule.scope) == ("optimization", 12.5, "global")
+
+
+def test_an_export_of_nsys_of_a_new_schema_shows_the_kernels_of_the_region(tmp_path):
+    path = nsys_export(
+        tmp_path / "x.sqlite",
+        tables={
+            "StringIds": ("id, value", [(1, "gemm"), (2, "other"), (3, "profile_region")]),
+            "CUPTI_ACTIVITY_KIND_KERNEL": (
+                "start, end, correlationId, demangledName, gridX, gridY, gridZ, registersPerThread",
+                [(900, 1000, 5, 2, 1, 1, 1, 40), (2000, 3000, 6, 1, 8, 1, 1, 90), (3000, 5000, 7, 1, 8, 1, 1, 90)],
+            ),
+            "CUPTI_ACTIVITY_KIND_RUNTIME": ("start, correlationId", [(100, 5), (600, 6), (700, 7)]),
+            "NVTX_EVENTS": ("start, end, textId, text, eventType", [(500, 6000, 3, None, 59), (1, None, 1, "x", 59)]),
+            "TARGET_INFO_GPU": ("name, computeMajor, computeMinor, smCount", [("NVIDIA B200", 10, 0, 148)]),
+            "DIAGNOSTIC_EVENT": ("text, severity", [("CUDA events were lost", 3), ("a note", 1)]),
+        },
+    )
+    profile = read_report(path)
+    (launch,) = profile.launches
+    assert (launch.name, launch.instances, launch.grid) == ("gemm", 2, (8, 1, 1))
+    assert launch.value("duration") == 1.5
+    assert launch.value("registers") == 90
+    assert launch.cluster is None, "this schema has no clusters"
+    assert [one.name for one in profile.ranges] == ["profile_region"]
+    assert profile.device is not None
+    assert profile.device.capability == (10, 0)
+    assert profile.notes == ("CUDA events were lost",)
+
+
+def test_an_export_of_nsys_without_cuda_events_has_ranges_only(tmp_path):
+    path = nsys_export(tmp_path / "x.sqlite", tables={"NVTX_EVENTS": ("start, end, text", [(0, 10, "profile_region")])})
+    profile = read_report(path)
+    assert profile.launches == ()
+    assert profile.tool is not None
+    assert profile.tool.tool == "nvtx"
+    assert any("no CUDA kernels" in note for note in profile.notes)
+
+
+def test_an_export_with_a_view_in_place_of_a_table_runs_no_query_of_it(tmp_path):
+    path = nsys_export(tmp_path / "x.sqlite", tables={"NVTX_EVENTS": ("start, end, text", [])})
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE n(start) AS "
+            "(SELECT 1 UNION ALL SELECT start + 1 FROM n) SELECT start, start AS end FROM n"
+        )
+    connection.close()
+    assert read_report(path).launches == ()
+
+
+def test_a_report_of_compute_sanitizer(tmp_path):
+    profile = read(tmp_path, sanitizer_xml(RECORD, RECORD), "x.xml")
+    (defect,) = profile.defects
+    assert (defect.count, defect.file, defect.line, defect.kernel) == (2, "kernel.py", 8, "gemm")
+    assert "block (2,0,0), thread (3,0,0), address 0x10" in defect.text
+
+
+def test_a_report_of_a_process_that_was_killed_is_read_as_far_as_it_goes(tmp_path):
+    profile = read(tmp_path, sanitizer_xml(RECORD, RECORD)[:-60], "x.xml")
+    assert len(profile.defects) == 1
+    assert any("ends early" in note for note in profile.notes)
+
+
+BOMB = '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]><ComputeSanitizerOutput>&b;'
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [
+        (BOMB, "x.xml", "declares a document type"),
+        ("<html></html>", "x.xml", "no report of compute-sanitizer"),
+        ("<ComputeSanitizerOutput>" + "<a>" * 50, "x.xml", "levels"),
+        ("ID,Name\n1,2\n", "x.csv", "no report that is known"),
+        ('"ID","Kernel Name","x"\n', "x.csv", "no launch"),
+        (b"SQLite format 3\0" + b"\0" * 600, "x.sqlite", "no readable SQLite"),
+        ("{}", "x.json", None),
+        ('{"launches": 3}', "x.json", "launches"),
+        (b"", "x.ncu-rep", "without any launch|neither ncu_report"),
+        (b"\0\1\2", "x.bin", "no report that is known"),
+        ("", "x.nsys-rep", "nsys export"),
+        ("", "x.qdstrm", "not imported"),
+    ],
+)
+def test_what_is_no_report_is_refused_with_the_way_out(tmp_path, text, name, words):
+    if words is None:
+        assert read(tmp_path, text, name).tool is None
+        return
+    with pytest.raises(DoorError, match=words):
+        read(tmp_path, text, name)
+
+
+def test_an_archive_of_popcorn(tmp_path):
+    page = raw_page([{DURATION: "10"}], UNITS)
+    path = tmp_path / "profile.0-m-80.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("run/ncu-details.csv", page)
+        archive.writestr("run/ncu-details.txt", "text")
+        archive.writestr("run/manifest.json", "{}")
+    assert read_report(path).launches[0].value("duration") == 0.01
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("../x.csv", page)
+    with pytest.raises(DoorError, match="stay below its folder"):
+        read_report(path)
+
+
+def test_a_folder_of_reports_and_the_json_of_a_profile(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        read(tmp_path / name, raw_page([{DURATION: "10"}], UNITS))
+    both = read_report(tmp_path)
+    assert [launch.index for launch in both.launches] == [0, 1]
+    saved = tmp_path / "saved.json"
+    saved.write_text(json.dumps(both.model_dump(mode="json")))
+    assert read_report(saved).launches == both.launches
+
+
+def test_a_comparison_has_only_what_both_reports_know(tmp_path):
+    old = read(tmp_path, raw_page([{DURATION: "1000", DRAM: "50"}], UNITS, kernel="kernel_gemm_1234567"))
+    new = read(tmp_path, raw_page([{DURATION: "1500", DRAM: "nan"}], UNITS, kernel="kernel_gemm_7654321"))
+    (kernel,) = compare(old, new).both
+    changes = {change.known.name: change.relative for change in kernel.changes}
+    assert changes == {"duration": pytest.approx(0.5), "dram_throughput": None}
