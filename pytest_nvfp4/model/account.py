@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pytest_nvfp4.model.replay_machine import Machine, WarpRun
+from pytest_nvfp4.model.replay_machine import Machine
+from pytest_nvfp4.model.replay_state import Cause, WarpRun
 from pytest_nvfp4.model.replay_steps import DELAY, LOAD, RUN, STORE, TENSOR, WAIT
 
 __all__ = ["Segment", "critical_path"]
@@ -83,7 +84,7 @@ def _backwards(machine: Machine) -> Iterator[tuple[str, int, str, float]]:
         cause = why
 
 
-def _last_wait(warp: WarpRun, step: int, now: float) -> tuple[int, float, object] | None:
+def _last_wait(warp: WarpRun, step: int, now: float) -> tuple[int, float, Cause | None] | None:
     log = warp.log
     low, high = 0, len(log)
     while low < high:  # the log is sorted by step

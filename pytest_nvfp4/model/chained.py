@@ -109,7 +109,7 @@ class _Windows:
                 path.waits.append((place, item))
             elif does == Does.SIGNAL:
                 path.signals.append((place, item))
-            else:
+            elif does == Does.ISSUE:
                 unit = self._operations[item][0]
                 if unit == Unit.TENSOR:
                     path.multiplies.append(place)

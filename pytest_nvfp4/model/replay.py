@@ -11,7 +11,8 @@ from pytest_nvfp4.model.account import Segment, critical_path
 from pytest_nvfp4.model.constants import DeviceConstants
 from pytest_nvfp4.model.placement import slots_of
 from pytest_nvfp4.model.recording import Recording
-from pytest_nvfp4.model.replay_machine import Machine, ReplayError
+from pytest_nvfp4.model.replay_machine import Machine
+from pytest_nvfp4.model.replay_state import ReplayError
 from pytest_nvfp4.model.replay_steps import Costs, steps_of
 from pytest_nvfp4.model.sample import Samples, events_of
 from pytest_nvfp4.model.servers import L2, LINE, atoms_of

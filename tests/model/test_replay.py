@@ -95,6 +95,28 @@ def test_latency_of_a_ring_is_that_of_its_parts():
     assert one.bound == "latency"
 
 
+@pytest.mark.parametrize("second", [Unit.TMA_LOAD, Unit.GLOBAL_LOAD])
+@pytest.mark.parametrize("first", [Unit.TMA_LOAD, Unit.GLOBAL_LOAD])
+def test_a_hit_waits_for_lines_that_are_on_their_way(first: Unit, second: Unit):
+    def kernel(*units: Unit) -> Recording:
+        program = ProgramBuilder()
+        for index, unit in enumerate(units):
+            arrived = program.phase(1)
+            warp = program.warp(0, index, f"reader {index}")
+            shape = Shape(rows=8, bytes=1024, ctas=(0,), lanes=32, sectors=32)
+            warp.issue(unit, shape, slot=program.slot(), done=[arrived])
+            warp.wait(arrived)
+            warp.run(alu=1000 * index)
+        return recording(program.build(), footprints=[footprint(0, 8)], slots=[[0] * len(units)])
+
+    cold = replay(kernel(first, second), B200)
+    warm = replay(kernel(first, second), B200, conditions=Conditions(cold_l2=False))
+    assert cold.path[0].role == "reader 1"
+    assert (cold.kernel_us - warm.kernel_us) * 1e3 > 0.9 * B200["dram_latency"]
+    alone = replay(kernel(first), B200)
+    assert cold.busy["DRAM"][0] * cold.kernel_us == pytest.approx(alone.busy["DRAM"][0] * alone.kernel_us)
+
+
 def test_waves_follow_occupancy():
     single = replay(streams(148, 4, cold=False), B200)
     double = replay(streams(149, 4, cold=False), B200)
