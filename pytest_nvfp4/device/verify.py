@@ -17,6 +17,7 @@ from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, Simul
 from pytest_nvfp4.device.result import DeviceInfo, Result
 from pytest_nvfp4.device.simulate import simulate
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.temporary import folder_in
 
 _LEAST_SECOND_ROUNDS = 9
@@ -213,7 +214,7 @@ def measure(
         asked = benchmark_job(kernel, cases, rounds=rounds, deadline_s=deadline_s)
         job = _with_draws_sent(device, asked)
         result = device.run(job, folder=place, base=base)
-        return result, Judge().judge(job, result, folder=place)
+        return result, _judged(job, result, folder=place)
 
 
 def measure_each(
@@ -242,9 +243,23 @@ def measure_each(
 
         measured = []
         for job, (result, job_folder) in zip(jobs, run_batch(jobs, run), strict=True):
-            (verdict,) = Judge().judge(job, result, folder=job_folder)
+            (verdict,) = _judged(job, result, folder=job_folder)
             measured.append((result.model_copy(update={"outputs": (), "samples": ()}), verdict))
         return measured
+
+
+def _judged(job: Job, result: Result, *, folder: Path) -> list[CaseVerdict]:
+    """Return the verdicts on the timed calls of a job: each round has its time, and a sample of its outputs."""
+    verdicts = Judge().judge(job, result, folder=folder)
+    rounds = job.timing.rounds
+    for index, verdict in enumerate(verdicts):
+        timed = sum(len(measurement.device_us) for measurement in result.measurements if measurement.case == index)
+        sampled = sum(sample.case == index for sample in result.samples)
+        if verdict.status == "passed" and (timed != rounds or sampled < rounds):
+            message = f"the device returned {timed} times and {sampled} samples of outputs of {rounds} timed rounds"
+            verdict.findings.append(Finding("internal", f"{message}: what it leaves out is unknown"))
+            verdict.status = "crashed"
+    return verdicts
 
 
 def _with_draws_sent(device: Device, job: Job) -> Job:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -59,7 +60,14 @@ def test_a_remote_is_asked_for_what_it_was_sent_in_two_processes(
     kernel = KernelSpec(files=(source("TAKES_US = 20\n"),), main="kernel.py", arch="sm_100a")
     for one in (A, B):
         timing = watch.time(remote, kernel, one, others=[A, B], base=tmp_path)
-        assert len(checked(timing, one, device=remote, file=tmp_path / "kernel.py").measurement.device_us) == 3
+        assert (
+            len(
+                checked(
+                    timing, one, device=remote, file=tmp_path / "kernel.py", not_run=pytest.skip
+                ).measurement.device_us
+            )
+            == 3
+        )
     assert remote.asked == ["a", "a", "b", "b"]
     assert remote.rounds == [(3, 0), (9, 3)] * 2, "launches are counted in the second process"
 
@@ -70,14 +78,44 @@ def test_another_time_in_the_second_process_of_a_remote_fails(
     kernel = KernelSpec(files=(source("TAKES_US = 20\nCOUNTED_US = 40\n"),), main="kernel.py", arch="sm_100a")
     timing = watch.time(remote, kernel, A, others=[A], base=tmp_path)
     with pytest.raises(CheckFailure, match=r"a: suspicious time: a median of .* us in a second one"):
-        checked(timing, A, device=remote, file=tmp_path / "kernel.py")
+        checked(timing, A, device=remote, file=tmp_path / "kernel.py", not_run=pytest.skip)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "said"), [("device_us", "8 times and 9 samples"), ("samples", "9 times and 8 samples")]
+)
+def test_a_second_process_that_leaves_rounds_out_fails(
+    watch: Stopwatch, remote: SendingDevice, tmp_path: Path, left_out: str, said: str
+) -> None:
+    """Without times there is no median to compare; without samples no round is judged."""
+    remote.left_out = left_out
+    kernel = KernelSpec(files=(source("TAKES_US = 20\n"),), main="kernel.py", arch="sm_100a")
+    timing = watch.time(remote, kernel, A, others=[A], base=tmp_path)
+    with pytest.raises(CheckFailure, match=f"{said} of outputs of 9 timed rounds"):
+        checked(timing, A, device=remote, file=tmp_path / "kernel.py", not_run=pytest.skip)
+
+
+def test_only_a_device_that_never_timed_is_a_reason_to_skip(watch: Stopwatch, tmp_path: Path) -> None:
+    timing = watch.time(RecordingDevice(), KERNEL, A, others=[], base=tmp_path)
+    absent = timing.result.model_copy(update={"findings": (Finding(kind="device", message="no clock"),)})
+    case = timing.verdict.case
+    none = absent, CaseVerdict(case, "unavailable")
+    reasons: list[str] = []
+
+    def not_run(reason: str) -> NoReturn:
+        reasons.append(reason)
+        pytest.skip(reason)
+
+    with pytest.raises(pytest.skip.Exception):
+        checked(Timing(*none), A, device=RecordingDevice(), file=tmp_path / "kernel.py", not_run=not_run)
+    assert reasons == ["no clock"]
 
 
 def test_what_failed_on_a_remote_is_not_measured_again(watch: Stopwatch, remote: SendingDevice, tmp_path: Path) -> None:
     kernel = KernelSpec(files=(source("TAKES_US = 20\nWRONG = True\n"),), main="kernel.py", arch="sm_100a")
     timing = watch.time(remote, kernel, A, others=[A], base=tmp_path)
     with pytest.raises(CheckFailure, match="outputs wrong"):
-        checked(timing, A, device=remote, file=tmp_path / "kernel.py")
+        checked(timing, A, device=remote, file=tmp_path / "kernel.py", not_run=pytest.skip)
     assert (remote.asked, timing.second) == (["a"], None)
 
 
@@ -95,7 +133,9 @@ def test_what_is_wrong_comes_first_and_where_after_it(watch: Stopwatch, tmp_path
         timing.verdict.case, "failed", [Finding(kind="mismatch", message="group 0: 3 of 9 outputs wrong")]
     )
     with pytest.raises(CheckFailure) as raised:
-        checked(Timing(timing.result, wrong), A, device=RecordingDevice(), file=tmp_path / "kernel.py")
+        checked(
+            Timing(timing.result, wrong), A, device=RecordingDevice(), file=tmp_path / "kernel.py", not_run=pytest.skip
+        )
     first, last = str(raised.value).splitlines()
     assert "3 of 9 outputs wrong" in first
     assert last == "failed while it was timed on a"

@@ -30,10 +30,15 @@ class RecordingDevice:
 
 
 class SendingDevice(RecordingDevice):
-    """A remote with right answers and made-up times (``clocked``), which notes rounds and counted inputs, too."""
+    """A remote with right answers and made-up times (``clocked``), which notes rounds and counted inputs, too.
+
+    Attributes:
+        left_out: ``device_us`` or ``samples``: of what the second process leaves one out.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.left_out = ""
         self.rounds: list[tuple[int, int]] = []
 
     def job_as_run(self, job: Job) -> Job:
@@ -42,4 +47,11 @@ class SendingDevice(RecordingDevice):
     def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:
         super().run(job, folder=folder, base=base)
         self.rounds.append((job.timing.rounds, job.timing.counted))
-        return clocked.run(job, folder)
+        result = clocked.run(job, folder)
+        if job.timing.counted and self.left_out == "samples":
+            return result.model_copy(update={"samples": result.samples[1:]})
+        if job.timing.counted and self.left_out == "device_us":
+            (one,) = result.measurements
+            fewer = one.model_copy(update={"device_us": one.device_us[1:]})
+            return result.model_copy(update={"measurements": (fewer,)})
+        return result

@@ -180,7 +180,7 @@ class BenchmarkCheck(Check):
             timeout_s = devices.options.timeout_s
             self._stopwatch = Stopwatch(folder=devices.jobs, rounds=self.options.rounds, timeout_s=timeout_s)
         timing = self._stopwatch.time(device, spec, case.problem, others=others, base=base)
-        timed = checked(timing, case.problem, device=device, file=case.path)
+        timed = checked(timing, case.problem, device=device, file=case.path, not_run=devices.not_run)
         if self._hooks is not None:
             self._hooks.note(timed.device)
         for warning in timed.warnings:

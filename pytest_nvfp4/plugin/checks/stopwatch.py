@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import pytest
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_nvfp4.plugin.checks.kernel import job_case
 from pytest_nvfp4.plugin.failure import CheckFailure, failure_at
@@ -97,8 +95,13 @@ class Stopwatch:
         return self._measured.pop((kernel, problem))
 
 
-def checked(timing: Timing, problem: Problem, *, device: Device, file: Path) -> Timed:
+def checked(
+    timing: Timing, problem: Problem, *, device: Device, file: Path, not_run: Callable[[str], NoReturn]
+) -> Timed:
     """Return the times if they are valid.
+
+    Args:
+        not_run: Skips or fails the calling test because its device timed nothing.
 
     Raises:
         CheckFailure: An answer was wrong, the kernel did not run to its end, the times are implausible, or those of two
@@ -107,7 +110,10 @@ def checked(timing: Timing, problem: Problem, *, device: Device, file: Path) -> 
     from pytest_nvfp4.bench.judge import agreement_findings, timing_findings
     from pytest_nvfp4.bench.launches import launch_findings
 
-    result, measurement = timing.result, _measured(timing.result, timing.verdict, problem, device=device, file=file)
+    result = timing.result
+    if timing.verdict.status == "unavailable" and remote_error(result.findings) is None:
+        not_run(result.reason)
+    measurement = _measured(timing.result, timing.verdict, problem, device=device, file=file)
     assert timing.second is not None, "the first process passed"
     second = _measured(*timing.second, problem, device=device, file=file)
     findings = [
@@ -125,8 +131,6 @@ def _measured(result: Result, verdict: CaseVerdict, problem: Problem, *, device:
     """Return the times of one process. Raises CheckFailure if there are none, or an answer was wrong."""
     if (reason := remote_error(result.findings)) is not None:
         raise CheckFailure(f"not run on {device.name}: {reason}", file=str(file))
-    if verdict.status == "unavailable":
-        pytest.skip(f"not run: {result.reason}")
     if verdict.status != "passed":
         lines = [
             *map(str, verdict.findings[:_FINDINGS_SHOWN]),

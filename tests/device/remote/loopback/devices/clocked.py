@@ -19,7 +19,7 @@ import numpy as np
 from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.device_work import CountedLaunches
 from pytest_nvfp4.device.job import Job, JobCase
-from pytest_nvfp4.device.result import Blob, DeviceInfo, GroupOutput, Measurement, Result
+from pytest_nvfp4.device.result import Blob, DeviceInfo, GroupOutput, Measurement, Result, RoundSample, RowPart
 from pytest_nvfp4.numerics.judge import Reference
 
 _DRIFT = 1.02
@@ -57,6 +57,12 @@ def run(job: Job, folder: Path) -> Result:
             for output in _outputs(index, case, wrong=wrong, key=job.row_key)
         ),
         measurements=tuple(_times(index, us, job, draw) for index in range(len(job.cases))),
+        samples=tuple(
+            RoundSample(case=index, call=call, inputs=(0, 0), parts=parts)
+            for index, case in enumerate(job.cases)
+            for parts in [_changed_rows(case, key=job.row_key)]
+            for call in range(job.timing.rounds)
+        ),
     )
 
 
@@ -74,6 +80,17 @@ def _times(case: int, takes: float, job: Job, draw: random.Random) -> Measuremen
         sets=3,
         launches=CountedLaunches(unavailable="a clock that is made up") if job.timing.counted else None,
     )
+
+
+def _changed_rows(case: JobCase, *, key: int) -> tuple[RowPart, ...]:
+    """The right outputs in the rows that changed."""
+    groups = rotation.inputs_at(case, index=0, visit=0, key=key).groups
+    parts = []
+    for change in rotation.changes(rotation.set_inputs(case, 0), index=0, visit=0, key=key):
+        want = Reference.of(groups[change.group].exact()).want[change.row, :64]
+        bits = np.ascontiguousarray(want).tobytes().hex()
+        parts.append(RowPart(group=change.group, row=change.row, column=0, bits=bits))
+    return tuple(parts)
 
 
 def _outputs(index: int, case: JobCase, *, wrong: bool, key: int) -> list[GroupOutput]:
