@@ -253,8 +253,9 @@ class Simulating(Model):
             No races are searched for, and in the lazy schedule a wait may return False once.
         recording: Whether to record each launch for the model of its time (``model.recorder``), in the eager schedule
             and without a search for races.
-        sampled: Whether only some clusters of a large launch run for its recording, from which the others are derived
-            (``model.large``). Outputs and counters are incomplete.
+        sampled: Whether a recording is made without data (``model.recorder_dataless``), and only some clusters of a
+            large launch run, from which the others are derived (``model.large``). Inputs have no content, and outputs
+            and counters are meaningless.
         ring_ctas: Largest number of CTAs of a launch whose rings of mbarriers are reported; 0 for none.
         later_calls: Whether to call the kernel again on the same inputs, to check launches unlike those of the first
             call (``worker.later_calls``).

@@ -236,7 +236,8 @@ _LAUNCHED = {
 
 def recordings_of(done: SimulationResult) -> tuple[Recording, ...]:
     """Return the recordings of a simulation, which may have none. Raises DoorError if they are damaged."""
-    return () if done.recording is None else loads(done.recording)
+    recordings = () if done.recording is None else loads(done.recording)
+    return tuple(replace(each, notes=(*each.notes, *done.notes)) for each in recordings)
 
 
 def modelled_call(recordings: Sequence[Recording], device: DeviceConstants, conditions: Conditions) -> ModelledCall:

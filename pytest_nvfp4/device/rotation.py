@@ -39,10 +39,10 @@ class RowChange:
     data: bytes
 
 
-def set_inputs(case: JobCase, index: int) -> ProblemInput:
-    """Return the inputs of one set before its first visit."""
+def set_inputs(case: JobCase, index: int, *, blank: bool = False) -> ProblemInput:
+    """Return the inputs of one set before its first visit; if ``blank``, without the content of A and B."""
     problem = case.problem.problem()
-    return family(case.family).generate(Problem(problem.name, problem.groups, problem.seed + index))
+    return family(case.family).generate(Problem(problem.name, problem.groups, problem.seed + index), blank=blank)
 
 
 def changes(inputs: ProblemInput, *, index: int, visit: int, key: int) -> list[RowChange]:

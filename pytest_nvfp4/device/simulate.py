@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, Simulating
 from pytest_nvfp4.device.result import RECORD_BYTES, DeviceInfo, Result, SimulatedCall, Status
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.sim.fault import NEEDS_DATA
 from pytest_nvfp4.temporary import folder_in
 
 _RECORDS = (
@@ -44,6 +45,7 @@ class SimulationResult:
         operands: What the MMAs read, as JSON text, if it was followed.
         recording: Recordings of the launches for the model of their times, if requested; ``model.storage.loads`` reads
             and checks them.
+        notes: What the recordings do not say of how they were made.
     """
 
     case: JobCase
@@ -57,6 +59,7 @@ class SimulationResult:
     protocol: bytes | None = None
     operands: bytes | None = None
     recording: bytes | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -89,6 +92,8 @@ def simulate(
     jobs: int = 1,
 ) -> list[SimulationResult]:
     """Simulate a kernel on every case, in order. A case that ends the process does not affect the others.
+
+    A case that does not pass ``sampled`` is simulated again, wholly and with data.
 
     Args:
         device: The device; the status is ``unavailable`` if it is not a simulator.
@@ -130,7 +135,25 @@ def simulate(
     if len(cases) > 1 and any(result.status in INCONCLUSIVE for result in done):
         alone = [settings.model_copy(update={"launch_only": (0,) * (at in launch_only)}) for at in range(len(cases))]
         done = [result for case, own in zip(cases, alone, strict=True) for result in run([case], settings=own)]
+    if sampled:
+        whole = settings.model_copy(update={"sampled": False})
+        done = [each if _complete(each) else _with_data(each, run([each.case], settings=whole)[0]) for each in done]
     return done
+
+
+def _complete(done: SimulationResult) -> bool:
+    return done.status in ("passed", "unavailable") and not done.errors
+
+
+def _with_data(sampled: SimulationResult, whole: SimulationResult) -> SimulationResult:
+    """Return a complete simulation with the reason for it."""
+    found = next((finding for finding in sampled.findings if finding.kind == NEEDS_DATA), None)
+    reason = (
+        "the simulation without data did not end" if found is None else found.message.partition(f"{NEEDS_DATA}: ")[2]
+    )
+    if found is not None and found.file is not None:
+        reason = f"{Path(found.file).name}:{found.line} {reason}"
+    return replace(whole, notes=(f"all clusters were simulated with data: {reason}",))
 
 
 def _run(
@@ -194,4 +217,4 @@ def _simulated(
             findings += (Finding(kind=ANSWER, message=f"{error}: it is not read", severity="warning"),)
     if call is not None:
         call = call.model_copy(update=dict.fromkeys([name for name, _ in _RECORDS]))
-    return SimulationResult(case, status, findings, call, result.device, result.stdout, result.stderr, **read)
+    return SimulationResult(case, status, findings, call, result.device, result.stdout, result.stderr, **read)  # type: ignore[arg-type]

@@ -107,6 +107,8 @@ class LaunchTape:
         for region in self._grid.machine.memory:
             if region.initialised is not None and region.writable:
                 region.initialised[:] = True  # a later launch may read what the others would have written
+        for region in self._grid.machine.memory.touched.writes:
+            region.unknown = True
         if derived:
             all_of = list(derived.values())
             joined = self.footprints.joined(

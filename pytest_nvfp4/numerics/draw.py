@@ -19,9 +19,13 @@ from pytest_nvfp4.numerics.arrays import Bytes, Float64
 
 
 class Draw:
-    """A stream of random arrays. Each call continues the stream, so the order of calls is part of a family."""
+    """A stream of random arrays. Each call continues the stream, so the order of calls is part of a family.
 
-    def __init__(self, *, seed: int, family: str, index: int) -> None:
+    Arrays of integers of the shapes in ``blank`` are zeros instead, which takes no time.
+    """
+
+    def __init__(self, *, seed: int, family: str, index: int, blank: tuple[tuple[int, ...], ...] = ()) -> None:
+        self._blank = frozenset(blank)
         entropy = [seed & (2**64 - 1), zlib.crc32(family.encode()), index]
         self._bits = np.random.Philox(np.random.SeedSequence(entropy))
 
@@ -32,6 +36,8 @@ class Draw:
 
     def below(self, bound: int, shape: tuple[int, ...]) -> Bytes:
         """Draw integers 0..bound-1 as bytes, ``1 <= bound <= 256``; each probability is off by at most 2^-16."""
+        if shape in self._blank:
+            return np.zeros(shape, np.uint8)
         wide = self._raw(math.prod(shape), np.uint16).astype(np.uint32)
         return (wide * np.uint32(bound) >> np.uint32(16)).astype(np.uint8).reshape(shape)
 

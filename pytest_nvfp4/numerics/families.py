@@ -56,8 +56,11 @@ class Family:
     guard: Guard = field(default=_NAN_GUARD)
     shapes: Problem | None = None
 
-    def group(self, problem: Problem, index: int) -> GroupInput:
+    def group(self, problem: Problem, index: int, *, blank: bool = False) -> GroupInput:
         """Return the inputs of one group of a problem, which do not depend on other groups.
+
+        If ``blank``, the elements of A and B are left out as far as the family draws them at once, and the scale
+        factors are others of the family.
 
         Raises:
             NumericsError: l is not 1 or k is not a multiple of 16.
@@ -65,12 +68,13 @@ class Family:
         group = problem.groups[index]
         if group.k % BLOCK:
             raise NumericsError(f"group {index} ({group}): k must be a multiple of 16 for family {self.name!r}")
-        made = self.make(group, Draw(seed=problem.seed, family=self.name, index=index), index)
+        shapes = _shapes(group)[:2] if blank else ()
+        made = self.make(group, Draw(seed=problem.seed, family=self.name, index=index, blank=shapes), index)
         return assemble(group, made, self.guard)
 
-    def generate(self, problem: Problem) -> ProblemInput:
-        """Return the inputs of every group. Raises NumericsError as :meth:`group` does."""
-        groups = tuple(self.group(problem, index) for index in range(len(problem.groups)))
+    def generate(self, problem: Problem, *, blank: bool = False) -> ProblemInput:
+        """Return the inputs of every group. Raises NumericsError as :meth:`group` does, which explains ``blank``."""
+        groups = tuple(self.group(problem, index, blank=blank) for index in range(len(problem.groups)))
         return ProblemInput(problem=problem, family=self.name, groups=groups)
 
 

@@ -33,3 +33,12 @@ class Unsupported(Fault):
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__("unsupported", message, hint=hint)
+
+
+NEEDS_DATA = "needs-data"
+"""Kind of the fault of a simulation without data."""
+
+
+def needs_data(what: str) -> Fault:
+    """Return the fault of a simulation without data where what happens next may depend on data."""
+    return Fault(NEEDS_DATA, f"{what}: it cannot be followed without data")

@@ -78,11 +78,14 @@ class Monitor:
 
     Attributes:
         follows_path: Whether compiled blocks append to ``Warp.path`` what a warp executes (``lower.compiler.Passage``).
+        without_data: Whether only what decides the course of a launch is executed (``lower.control_slice``), and no
+            data are copied or multiplied. A monitor that sets it follows which bytes are unknown.
         storing: Whether a warp's store to global memory is being reported.
         doubts: What is left to do when that store has written its bytes (``global_written``).
     """
 
     follows_path: bool = False
+    without_data: bool = False
 
     def __init__(self) -> None:
         self.storing = False

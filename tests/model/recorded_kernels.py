@@ -119,3 +119,21 @@ def issued(recording: Recording, unit: Unit) -> int:
 
 def _mixes(warp: WarpEvents) -> Any:
     return warp.events["item"][warp.events["does"] == Does.RUN]
+
+
+def content(recording: Recording) -> Any:
+    """What a recording says; the addresses of two runs differ by a constant."""
+    first = min((int(footprint.lines[0]) for footprint in recording.footprints), default=0)
+    programs = [
+        (
+            [(warp.cta, warp.index, warp.role, warp.events.tobytes()) for warp in program.warps],
+            program.operations.tobytes(), program.shapes, program.mixes.tobytes(), program.phases.tobytes(),
+            program.signals,
+        )
+        for program in recording.programs
+    ]  # fmt: skip
+    clusters = [
+        (cluster.index, programs[cluster.program], cluster.footprints.tolist()) for cluster in recording.clusters
+    ]
+    lines = [((footprint.lines - first).tolist(), footprint.sectors) for footprint in recording.footprints]
+    return clusters, lines, recording.sites, recording.refused

@@ -7,6 +7,7 @@ import importlib.util
 import pytest
 
 from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.modelled import recordings_of
 from pytest_nvfp4.device.sim import SimDevice
 from pytest_nvfp4.device.simulate import simulate
 from pytest_nvfp4.problem import parse_shape
@@ -47,6 +48,24 @@ def test_an_accumulator_that_is_released_too_early_is_found(tmp_path):
     assert text.count("if i == SHARED_CHUNKS - 1:") == 1
     path.write_text(text.replace("if i == SHARED_CHUNKS - 1:", "if i == 0:"))
     assert run(path, tmp_path).status == "failed"
+
+
+@needs_dsl
+@pytest.mark.slow
+def test_a_host_that_reads_data_is_recorded_with_them(tmp_path):
+    path = write_version("v1c", tmp_path, FEW["v1c"])
+    line = "    abc_tensors, _, sf_tensors, problem_sizes = data\n"
+    text = path.read_text()
+    assert text.count(line) == 1
+    path.write_text(
+        text.replace(line, f"{line}    import torch; (abc_tensors[0][0].view(torch.uint8) + 1).flatten()[5].item()\n")
+    )
+    spec, base = KernelSpec.from_files(path, arch="sm_100a")
+    case = JobCase(problem=ProblemSpec.of(parse_shape("72x128x256")), family="gpumode")
+    (done,) = simulate(SimDevice(), spec, [case], folder=tmp_path / "jobs", base=base, recording=True, sampled=True)
+    assert done.status == "passed", done.findings
+    assert "simulated with data: the host reads " in done.notes[0]
+    assert recordings_of(done)[0].notes == done.notes
 
 
 def test_a_constant_that_a_file_does_not_assign_is_refused(tmp_path):

@@ -177,12 +177,13 @@ def test_without_a_recorder_blocks_are_the_same_as_ever() -> None:
     machine = Machine()
     recording, _ = record(PIPELINE, _buffers(), block=(64, 1, 1), shared=2048, machine=machine)
     assert issued(recording, Unit.TMA_LOAD) == 2
+    from pytest_nvfp4.model.recorder import Recorder
     from pytest_nvfp4.sim.run.programs import Programs
     from tests.sim.ptx_case import kernel_text
 
     programs = Programs()
     text = kernel_text(PIPELINE, buffers=2)
-    plain, followed = programs.get(text, "kernel"), programs.get(text, "kernel", followed=True)
+    plain, followed = programs.get(text, "kernel"), programs.get(text, "kernel", monitor=Recorder())
     for program in (plain, followed):
         program.block(0)
     assert not plain.passages

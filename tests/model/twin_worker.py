@@ -39,6 +39,7 @@ def main() -> None:
     import torch
 
     from pytest_nvfp4.device.worker.simulator import simulate
+    from tests.model.dataless_worker import recorded_twice
     from tests.model.kernels import gemm_inputs
     from tests.model.kernels.hopper_gemm import HopperGemm
     from tests.model.kernels.persistent_gemm import PersistentGemm
@@ -49,16 +50,22 @@ def main() -> None:
             operands = gemm_inputs.draw(gemm.kind, *sizes)
             want = gemm_inputs.expected(gemm, operands)
             c = torch.full(want.shape, 7.0).to(want.dtype).cuda()
-            launch(operands.cuda(), c, *sizes, clusters)
+            device = operands.cuda()
+            launch(device, c, *sizes, clusters)
             wrong = c.cpu().double() != want.double()
             # What the comparison would say of a kernel that leaves out one element of K.
             operands.a_values[-1, -1] += 1
             other = gemm_inputs.expected(gemm, operands).double() != want.double()
+            findings = [str(finding) for finding in session.findings]
+            launches = [[*record.launch.grid, *record.launch.cluster] for record in session.launches]
+            memory = frozenset(region.start for region in session.machine.memory)
+            recorded = recorded_twice(session, lambda: launch(device, c, *sizes, clusters), memory)
             return {
+                "alike": recorded["alike"],
                 "wrong": int(wrong.sum()),
                 "told": bool(other.any()),
-                "findings": [str(finding) for finding in session.findings],
-                "launches": [[*record.launch.grid, *record.launch.cluster] for record in session.launches],
+                "findings": findings,
+                "launches": launches,
             }
 
     make, cases = (PersistentGemm, BLACKWELL) if arch == "sm_100a" else (HopperGemm, HOPPER)

@@ -125,8 +125,7 @@ def run_ptx(
         )
     )
     monitor: object = machine.monitor
-    follows = isinstance(monitor, Monitor) and monitor.follows_path
-    program = Programs().get(text, "kernel", followed=follows)
+    program = Programs().get(text, "kernel", monitor=monitor if isinstance(monitor, Monitor) else None)
     launched = Grid(
         machine,
         program,

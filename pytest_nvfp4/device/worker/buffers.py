@@ -70,6 +70,11 @@ class GroupBuffers:
         self.columns = sizes.n
         self._group = group
 
+    def fill_scales(self, memory: DeviceMemory, group: GroupInput) -> None:
+        """Write a group's reordered scale factors only."""
+        for region, flat in ((self.sfa, group.sfa_flat()), (self.sfb, group.sfb_flat())):
+            memory.write(region.address, flat.tobytes())
+
     def fill(self, memory: DeviceMemory, group: GroupInput) -> None:
         """Write a group's inputs and poison C. The sizes must be those of the buffers."""
         self._group = group
@@ -171,10 +176,13 @@ class CallBuffers:
 
         self.groups = [GroupBuffers(torch, group, allocate=allocate or empty, offset=offset) for group in inputs.groups]
 
-    def fill(self, memory: DeviceMemory, inputs: ProblemInput) -> None:
-        """Write the inputs and poison every C."""
+    def fill(self, memory: DeviceMemory, inputs: ProblemInput, *, blank: bool = False) -> None:
+        """Write the inputs and poison every C; if ``blank``, write the scale factors only."""
         for buffers, group in zip(self.groups, inputs.groups, strict=True):
-            buffers.fill(memory, group)
+            if blank:
+                buffers.fill_scales(memory, group)
+            else:
+                buffers.fill(memory, group)
 
     def poison_inputs(self, memory: DeviceMemory) -> None:
         """Overwrite all inputs by bytes that spoil every output."""

@@ -69,7 +69,7 @@ class CallRecorder:
             self._trace.attach(self._session.machine)
 
     def _prepare(self, grid: Grid) -> None:
-        grid.counting = True
+        grid.counting = not self._simulating.sampled
         self._started.append(_StartedLaunch(grid, tuple(output.region.launch_base for output in self._outputs)))
 
     def record(self, call: int, case: int, *, operands: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -102,6 +102,7 @@ class MachineWorker(JobSteps):
         from pytest_nvfp4.device.worker.later_calls import LaterCalls
         from pytest_nvfp4.device.worker.simulation import Simulation
         from pytest_nvfp4.device.worker.simulator import SimulatorSettings, new_session
+        from pytest_nvfp4.device.worker.unknown_reads import UnknownReads
         from pytest_nvfp4.machine.server import Server
 
         job = self._job
@@ -124,6 +125,8 @@ class MachineWorker(JobSteps):
         )
         assert session.streams is not None
         server = Server(session.machine.model, session.memory, session.streams, session.launch, most=job.memory_bytes)
+        if settings.sampled:
+            server.observer = UnknownReads(session)
         kernel = KernelProcess(
             self._forked,
             server,

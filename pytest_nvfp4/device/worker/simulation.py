@@ -22,6 +22,7 @@ from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.machine.torch_effects import extent
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
+from pytest_nvfp4.sim.memory.globals import Region as MemoryRegion
 from pytest_nvfp4.sim.provenance.judge import OperandJudge
 from pytest_nvfp4.sim.provenance.record import record as recorded
 from pytest_nvfp4.sim.provenance.recorder import OperandRecorder
@@ -223,7 +224,7 @@ class Simulation:
             if rows:
                 text = f"{name} of group {index}"
                 describe = _rows(text, half, lambda byte: f"k {2 * byte}")
-                _name_input(memory, buffer, text, describe, size=rows * half)
+                _name_input(memory, buffer, text, describe, size=rows * half).unknown = self._sampled
         for name, buffer, scales in (
             ("SFA", buffers.sfa, group.sfa_reordered),
             ("SFB", buffers.sfb, group.sfb_reordered),
@@ -241,15 +242,18 @@ class Simulation:
                 start=buffers.rows_before * sizes.n * 2,
                 size=sizes.m * sizes.n * 2,
             )
+            if self._sampled:
+                region.unknown = True
+                return
             region.watch(OUTPUT_BYTES)
             self._outputs.append(WatchedOutput(index, region, sizes.n))
 
 
 def _name_input(
     memory: SimulatedMemory, buffer: Region, name: str, describe: Callable[[int], str], *, size: int
-) -> None:
+) -> MemoryRegion:
     start = buffer.offset
-    memory.name(buffer.address - start, name, describe=describe, start=start, size=size, writable=False)
+    return memory.name(buffer.address - start, name, describe=describe, start=start, size=size, writable=False)
 
 
 def _rows(name: str, row_bytes: int, column: Callable[[int], str]) -> Callable[[int], str]:

@@ -40,7 +40,7 @@ class SimulatorSettings:
         race_warnings: See ``device.job.Simulating`` (``races.tensor_order``, ``fence.mbarrier_init``).
         protocol: Whether to record the protocol of each launch (see ``device.job.Simulating``).
         recording: Whether to record launches for the model of their times (see ``device.job.Simulating``).
-        sampled: Whether only some clusters run for that.
+        sampled: Whether only some clusters run for that, without data.
         ring_ctas: Largest number of CTAs of a launch whose operations on mbarriers are logged.
         sms: SMs of the device, if not those of the product.
     """
@@ -92,8 +92,9 @@ def new_session(settings: SimulatorSettings, *, room: tuple[int, int] | None = N
         machine.monitor = ProtocolLog()
     if settings.recording:
         from pytest_nvfp4.model.recorder import Recorder
+        from pytest_nvfp4.model.recorder_dataless import DatalessRecorder
 
-        machine.monitor = Recorder(sampled=settings.sampled)
+        machine.monitor = DatalessRecorder(sampled=True) if settings.sampled else Recorder()
     if detector is not None:
         detector.followed = True
         session.order = HostOrder(session.streams, machine.memory)

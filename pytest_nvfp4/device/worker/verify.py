@@ -69,6 +69,7 @@ class CallRunner:
         self._folder = folder
         self._sender = OutputSender(memory, events, folder)
         self._outputs = True
+        self._blank = False
         self._job: Job | None = None
         self._spec: KernelSpec | None = None
         self._overwritten: set[tuple[int, int, int]] = set()
@@ -81,6 +82,7 @@ class CallRunner:
         """
         self._job, self._spec = job, job.kernel
         self._outputs = job.action != "simulate" or job.simulating.outputs
+        self._blank = job.action == "simulate" and job.simulating.sampled
         if job.action == "simulate":
             plan = [PlannedCall(case) for case in range(len(job.cases))]
         else:
@@ -98,7 +100,7 @@ class CallRunner:
                 self._unjudged(case, call.other_sizes)
                 continue
             if job.action == "simulate":
-                inputs = rotation.set_inputs(case, 0)
+                inputs = rotation.set_inputs(case, 0, blank=self._blank)
             else:
                 inputs = rotation.verified_inputs(case, key=job.row_key, changed=call.changed)
             if self._simulation is not None:
@@ -111,7 +113,7 @@ class CallRunner:
                 self._events.stage(f"compile {case.problem.name}")
                 self._kernel.prepare(inputs.problem.sizes)
             # The kernel's code runs only in the call between here and the look at the outputs.
-            slot.fill(self._memory, inputs)
+            slot.fill(self._memory, inputs, blank=self._blank)
             self._events.stage(f"call {position}: {case.problem.name}, {case.family}")
             made[owner] = self._call(position, call, slot, inputs)
             if made[owner].first is None:
@@ -160,7 +162,7 @@ class CallRunner:
                 self._events.send("late", **where, sha256=late, after=after)
 
     def _call(self, position: int, call: PlannedCall, slot: CallBuffers, inputs: ProblemInput) -> _MadeCall:
-        before = slot.expected_digest()
+        before = "" if self._blank else slot.expected_digest()
         self._memory.synchronize()
         findings: list[Finding] = []
         context = (
@@ -189,7 +191,7 @@ class CallRunner:
             "call": position,
             "case": call.case,
             "inputs_before": before,
-            "inputs_after": slot.digest(self._memory),
+            "inputs_after": "" if self._blank else slot.digest(self._memory),
             "launches": launches,
             "findings": [finding.to_dict() for finding in findings],
         }

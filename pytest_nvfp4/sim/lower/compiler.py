@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.deferred import deferred_slots
-from pytest_nvfp4.sim.fault import Unsupported
+from pytest_nvfp4.sim.fault import Unsupported, needs_data
 from pytest_nvfp4.sim.lower import registers
 from pytest_nvfp4.sim.lower.control import TERMINATORS, converged, meets, terminate
+from pytest_nvfp4.sim.lower.control_slice import ControlSlice
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.lower.layout import SharedLayout
 from pytest_nvfp4.sim.ptx.flow import Flow
@@ -31,6 +32,7 @@ from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.wgmma.registers import accumulators, unfenced
 
 Block = Callable[[list[Any], "Warp", int], int]
+_PRODUCT = "a product that control flow, an address or a barrier may depend on"
 _MAX_BLOCK = 400
 _MAX_REGION = 64
 """Most instructions that a forward branch may skip for them to run in place under a mask."""
@@ -65,6 +67,7 @@ class Program:
         lowerings: From opcode prefix to lowering.
         blocking: Opcode prefixes of instructions that may have to wait, and so start a block.
         followed: Whether blocks append the numbers of what they execute to ``Warp.path``.
+        control: What is needed in a simulation without data; None to execute everything.
 
     Attributes:
         passages: By number, what a compiled block or region executes, if followed.
@@ -79,9 +82,11 @@ class Program:
         lowerings: Mapping[str, Lowering],
         blocking: frozenset[str],
         followed: bool = False,
+        control: ControlSlice | None = None,
     ) -> None:
         self.module = module
         self.kernel = kernel
+        self.control = control
         self.passages: list[Passage] = []
         self._followed = followed
         self.flow = Flow(kernel)
@@ -239,14 +244,22 @@ class Program:
         return f"{text}; w.path.append({len(self.passages) - 1})"
 
     def _emit(self, emitter: Emitter, instruction: Instruction, *, meeting: bool = False) -> None:
+        if self._omitted(instruction):
+            if not meeting:
+                return
+            emitter.begin(instruction)
+            self._meet(emitter, instruction)
+            emitter.end()
+            return
         emitter.begin(instruction)
         try:
             if meeting:
-                members = _members(instruction, emitter)
-                emitter.line(f"if not {emitter.call(converged, 'w', 'm', members)}: return {~instruction.index}")
+                self._meet(emitter, instruction)
             if instruction.index in self.marks:
                 emitter.line(emitter.call(marked, "w", str(instruction.index)))
-            if instruction.index not in self._skipped:
+            if self.control is not None and instruction.index in self.control.unknown:
+                emitter.line(f"raise {emitter.call(needs_data, repr(_PRODUCT))}")
+            elif instruction.index not in self._skipped:
                 self._lower(instruction, emitter)
             if count := products(instruction):
                 emitter.multiply(count)
@@ -254,6 +267,14 @@ class Program:
             # The block raises it when it runs, with the place; blocks that are never reached report nothing.
             emitter.line(f"raise {emitter.call(_again, emitter.constant(error, 'unsupported'))}")
         emitter.end()
+
+    def _meet(self, emitter: Emitter, instruction: Instruction) -> None:
+        members = _members(instruction, emitter)
+        emitter.line(f"if not {emitter.call(converged, 'w', 'm', members)}: return {~instruction.index}")
+
+    def _omitted(self, instruction: Instruction) -> bool:
+        omitted = self.control is not None and instruction.index in self.control.omitted
+        return omitted and instruction.index not in self.marks
 
     def _region(self, at: int) -> int | None:
         """Return where lanes that take a short forward branch at ``at`` meet the others; None for other branches.
@@ -288,7 +309,7 @@ class Program:
         branch = self.kernel.instructions[at]
         assert branch.guard is not None
         body = self.kernel.instructions[at + 1 : stop]
-        written = [register for instruction in body for register in results(instruction)]
+        written = [register for each in body if not self._omitted(each) for register in results(each)]
         live = self.liveness.live_before(stop)
         emitter.begin(branch)
         outer = emitter.open_region(branch.guard.register, negated=not branch.guard.negated, results=written, live=live)

@@ -7,7 +7,10 @@ from functools import cache
 from importlib import import_module
 
 from pytest_nvfp4.sim.lower.emitter import Lowering
+from pytest_nvfp4.sim.ptx.syntax import Instruction
 
+_COMPUTING = frozenset({"shfl", "vote", "match", "redux", "elect", "activemask", "movmatrix", "mma"})
+"""Opcodes besides those of ``alu`` whose only effect is their result."""
 _UNITS = ("alu", "memory", "sync", "tma", "tcgen05", "wgmma")
 
 
@@ -32,3 +35,14 @@ def blocking() -> frozenset[str]:
         table = import_module(f"pytest_nvfp4.sim.{unit}.table")
         found |= getattr(table, "BLOCKING", frozenset())
     return found
+
+
+def computing(ins: Instruction) -> bool:
+    """Return whether the only effect of an instruction is a result that follows from its operands."""
+    return ins.root in _arithmetic()
+
+
+@cache
+def _arithmetic() -> frozenset[str]:
+    prefixes = import_module("pytest_nvfp4.sim.alu.table").LOWERINGS
+    return _COMPUTING | {prefix.partition(".")[0] for prefix in prefixes}

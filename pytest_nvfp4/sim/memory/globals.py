@@ -102,6 +102,8 @@ class Region:
     """Whether each byte was ever written; None if that is not tracked."""
     read_at: int = field(default=-1, repr=False)
     """An instruction of the launch that reads a region which kernels do not write, while races are looked for."""
+    unknown: bool = field(default=False, repr=False)
+    """Whether its content is not there, or not what the launches so far have made of it (simulations without data)."""
     raw: memoryview = field(init=False, repr=False)
     """The same bytes for ``struct``."""
 

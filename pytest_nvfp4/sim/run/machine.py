@@ -47,6 +47,11 @@ class Machine(HasUnits):
         self.elected_lane: int | None = self.asynchronous.elected_lane
         self._ticks = 0
 
+    @property
+    def without_data(self) -> bool:
+        """Whether no data are copied or multiplied (``Monitor.without_data``)."""
+        return self.monitor is not None and self.monitor.without_data
+
     def tick(self) -> int:
         """Return a number that grows with each call, the value of ``%clock64`` in place of a time."""
         self._ticks += 1

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lower.compiler import Program
+from pytest_nvfp4.sim.lower.control_slice import ControlSlice
 from pytest_nvfp4.sim.lower.table import blocking, lowerings
+from pytest_nvfp4.sim.monitor import Monitor
 from pytest_nvfp4.sim.ptx.parser import parse
 from pytest_nvfp4.sim.ptx.syntax import Module
 
@@ -21,24 +23,31 @@ class Programs:
 
     def __init__(self) -> None:
         self._modules: dict[str, Module] = {}
-        self._programs: dict[tuple[str, str, bool], Program] = {}
+        self._programs: dict[tuple[str, str, bool, bool], Program] = {}
 
-    def get(self, ptx: str, kernel: str, *, followed: bool = False) -> Program:
-        """Return the compiled program of a kernel; if ``followed``, its blocks append to ``Warp.path``.
+    def get(self, ptx: str, kernel: str, *, monitor: Monitor | None = None) -> Program:
+        """Return the compiled program of a kernel, as a monitor needs it.
 
         Raises:
             PtxError: the parser does not accept the text.
             Fault: the module has no such kernel.
         """
-        program = self._programs.get((ptx, kernel, followed))
+        followed = monitor is not None and monitor.follows_path
+        without_data = monitor is not None and monitor.without_data
+        key = (ptx, kernel, followed, without_data)
+        program = self._programs.get(key)
         if program is None:
             module = self._modules.get(ptx)
             if module is None:
                 module = self._modules[ptx] = parse(ptx)
             if kernel not in module.kernels:
                 raise Fault("launch", f"the PTX has no kernel {kernel}; it has {', '.join(module.kernels)}")
-            program = Program(
-                module, module.kernels[kernel], lowerings=lowerings(), blocking=blocking(), followed=followed
+            program = self._programs[key] = Program(
+                module,
+                module.kernels[kernel],
+                lowerings=lowerings(),
+                blocking=blocking(),
+                followed=followed,
+                control=ControlSlice(module.kernels[kernel]) if without_data else None,
             )
-            self._programs[ptx, kernel, followed] = program
         return program

@@ -96,8 +96,7 @@ class Session:
                 hint="a kernel that was compiled elsewhere, or loaded from a CUBIN, runs only on a GPU",
             )
         monitor = self.machine.monitor
-        followed = monitor is not None and monitor.follows_path
-        program = self.programs.get(launch.module.ptx, launch.kernel, followed=followed)
+        program = self.programs.get(launch.module.ptx, launch.kernel, monitor=monitor)
         grid = Grid(
             self.machine,
             program,

@@ -71,7 +71,8 @@ def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: CopyShape, 
             accesses = _accesses(address & 0xFFFF, value, shape)
             plan.accesses = tuple([CtaAccesses(part.tmem.cta, accesses) for part in plan.parts])
         core.machine.monitor.tensor_issued(w, at, core.pipe.queue, plan.accesses, plan)
-    core.submit(core.pipe.queue, plan.execute, what=what)
+    if not core.without_data:
+        core.submit(core.pipe.queue, plan.execute, what=what)
     if core.machine.operands is not None:
         core.machine.operands.copied(at, plan)
 

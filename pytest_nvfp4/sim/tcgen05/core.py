@@ -21,6 +21,7 @@ class TensorCore:
     Attributes:
         chunks: The CTA's shared memory in units of 16 bytes.
         cache: Decoded operands, shared by all CTAs of the machine.
+        without_data: Whether operations are checked and not executed.
         copies: Plans of ``tcgen05.cp`` by destination address, source descriptor and shape.
         plans: Plans of ``tcgen05.mma`` by operands and form.
     """
@@ -35,6 +36,7 @@ class TensorCore:
         self.counters = cta.launch.counters
         self.machine = cta.launch.machine
         self.submit = cta.launch.machine.asynchronous.submit
+        self.without_data = cta.launch.machine.without_data
         self.copies: dict[tuple[int, int, CopyShape], CopyPlan] = {}
         self.plans: dict[tuple[object, ...], MmaPlan] = {}
 

@@ -81,7 +81,8 @@ def issue(
     counters["mma.columns"] += plan.ins.n
     if core.machine.monitor is not None:
         core.machine.monitor.tensor_issued(w, at, core.pipe.queue, plan.accesses(), plan)
-    core.submit(core.pipe.queue, plan.execute, what=what)
+    if not core.without_data:
+        core.submit(core.pipe.queue, plan.execute, what=what)
     if core.machine.operands is not None:
         core.machine.operands.multiplied(w, at, plan)
 

@@ -118,6 +118,14 @@ class TmaBox:
             units[order.units] = self.dense().view(_UNIT)
         shared.written[index : index + size] = True
 
+    def reserve(self, order: BoxOrder, shared: SharedMemory, index: int) -> None:
+        """Mark the bytes of the box in shared memory as written, without copying it."""
+        written = shared.written[index : index + order.footprint]
+        if order.source is None:
+            written.reshape(-1, 16)[order.units] = True
+        else:
+            written[:] = True
+
     def inside(self, values: NDArray[Any]) -> NDArray[Any]:
         """Select from one value for each byte of the box (row-major) those inside the tensor, shaped as ``view``."""
         tile = self.tile

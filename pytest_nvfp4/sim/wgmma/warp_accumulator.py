@@ -65,7 +65,9 @@ class WarpAccumulator:
         member.warp.cta.launch.report("wgmma", message, hint=hint)
 
     def now(self) -> list[NDArray[np.uint32]]:
-        """Return the registers' values, computing them if necessary."""
+        """Return the registers' values, computing them if necessary; zeros without data."""
+        if self.values is None and self.member.warp.cta.launch.machine.without_data:
+            self.start = self.values = [np.zeros(32, np.uint32) for _ in self.tokens]
         if self.values is None:
             # The operations stay: the number of the last one is compared with the completed ones at each read.
             self.start = self.values = list(accumulator_registers(self._matrix()))

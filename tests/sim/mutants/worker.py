@@ -22,6 +22,7 @@ from typing import Any
 from pytest_nvfp4.host import redirect
 from pytest_nvfp4.problem import Problem
 from pytest_nvfp4.sim.lower.compiler import Program
+from pytest_nvfp4.sim.monitor import Monitor
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous, Eager, Lazy
 from pytest_nvfp4.sim.run.programs import Programs
@@ -44,12 +45,12 @@ class Swapped(Programs):
         self.change: Callable[[str, str], str] | None = None
         self.seen: dict[str, str] = {}
 
-    def get(self, ptx: str, kernel: str, *, followed: bool = False) -> Program:
+    def get(self, ptx: str, kernel: str, *, monitor: Monitor | None = None) -> Program:
         """The program of a kernel, mutated if ``change`` says so."""
         self.seen[kernel] = ptx
         changed = ptx if self.change is None else self.change(ptx, kernel)
         programs = super() if changed == ptx else Programs()
-        return programs.get(changed, kernel, followed=followed)
+        return programs.get(changed, kernel, monitor=monitor)
 
 
 class Bench:
