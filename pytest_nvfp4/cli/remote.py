@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +14,7 @@ import click
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.options import Function, document_options, remote_options
+from pytest_nvfp4.cli.smoke import BUDGET_USD, try_out
 from pytest_nvfp4.cli.used_remote import GRACE_S, note_end
 from pytest_nvfp4.device.remote.options import RemoteOptions
 from pytest_nvfp4.end_signals import clean_ends
@@ -123,13 +126,64 @@ def stop_command(remote: Remote, name: str) -> Document:
 @_of_remote()
 def cost_command(remote: Remote, name: str, *, seconds: float) -> Document:
     """Estimate the cost of REMOTE for a time, from known prices. Contacts nothing."""
-    from dataclasses import replace
-
     cost = replace(remote.cost(), seconds=seconds)
     price = "no price is known" if cost.usd_per_hour is None else f"${cost.usd_per_hour:.2f} an hour; {cost}"
     lines = [text for text in (price, cost.note) if text]
     data = {"remote": name, "what": remote.describe(), **_cost(cost)}
     return Document(name, [Section(remote.describe(), lines)], data)
+
+
+@remote_command.command("smoke")
+@click.argument("name", metavar="REMOTE")
+@remote_options("gpu", "gpu_capability", "gpu_price", "timeout_s", "cpus", "memory_gib")
+@click.option("--profilers", is_flag=True, help="Use the image with nsys and ncu.")
+@click.option("--cpu", "simulates", is_flag=True, help="Rent no GPU: containers that simulate.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True, max=100),
+    default=BUDGET_USD,
+    show_default=True,
+    help="US dollars that it may cost, by the estimate.",
+)
+@click.option("--yes", "agreed", is_flag=True, help="Begin without a question.")
+@click.option("--dry-run", "dry", is_flag=True, help="Show what it would do and spend, and contact nothing.")
+@click.option(
+    "--report",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("nvfp4-smoke.json"),
+    show_default=True,
+    metavar="FILE",
+    help="File to write.",
+)
+@document_options()
+def smoke_command(
+    name: str,
+    remote: RemoteOptions,
+    *,
+    profilers: bool,
+    simulates: bool,
+    budget: float,
+    agreed: bool,
+    dry: bool,
+    file: Path,
+) -> Document:
+    """Try REMOTE with a real account: what only that can show. Says first what it will do and spend, and asks.
+
+    The steps are image and capacity, times of warm jobs, versions, network and credentials as a program there sees
+    them, silence, ends and errors with their texts, and what is left. The report is one file without secrets, to be
+    sent back. Exit code 1 if a step failed or was left out.
+    """
+    from pytest_nvfp4.device.remote.base import RemoteError, left_on
+    from pytest_nvfp4.device.remote.registry import remote as make
+
+    options = replace(remote, profilers=profilers, simulates=simulates, max_cost=budget)
+    try:
+        chosen = make(name, options)
+        with clean_ends(lambda: left_on(chosen), within_s=GRACE_S):
+            return try_out(chosen, name, options, budget=budget, file=file, agreed=agreed, dry=dry)
+    except RemoteError as error:
+        raise InputError(f"{name}: {error}") from error
 
 
 def _cost(cost: Cost) -> dict[str, Any]:

@@ -75,6 +75,11 @@ class ModalRemote:
         return simulator_scope() if backend == "sim" else "" if backend == "cuda" else f" backend {backend}"
 
     @property
+    def container_memory_gib(self) -> int:
+        """Limit on the memory of a container in GiB."""
+        return self.settings.memory_gib
+
+    @property
     def environment(self) -> str:
         """Description of the environment that compiles kernels, on which traces made there depend."""
         return self.settings.label
