@@ -15,6 +15,7 @@ TOPICS = (
     "model",
     "regions",
     "benchmark",
+    "bottlenecks",
     "remotes",
     "proofs",
     "ci",

@@ -225,6 +225,13 @@ def _of_rules(
         for change in one.rule.changes:
             by_model = None if modelled is None else modelled.changes.get(change.question)
             gain = None if by_model is None else -by_model
+            if (
+                modelled is not None
+                and change.question
+                and by_model is None
+                and change.question not in modelled.remarks
+            ):
+                continue  # it does not apply to this kernel
             if one.state != "yes" and (gain is None or gain < LEAST_GAIN):
                 continue
             against = list(one.contradicted_by)

@@ -6,6 +6,7 @@ unknown metric is never compared: neither as zero nor as equal.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from pytest_nvfp4.device.result import SimulatedCall, SimulatedLaunch
 from pytest_nvfp4.profile.result import ABSENT, Extents, Metric, ProfiledLaunch
 from pytest_nvfp4.profile.shared_counters import DELIVERED, SHARED_COUNTERS, Chip, SharedCounter
 
+_INSTANCE = re.compile(r"([A-Z][\w.]*): (\d[\d,]*)")
 Verdict = Literal["equal", "differs", "unknown", "proportional", "not comparable"]
 
 
@@ -150,7 +152,7 @@ def _measured(counter: SharedCounter, launch: ProfiledLaunch, chip: Chip) -> tup
     """Return the first sum whose metrics are all known, and their names; else the reason of the first unknown one."""
     first: tuple[Metric, tuple[str, ...]] | None = None
     for names in counter.measured[chip]:
-        metrics = [launch.counters.get(name, ABSENT) for name in names]
+        metrics = [_metric(launch, name) for name in names]
         missing = [(name, metric) for name, metric in zip(names, metrics, strict=True) if metric.value is None]
         if not missing:
             return Metric.of(sum(metric.value or 0.0 for metric in metrics), metrics[0].unit), names
@@ -158,6 +160,18 @@ def _measured(counter: SharedCounter, launch: ProfiledLaunch, chip: Chip) -> tup
         first = first or (Metric.unknown(f"{name}: {metric.because}", metric.unit), names)
     assert first is not None
     return first
+
+
+def _metric(launch: ProfiledLaunch, name: str) -> Metric:
+    """Return a metric, or of ``metric[KEY]`` one instance, which ncu prints as ``120 (ADD: 100; BAR: 20)``."""
+    whole, bracket, key = name.partition("[")
+    if not bracket:
+        return launch.counters.get(name, ABSENT)
+    instances = dict(_INSTANCE.findall(launch.texts.get(whole, "")))
+    if not instances:
+        return ABSENT
+    # What is not listed was not executed.
+    return Metric.of(float(instances.get(key.removesuffix("]"), "0").replace(",", "")))
 
 
 def _same_kernel(shown: str, symbol: str) -> bool:

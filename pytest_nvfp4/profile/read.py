@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pytest_nvfp4.device.profiling.record import Tool, ToolRun
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import read_file
-from pytest_nvfp4.isolation.door.json_values import Bounds
-from pytest_nvfp4.isolation.door.models import parsed
+from pytest_nvfp4.isolation.door.json_values import Bounds, read_json
+from pytest_nvfp4.isolation.door.models import validated
 from pytest_nvfp4.profile.readers import archive, ncu_csv, ncu_rep, nsys_sqlite, sanitizer_xml
 from pytest_nvfp4.profile.result import MOST_LAUNCHES, Profile
 
@@ -72,12 +72,23 @@ def _text(data: bytes, source: str) -> Profile:
         defects, notes = sanitizer_xml.read_sanitizer_xml(data, source=source)
         return Profile(source=source, attempts=(ToolRun(tool="sanitizer"),), defects=defects, notes=notes)
     if head == "{":
-        made = parsed(Profile, text, source=source, bounds=_JSON)
-        return made.model_copy(update={"source": source})
+        return _json(read_json(text, source=source, bounds=_JSON), source)
     if ncu_csv.looks_like(text):
         launches, device = ncu_csv.read_ncu_csv(text, source=source)
         return Profile(source=source, attempts=(ToolRun(tool="ncu"),), device=device, launches=launches)
     raise DoorError(source, f"is no report that is known; give {_KINDS}")
+
+
+def _json(value: Any, source: str) -> Profile:
+    """Return the profile of a command's JSON: of `show` one, of a run several, each perhaps with what it shows."""
+    several = value.get("profiles") if isinstance(value, dict) else None
+    profiles = several if isinstance(several, list) and several else [value]
+    plain = [
+        {key: part for key, part in one.items() if key != "explanation"} if isinstance(one, dict) else one
+        for one in profiles
+    ]
+    made = [validated(Profile, one, source=source) for one in plain]
+    return made[0].model_copy(update={"source": source}) if len(made) == 1 else _together(made, source)
 
 
 def _together(profiles: list[Profile], source: str) -> Profile:

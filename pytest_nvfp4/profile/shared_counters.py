@@ -309,12 +309,15 @@ def chip_of(capability: tuple[int, int]) -> Chip | None:
 
 
 def metrics_of(chip: Chip) -> tuple[str, ...]:
-    """Return the metrics that a profile of a chip needs for a comparison, as ``ncu --metrics`` takes them."""
+    """Return the metrics that a profile of a chip needs for a comparison, as ``ncu --metrics`` takes them.
+
+    Attributes of a launch are in every report, and counts of opcodes only in those with ``--print-metric-instances``.
+    """
     names = (
         name
         for counter in SHARED_COUNTERS
         for alternative in counter.measured.get(chip, ())
         for name in alternative
-        if not name.startswith("launch__")
+        if not name.startswith(("launch__", "sass__"))
     )
-    return tuple(dict.fromkeys(name.partition("[")[0] for name in names))
+    return tuple(dict.fromkeys(names))

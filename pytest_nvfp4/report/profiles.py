@@ -50,7 +50,9 @@ def _hint(hint: Hint) -> str:
     basis = "modelled" if hint.basis == "modelled" else "by the tool"
     gain = "" if hint.gain is None else f" [{100 * hint.gain:.1f} % {basis}]"
     place = f"{hint.line}: " if hint.line else ""
-    against = f" (but {'; '.join(hint.contradicted_by)})" if hint.contradicted_by else ""
+    # Why in full is said of the class.
+    short = "; ".join(said.partition(" (")[0] for said in hint.contradicted_by)
+    against = f" (but {short})" if short else ""
     return f"{place}{clip(' '.join(hint.text.split()), 300)}{gain}{clip(against, 400)}"
 
 

@@ -65,3 +65,34 @@ def test_what_cannot_be_profiled_is_refused(cli: Cli, tmp_path: Path) -> None:
     assert "is no name of a metric" in refusal(cli("profile", str(kernel), "--metric", "-o x"))
     assert "name a KERNEL" in refusal(cli("profile", "--mode", "ncu"))
     assert "no such file" in refusal(cli("profile", "show", str(tmp_path / "absent.csv"))).lower()
+
+
+TENSOR = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+
+
+def test_what_limits_a_launch_is_shown(cli: Cli, tmp_path: Path) -> None:
+    report = tmp_path / "x.csv"
+    report.write_text(raw_page([{DURATION: "50000", TENSOR: "82"}], UNITS | {TENSOR: "%"}))
+    shown = cli("profile", "show", str(report)).out
+    assert "tensor: the tensor core (tensor pipe active 82 %, at least 60 %)" in shown
+    assert "unknown: memory" in shown
+    done = cli("profile", "show", str(report), "--json")
+    (analysis,) = json.loads(done.out)["explanation"]["analyses"]
+    assert {"class": "tensor", "state": "yes"}.items() <= analysis["bottlenecks"][1].items()
+    # The JSON is a report itself, and so is that of a run.
+    saved = tmp_path / "saved.json"
+    saved.write_text(done.out)
+    assert "tensor pipe active 82 %" in cli("profile", "show", str(saved)).out
+    saved.write_text(json.dumps({"kernel": "k.py", "profiles": [json.loads(done.out), json.loads(done.out)]}))
+    assert cli("profile", "show", str(saved)).out.count("tensor pipe active 82 %") == 2
+
+
+def test_what_is_counted_needs_a_kernel_and_ncu(cli: Cli, tmp_path: Path) -> None:
+    report = tmp_path / "x.csv"
+    report.write_text(raw_page([{DURATION: "50000"}], UNITS))
+    assert "give --counted" in refusal(cli("profile", "show", str(report), "--problem", "gpumode-0"))
+    missing = str(tmp_path / "missing.py")
+    assert "missing.py" in refusal(cli("profile", "show", str(report), "--counted", missing))
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text("def custom_kernel(data):\n    return [c for _, _, c in data[0]]\n")
+    assert "not with nsys" in refusal(cli("profile", str(kernel), "--mode", "nsys", "--counted"))

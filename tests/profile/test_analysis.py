@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -161,6 +162,18 @@ def test_hints_are_ordered_by_modelled_gain_and_name_the_line() -> None:
     assert "not limited by L2 or DRAM (memory throughput 50 %, below 60 %)" in first.contradicted_by[0]
     assert "gains -2.0 %" in slower.contradicted_by[0]
     assert "one unit" in local.contradicted_by[0]
+
+
+def test_a_change_that_does_not_apply_to_the_kernel_is_no_hint() -> None:
+    without = {hint.text for hint in found({}).hints}
+    asked = analyse(launch(BALANCED), sms=148, modelled=modelled(stage=-0.01))
+    texts = {hint.text for hint in asked.hints}
+    assert texts < without
+    assert not any("tensor maps" in text for text in texts)
+    base = modelled(stage=-0.01)
+    refused = analyse(launch(BALANCED), sms=148, modelled=replace(base, remarks={"occupancy": "no room for it"}))
+    (hint,) = [hint for hint in refused.hints if "second CTA" in hint.text]
+    assert hint.contradicted_by == ("no room for it",)
 
 
 def test_samples_of_the_report_name_the_line_before_the_model_does() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_nvfp4.device.result import SimulatedCall
+from pytest_nvfp4.profile.chip_metrics import chip_metrics
 from pytest_nvfp4.profile.counted import Comparison, compare_call, compare_launch, disagreements
 from pytest_nvfp4.profile.shared_counters import SHARED_COUNTERS, Chip, chip_of, metrics_of
 from tests.profile.launches import KERNEL, counted, measured
@@ -73,6 +74,21 @@ def test_sectors_that_the_simulator_did_not_count_are_unknown():
     assert compared("tma.load_bytes", counters=known, metrics=metrics).verdict == "equal"
     more = known | {"bulk.load.requests": 1}
     assert compared("tma.load_bytes", counters=more, metrics=metrics).verdict == "unknown"
+
+
+def test_barriers_are_an_instance_of_a_metric():
+    name = "sass__inst_executed_per_opcode"
+
+    def verdict(text: str | None, counted_: int = 20) -> str:
+        texts = {} if text is None else {name: text}
+        launch = measured({}).model_copy(update={"texts": texts})
+        pairs = compare_launch(counted({"barrier.cta.arrivals": counted_}), launch, "sm_90").comparisons
+        return next(one.verdict for one in pairs if one.counter.name == "barriers")
+
+    assert verdict("1,120 (ADD: 1,100; BAR: 20)") == "equal"
+    assert verdict("1,120 (ADD: 1,100; BAR: 1,020)", 1020) == "equal"
+    assert verdict("120 (ADD: 120)") == "differs"
+    assert verdict("120") == verdict(None) == "unknown"
 
 
 def test_what_counts_something_else_is_never_a_defect():
@@ -142,6 +158,13 @@ def test_every_counter_says_what_it_is():
         for alternatives in one.measured.values():
             assert all(alternatives), one.name
     assert replace(SHARED_COUNTERS[0], seen={}).seen == {}
+
+
+@pytest.mark.parametrize(("chip", "name"), [("sm_90", "GH100"), ("sm_100", "GB100")])
+def test_the_chips_have_the_metrics(chip, name):
+    known = chip_metrics(name)
+    assert [reason for metric in metrics_of(chip) if (reason := known.lacks(metric)) is not None] == []
+    assert known.lacks("smsp__sass_inst_executed_op_nothing.sum")
 
 
 def test_chips():

@@ -48,6 +48,11 @@ _SLACK_S = 120.0
 )
 @click.option("--metric", "metrics", multiple=True, metavar="NAME", help="Metric of ncu besides; may be repeated.")
 @click.option(
+    "--counted",
+    is_flag=True,
+    help="Simulate the same call too: the simulator's counters beside ncu's, and modelled gains of hints.",
+)
+@click.option(
     "--tool",
     "sanitizer_tool",
     type=click.Choice(_TOOLS),
@@ -89,6 +94,7 @@ def run_command(
     device: str,
     metric_set: str,
     metrics: tuple[str, ...],
+    counted: bool,
     sanitizer_tool: str,
     warmup: int,
     rounds: int,
@@ -123,6 +129,8 @@ def run_command(
     from pytest_nvfp4.profile.measure import Request, lacking, profile_kernel
 
     subject = subject_of(kernel, names, arch=arch, configuration=configuration, exercise=exercise)
+    if counted:
+        metrics = _with_counters(mode, metrics, subject.spec.arch)
     try:
         profiling = Profiling(
             mode=mode,  # type: ignore[arg-type]
@@ -149,22 +157,52 @@ def run_command(
             request = Request(subject.label, subject.spec, subject.base, case, profiling, timeout)
             with output.working(f"profiling {subject.label} on {case.problem.name} with {mode} on {where.name}"):
                 profiles.append(profile_kernel(request, where, folder=job_folder, out=files))
-    return _document(subject, profiling, profiles, out)
+    return _document(subject, profiling, profiles, out, timeout if counted else None)
 
 
-def _document(subject: Subject, profiling: Profiling, profiles: Sequence[Profile], out: Path | None) -> Document:
+def _with_counters(mode: str, metrics: tuple[str, ...], arch: str) -> tuple[str, ...]:
+    """Return the metrics, and those that the simulator counts too. Raises InputError."""
+    from pytest_nvfp4.driver.device_model import for_arch
+    from pytest_nvfp4.profile.shared_counters import chip_of, metrics_of
+
+    chip = chip_of(for_arch(arch).capability)
+    if mode != "ncu" or chip is None:
+        raise InputError(f"--counted compares with ncu's counters of sm_90 and sm_100, not with {mode} on {arch}")
+    return tuple(dict.fromkeys((*metrics, *metrics_of(chip))))
+
+
+def _document(
+    subject: Subject, profiling: Profiling, profiles: Sequence[Profile], out: Path | None, simulated_s: float | None
+) -> Document:
+    """Return the profiles; with a time for simulations, each beside one of the same call."""
+    from pytest_nvfp4.cli.explanation import explained
     from pytest_nvfp4.cli.profile.tables import profile_section
 
     blocks: list[Block] = []
-    for profile in profiles:
+    explanations = []
+    for case, profile in zip(subject.cases, profiles, strict=True):
         problem = profile.configuration.problem if profile.configuration is not None else ""
         blocks.append(profile_section(profile, f"{subject.label} on {problem}, {profiling.mode}"))
+        try:
+            beside = None if simulated_s is None else subject
+            shown, data_of = explained(profile, beside, case, timeout_s=simulated_s or 0)
+        except InputError as error:  # the profile was measured all the same
+            output.note(error.message)
+            shown, data_of = explained(profile)
+        blocks += shown
+        explanations.append(data_of)
         if out is not None and profile.artifacts:
             kept = ", ".join(artifact.name for artifact in profile.artifacts)
             blocks.append(f"files in {out}: {kept}")
     passed = all(profile.verdict is not None and profile.verdict.status == "passed" for profile in profiles)
     ran = all(profile.tool is not None and not _errors(profile) for profile in profiles)
-    data = {"kernel": subject.label, "profiles": [profile.model_dump(mode="json") for profile in profiles]}
+    data = {
+        "kernel": subject.label,
+        "profiles": [
+            {**profile.model_dump(mode="json"), "explanation": explanation}
+            for profile, explanation in zip(profiles, explanations, strict=True)
+        ],
+    }
     return Document(f"Profile of {subject.label}", blocks, data, passed and ran)
 
 

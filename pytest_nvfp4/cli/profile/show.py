@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import document_options
+from pytest_nvfp4.cli.options import document_options, timeout_option
 from pytest_nvfp4.report.document import Document
 
 if TYPE_CHECKING:
@@ -18,17 +18,42 @@ if TYPE_CHECKING:
 @click.command("show")
 @click.argument("report", type=click.Path(path_type=Path))
 @click.option("--kernel", metavar="TEXT", help="Show only launches of kernels whose name contains TEXT.")
+@click.option(
+    "--counted",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Kernel of the report, to simulate the same call: counted beside measured, and modelled gains.",
+)
+@click.option("--problem", metavar="NAME", help="Problem or shape of the profiled call (with --counted).")
+@click.option("--exercise", metavar="[FILE::]FUNCTION", help="Function that made the profiled call (with --counted).")
+@timeout_option(600.0, help_text="Timeout of the simulation in seconds.")
 @document_options()
-def show_command(report: Path, *, kernel: str | None) -> Document:
+def show_command(
+    report: Path,
+    *,
+    kernel: str | None,
+    counted: Path | None,
+    problem: str | None,
+    exercise: str | None,
+    timeout: float,
+) -> Document:
     """Show REPORT: a .ncu-rep, an nsys export (.sqlite), a compute-sanitizer XML, or a table of `ncu --csv`.
 
     A JSON of `nvfp4 profile` and a folder or ZIP archive of reports, as `popcorn submit --profile` downloads it, are
-    read too.
+    read too. What limits each launch follows from its metrics; no conclusion rests on one that is unknown.
     """
+    from pytest_nvfp4.cli.explanation import explained
+    from pytest_nvfp4.cli.model.subject import subject_of
     from pytest_nvfp4.cli.profile.tables import profile_section
 
+    if counted is None and (problem is not None or exercise is not None):
+        raise click.UsageError("--problem and --exercise say what the kernel of --counted is called on; give --counted")
     profile = load(report, kernel)
-    return Document(str(report), [profile_section(profile, str(report))], profile.model_dump(mode="json"))
+    names = () if problem is None else (problem,)
+    subject = None if counted is None else subject_of(counted, names, arch=None, configuration=None, exercise=exercise)
+    blocks, data = explained(profile, subject, timeout_s=timeout)
+    whole = {**profile.model_dump(mode="json"), "explanation": data}
+    return Document(str(report), [profile_section(profile, str(report)), *blocks], whole)
 
 
 def load(report: Path, kernel: str | None) -> Profile:
