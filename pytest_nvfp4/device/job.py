@@ -259,7 +259,7 @@ class Simulating(Model):
         ring_ctas: Largest number of CTAs of a launch whose rings of mbarriers are reported; 0 for none.
         later_calls: Whether to call the kernel again on the same inputs, to check launches unlike those of the first
             call (``worker.later_calls``).
-        regions: Whether regions that the kernel names are compiled into it (``profiler``).
+        regions: Whether regions that the kernel names (``profiler``, IKET) are compiled into it.
         launch_only: Indices of cases whose launches are recorded but not executed, which shows their grids.
         sms: SMs of the simulated device; None for those of the product. It also applies to a job that verifies.
     """

@@ -24,6 +24,6 @@ that of the kernel without regions. In a program::
 """
 
 from pytest_nvfp4.profiler.emit import region, region_mark, region_start, region_stop
-from pytest_nvfp4.profiler.session import Session, session
+from pytest_nvfp4.profiler.sessions import Session, session
 
 __all__ = ["Session", "region", "region_mark", "region_start", "region_stop", "session"]

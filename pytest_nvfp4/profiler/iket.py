@@ -34,17 +34,15 @@ def read(file: Path) -> Timeline:
     )
 
 
-def timeline_of(values: Any, source: str) -> Timeline:
-    """Return the regions of decoded JSON. Raises DoorError."""
+def timeline_of(values: Any, source: str, *, last: bool = False) -> Timeline:
+    """Return the regions of decoded JSON, of all launches or of the last one of each kernel. Raises DoorError."""
     if not is_iket(values):
         raise DoorError(source, "is no decoded trace of IKET: it has no stringTable, locationTable and launches")
     try:
-        spans = [
-            span
-            for launch in values["launches"]
-            for entry in launch["ranges"]
-            for span in _spans(values, launch, entry)
-        ]
+        launches = values["launches"]
+        if last:
+            launches = {_kernel(values, launch): launch for launch in launches}.values()
+        spans = [span for launch in launches for entry in launch["ranges"] for span in _spans(values, launch, entry)]
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise DoorError(source, f"is a trace of IKET that is not understood: {type(error).__name__} {error}") from error
     first = min((span.begin for span in spans), default=0.0)
@@ -57,10 +55,9 @@ def timeline_of(values: Any, source: str) -> Timeline:
 
 def _spans(values: dict[str, Any], launch: dict[str, Any], entry: dict[str, Any]) -> list[Span]:
     strings, places = values["stringTable"], values["locationTable"]
-    kernel = launch["kernelName"] if "kernelName" in launch else strings[_index(launch["kernelNameIdx"], strings)]
-    name = strings[_index(entry["rangeNameIdx"], strings)]
+    kernel, name = _kernel(values, launch), strings[_index(entry["rangeNameIdx"], strings)]
     begin, end = float(entry["startTs"]), float(entry["endTs"])
-    if not isinstance(kernel, str) or not isinstance(name, str) or not 0 <= begin <= end:
+    if not isinstance(name, str) or not 0 <= begin <= end:
         raise ValueError("a range has no name, or ends before it begins")
     found = []
     for which in entry["warpLocIdxs"]:
@@ -69,6 +66,14 @@ def _spans(values: dict[str, Any], launch: dict[str, Any], entry: dict[str, Any]
         number = int(cta[0] if isinstance(cta, list) else cta)
         found.append(Span(kernel, number, int(place["warpId"]), int(place.get("smId", -1)), name, begin, end, 0))
     return found
+
+
+def _kernel(values: dict[str, Any], launch: dict[str, Any]) -> str:
+    strings = values["stringTable"]
+    name = launch["kernelName"] if "kernelName" in launch else strings[_index(launch["kernelNameIdx"], strings)]
+    if not isinstance(name, str):
+        raise ValueError("a launch has no name")
+    return name
 
 
 def _index(value: Any, table: list[Any]) -> int:

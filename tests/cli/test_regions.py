@@ -144,3 +144,49 @@ def test_an_instrumented_kernel_runs_and_its_time_is_modelled(cli: Cli, tmp_path
     counts = [{each["name"]: each["count"] for each in timeline["regions"]} for timeline in (simulated, modelled)]
     assert counts[0] == counts[1]
     assert counts[0]["round"] == 8
+
+
+WITH_IKET = """
+import cutlass.cute as cute
+import torch
+from cutlass import Float32, Int32
+from cutlass.cute.experimental import iket
+
+
+@cute.kernel
+def kernel(x: cute.Tensor, rounds: Int32):
+    thread, _, _ = cute.arch.thread_idx()
+    total = Float32(0.0)
+    whole = iket.range_start("whole kernel")
+    for i in range(rounds):
+        iket.range_push("round")
+        total = total + x[i]
+        iket.range_pop()
+    iket.range_end(whole)
+    x[thread] = total
+
+
+@cute.jit
+def launch(x: cute.Pointer, rounds: Int32):
+    kernel(cute.make_tensor(x, cute.make_layout(64)), rounds).launch(grid=(2, 1, 1), block=(64, 1, 1))
+
+
+def exercise():
+    x = torch.ones(64, device="cuda")
+    pointer = cute.runtime.make_ptr(Float32, x.data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
+    cute.compile(launch, pointer, Int32(1))(pointer, 3)
+"""
+
+
+@pytest.mark.slow
+def test_ranges_of_iket_are_modelled_without_a_gpu(cli: Cli, tmp_path: Path) -> None:
+    kernel = tmp_path / "k.py"
+    kernel.write_text(WITH_IKET)
+    how = ("--exercise", "exercise", "--arch", "sm_90a", "--device", "sim", "--iket")
+    done = cli("regions", kernel, *how, "--json")
+    assert done.code == 0, done.err
+    (modelled,) = json.loads(done.out)["timelines"]
+    assert {each["name"]: each["count"] for each in modelled["regions"]} == {"whole kernel": 4, "round": 12}
+    done = cli("regions", kernel, *how, "--no-model")
+    assert done.code == 2
+    assert "measures on a GPU only" in done.err

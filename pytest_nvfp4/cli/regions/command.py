@@ -26,6 +26,7 @@ _COUNT = click.IntRange(1, 1 << 20)
     show_default=True,
     help="A GPU of this machine or the simulator, where steps stand for times.",
 )
+@click.option("--iket", "with_iket", is_flag=True, help="Time its marks of IKET with run-iket, on a GPU.")
 @click.option("--model/--no-model", "asked", default=True, show_default=True, help="Show modelled times beside.")
 @click.option("--table", metavar="NAME", help="Device table of the model.  [default: that of the architecture]")
 @click.option("--beside", type=_FILE, metavar="FILE.json", help="Show the regions of a saved file beside.")
@@ -47,6 +48,7 @@ def regions_command(
     *,
     name: str | None,
     device: str,
+    with_iket: bool,
     asked: bool,
     table: str | None,
     beside: Path | None,
@@ -86,15 +88,23 @@ def regions_command(
         _check_room(slices, events)
         with output.working(f"running {subject.label} with its regions"):
             room = sources.Room(warmup=warmup, slices=slices, events=events)
-            ran = sources.run(subject, case, room, device=device, timeout_s=timeout)
-        timelines, wrong = [ran.timeline], ran.wrong
-        if save is not None:
-            sources.write_records(save, ran.records)
+            ran = sources.run(subject, case, room, device=device, timeout_s=timeout, with_iket=with_iket)
+        timelines = []
+        if ran is not None:
+            timelines, wrong = [ran.timeline], ran.wrong
+        elif not asked:
+            raise InputError("--iket measures on a GPU only: without one, leave out --no-model")
+        if save is not None and ran is not None:
+            sources.save(save, ran)
             output.note(f"wrote {save}")
         if asked:
             timelines += _modelled(subject, case, table, timeout)
     if beside is not None:
         timelines.append(sources.saved(beside))
+    if not timelines:
+        raise InputError(
+            f"{source}: is not measured without a GPU, and has no modelled times: name a device with --table"
+        )
     if timeline is not None:
         _write(timeline, timelines, str(source), ctas)
     return page.document(str(source), timelines, wrong)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.isolation.door.files import read_file
+from pytest_nvfp4.isolation.door.json_values import Bounds, read_json
 from pytest_nvfp4.profiler import exchange, iket
-from pytest_nvfp4.profiler.records import KernelRecord
 from pytest_nvfp4.profiler.spans import Timeline, timeline_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.model.constants import DeviceConstants
 
 _HARNESS = "from pytest_nvfp4.device.worker.regions import main\nmain()\n"
+_BOUNDS = Bounds(size=exchange.MOST_BYTES, values=exchange.MOST_VALUES)
 _MOST_OUTPUT = 1 << 29
 """Bytes that a program may print."""
 
@@ -32,7 +34,8 @@ class Ran:
     """A run with its records."""
 
     timeline: Timeline
-    records: list[KernelRecord]
+    records: Any
+    """JSON values of the records, or of IKET's trace."""
     wrong: tuple[str, ...]
 
 
@@ -47,13 +50,10 @@ class Room:
 
 def saved(file: Path) -> Timeline:
     """Return the timeline in a file of records or of IKET. Raises InputError."""
-    from pytest_nvfp4.isolation.door.files import read_file
-    from pytest_nvfp4.isolation.door.json_values import Bounds, read_json
-
     source = str(file)
     try:
         data = read_file(file, source=source, most=exchange.MOST_BYTES)
-        values = read_json(data, source=source, bounds=Bounds(size=exchange.MOST_BYTES, values=exchange.MOST_VALUES))
+        values = read_json(data, source=source, bounds=_BOUNDS)
         if iket.is_iket(values):
             return iket.timeline_of(values, source)
         return timeline_of(exchange.from_values(values, source=source), source=f"recorded in {file.name}")
@@ -61,8 +61,16 @@ def saved(file: Path) -> Timeline:
         raise InputError(f"{error}; give what --save or run-iket --postprocess json wrote") from error
 
 
-def run(subject: Subject, case: JobCase, room: Room, *, device: str, timeout_s: float) -> Ran:
-    """Run a kernel with its regions on a device. Raises InputError if that is not possible or it fails."""
+def run(
+    subject: Subject, case: JobCase, room: Room, *, device: str, timeout_s: float, with_iket: bool = False
+) -> Ran | None:
+    """Run a kernel with its regions on a device.
+
+    Args:
+        with_iket: Whether ``run-iket`` times its marks of IKET instead, which needs a GPU; None is returned without.
+
+    Raises InputError if that is not possible or it fails.
+    """
     from pytest_nvfp4.device.base import DeviceUnavailableError
     from pytest_nvfp4.device.execute import execute
     from pytest_nvfp4.device.gpus import visible_gpus
@@ -76,6 +84,8 @@ def run(subject: Subject, case: JobCase, room: Room, *, device: str, timeout_s: 
             simulated = select(device, folder=Path(folder)).name == "sim"
     except DeviceUnavailableError as error:
         raise InputError(str(error)) from error
+    if with_iket and simulated:
+        return None
     spec, word = subject.spec, secrets.token_hex(16)
     request = Request(
         word=word,
@@ -87,6 +97,7 @@ def run(subject: Subject, case: JobCase, room: Room, *, device: str, timeout_s: 
         slices=room.slices,
         events=room.events,
         simulated=simulated,
+        how="run-iket" if with_iket else "regions",
     )
     program = PythonProgram(
         source=_HARNESS,
@@ -115,10 +126,10 @@ def run(subject: Subject, case: JobCase, room: Room, *, device: str, timeout_s: 
         for tail in errors.strip().splitlines()[-20:]:
             output.note(tail)
         raise InputError(f"{subject.label}: did not run to its end (exit status {done.exit_status})")
-    return _answer(line.removeprefix(f"{word} "), subject.label, simulated=simulated)
+    return _answer(line.removeprefix(f"{word} "), subject.label, simulated=simulated, with_iket=with_iket)
 
 
-def _answer(text: str, label: str, *, simulated: bool) -> Ran:
+def _answer(text: str, label: str, *, simulated: bool, with_iket: bool) -> Ran:
     from pytest_nvfp4.device.worker.regions import Answer
     from pytest_nvfp4.isolation.door.packing import from_base64, inflate
 
@@ -127,11 +138,16 @@ def _answer(text: str, label: str, *, simulated: bool) -> Ran:
         if not 0 <= answer.size <= exchange.MOST_BYTES:
             raise DoorError(label, "recorded more than is read: give fewer --slices or --events")
         data = inflate(from_base64(answer.records, source=label), size=answer.size, source=label)
-        records = exchange.from_text(data, source=label)
+        if with_iket:
+            values = read_json(data, source=label, bounds=_BOUNDS)
+            timeline = replace(iket.timeline_of(values, label, last=True), source=f"IKET on {answer.device[:60]}")
+            return Ran(timeline, values, answer.wrong)
+        values = read_json(data, source=label, bounds=_BOUNDS)
+        records = exchange.from_values(values, source=label)
     except (DoorError, ValidationError) as error:
         raise InputError(f"{label}: its records cannot be read: {error}") from error
     source = "simulated" if simulated else f"measured on {answer.device[:60]}"
-    return Ran(timeline_of(records, source=source), records, answer.wrong)
+    return Ran(timeline_of(records, source=source), values, answer.wrong)
 
 
 def modelled(subject: Subject, case: JobCase, table: DeviceConstants, *, timeout_s: float) -> Timeline:
@@ -168,6 +184,6 @@ def modelled(subject: Subject, case: JobCase, table: DeviceConstants, *, timeout
         return Timeline(source, "ns", (), (f"no time is modelled: {error}",))
 
 
-def write_records(file: Path, records: list[KernelRecord]) -> None:
+def save(file: Path, ran: Ran) -> None:
     """Save records, which this command reads again. Raises InputError."""
-    output.write_file(file, json.dumps(exchange.as_data(records)))
+    output.write_file(file, json.dumps(ran.records))

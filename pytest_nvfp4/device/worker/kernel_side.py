@@ -107,6 +107,8 @@ class _KernelSide:
         from pytest_nvfp4.host.remote import Requests, remote
 
         os.environ.update(redirect.environment(Path(fields["dump"]), arch=fields["arch"]))
+        if fields["regions"]:
+            os.environ["CUTE_DSL_COMPILER_OPT"] = "iket"  # the DSL reads it at import, and strips the marks without
         model = for_arch(fields["arch"])
         if fields["sms"] is not None:
             model = replace(model, sm_count=fields["sms"], max_active_clusters={})
@@ -119,7 +121,7 @@ class _KernelSide:
 
         self._notices = watch(folder=folder, sources=sources, own=self._own)
         if fields["regions"]:
-            from pytest_nvfp4.profiler.session import begin
+            from pytest_nvfp4.profiler.sessions import begin
 
             begin()
         self._kernel = import_kernel(

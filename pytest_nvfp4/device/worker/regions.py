@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -27,6 +30,7 @@ class Request(BaseModel):
         case: Problem and family of the inputs; ignored by a kernel with an entry, which has inputs of its own.
         warmup: Calls before the one that is recorded.
         slices, events: See ``profiler.Session``.
+        how: With regions switched on; by ``run-iket`` in a process of its own; or as it is, which that process does.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -40,6 +44,7 @@ class Request(BaseModel):
     slices: int
     events: int
     simulated: bool
+    how: Literal["regions", "run-iket", "plain"] = "regions"
 
 
 class Answer(BaseModel):
@@ -48,7 +53,7 @@ class Answer(BaseModel):
     Attributes:
         wrong: What is wrong with the outputs; empty if they are right, or judged by the kernel's own exercise.
         device: Name of the GPU.
-        size: Bytes of the records as JSON; ``records`` has them deflated, in base64.
+        size: Bytes of the records, or of IKET's trace, as JSON; ``records`` has them deflated, in base64.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -62,43 +67,78 @@ class Answer(BaseModel):
 def main() -> None:
     """Run the program."""
     request = Request.model_validate_json(sys.argv[1])
-    answer = _run(request)
+    if request.how == "plain":
+        call, _ = _call(request)
+        for _ in range(request.warmup + 1):
+            call()
+        return
+    answer = _traced(request) if request.how == "run-iket" else _run(request)
     sys.stdout.flush()
     sys.stdout.write(f"\n{request.word} {answer.model_dump_json()}\n")
     sys.stdout.flush()
 
 
-def _run(request: Request) -> Answer:
+def _call(request: Request) -> tuple[Callable[[], object], Callable[[], tuple[str, ...]]]:
+    """Import the kernel; return what calls it, and what says afterwards what is wrong with its outputs."""
     import torch
 
     from pytest_nvfp4.device.worker.imported_kernel import import_kernel
+
+    folder = Path.cwd()
+    kernel = import_kernel(
+        folder / "kernel",
+        main=request.main,
+        entry=request.entry,
+        compile_options=request.compile_options,
+        folder=folder,
+        own=lambda file: file.startswith(str(folder)),
+    )
+    if request.entry:
+        return kernel.function, tuple
+    contract = _Call(torch, kernel.function, request)
+    return contract, contract.wrong
+
+
+def _traced(request: Request) -> Answer:
+    """Run the kernel under ``run-iket``, which starts processes with its library loaded into the driver."""
+    own = request.model_copy(update={"how": "plain"}).model_dump_json()
+    trace = "import sys; sys.argv[0] = 'run-iket'; from iket.cli.main import entrypoint; entrypoint()"
+    arguments = ["profile", "--postprocess", "json", "-o", "iket", "--clobber", "--"]
+    program = [sys.executable, "-c", "from pytest_nvfp4.device.worker.regions import main; main()", own]
+    done = subprocess.run(
+        [sys.executable, "-c", trace, *arguments, *program],
+        env={**os.environ, "CUTE_DSL_COMPILER_OPT": "iket"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    files = sorted(Path("iket").glob("*.trace.json"))
+    if done.returncode or not files:
+        sys.exit(f"{(done.stdout + done.stderr)[-4000:]}\nrun-iket wrote no trace (exit status {done.returncode})")
+    return _answer(files[-1].read_bytes(), (), request)
+
+
+def _answer(data: bytes, wrong: tuple[str, ...], request: Request) -> Answer:
+    import torch
+
+    device = "the simulator" if request.simulated else torch.cuda.get_device_name()
+    records = base64.b64encode(zlib.compress(data, 1)).decode()
+    return Answer(wrong=wrong, device=device, size=len(data), records=records)
+
+
+def _run(request: Request) -> Answer:
     from pytest_nvfp4.profiler.exchange import as_data
-    from pytest_nvfp4.profiler.session import session
+    from pytest_nvfp4.profiler.sessions import session
 
     with session(slices=request.slices, events=request.events) as regions:
-        folder = Path.cwd()
-        kernel = import_kernel(
-            folder / "kernel",
-            main=request.main,
-            entry=request.entry,
-            compile_options=request.compile_options,
-            folder=folder,
-            own=lambda file: file.startswith(str(folder)),
-        )
-        contract = None if request.entry else _Call(torch, kernel.function, request)
-        call = contract or kernel.function
+        call, wrong = _call(request)
         for _ in range(request.warmup):
             call()
         regions.clear()
         call()
         records = regions.records()
-    data = json.dumps(as_data(records)).encode()
-    return Answer(
-        wrong=contract.wrong() if contract else (),
-        device="the simulator" if request.simulated else torch.cuda.get_device_name(),
-        size=len(data),
-        records=base64.b64encode(zlib.compress(data, 1)).decode(),
-    )
+    return _answer(json.dumps(as_data(records)).encode(), wrong(), request)
 
 
 class _Call:
