@@ -15,6 +15,7 @@ TOPICS = (
     "model",
     "regions",
     "benchmark",
+    "profile",
     "bottlenecks",
     "remotes",
     "proofs",

@@ -137,7 +137,7 @@ def options_of(line: str, environ: Mapping[str, str]) -> str | None:
     modules = {"nvfp4": "pytest_nvfp4.cli", "pytest": "pytest"}
     if words[0] not in modules:
         return f"$ {line}\na command of {words[0]} cannot be checked"
-    named = words[1 : 3 if words[1] in ("remote", "prove", "snapshot") else 2] if words[0] == "nvfp4" else []
+    named = words[1 : 3 if words[1] in ("profile", "remote", "prove", "snapshot") else 2] if words[0] == "nvfp4" else []
     done = subprocess.run(
         [sys.executable, "-m", modules[words[0]], *named, "--help"],
         env=dict(environ),

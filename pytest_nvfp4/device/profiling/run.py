@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from pytest_nvfp4.device.profiling.record import (
     ToolFile,
     ToolRun,
 )
-from pytest_nvfp4.device.profiling.tools import Program, found_tools, program
+from pytest_nvfp4.device.profiling.tools import Program, found_tools, programs
 from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation import Outcome
@@ -43,8 +44,25 @@ _LOG_BYTES: Final = 4 << 20
 _SHOWN: Final = 3000
 _LEAST_S: Final = 10.0
 """Seconds without which no further tool is tried."""
-Make = Callable[[Path], ToolCommand | str | None]
-"""Returns the command of an attempt whose files go to a folder, why there is none, or None for torch's profiler."""
+_NAN: Final = "counters are NaN"
+_MOST_NAN: Final = 0.3
+"""Share of NaN among the counters of a report above which an older version is tried: that of CUDA 13.3 on B200
+reports many, where 2025.2 reports values (GPU MODE's kernelbot, pull request 530). A few are of units that idled."""
+_OLDER: Final = 2
+"""Older versions of ncu that are tried then."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Make:
+    """Makes the command of an attempt.
+
+    Attributes:
+        command: Returns the command whose files go to a folder, why there is none, or None for torch's profiler.
+        after_nan: Whether it is made only if the attempt before it has NaN in place of counters.
+    """
+
+    command: Callable[[Path], ToolCommand | str | None]
+    after_nan: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +92,8 @@ def run_job(
     until = time.monotonic() + job.deadline_s
     result = Result(job=job.id, status="unavailable", findings=(Finding("environment", "no profiler was tried"),))
     for number, make in enumerate(_attempts(job)):
+        if make.after_nan and not (attempts and _NAN in attempts[-1].because):
+            continue
         left = until - time.monotonic()
         if attempts and (left < _LEAST_S or attempts[-1].state == "timeout"):
             break
@@ -107,41 +127,47 @@ def _from_folder(result: Result, place: Path, folder: Path) -> Result:
     return result.model_copy(update={"outputs": outputs})
 
 
-def _attempts(job: Job) -> Iterator[Make]:
+def _attempts(job: Job) -> Iterator[_Make]:
     """Yield the tools of a mode, best first."""
     settings = job.profiling
     assert settings is not None
 
-    def of(tool: Tool, make: Callable[[Program, Path], ToolCommand]) -> Make:
+    def of(tool: Tool, make: Callable[[Program, Path], ToolCommand], *, older: int = 0) -> _Make:
         def command(folder: Path) -> ToolCommand | str:
-            found = program(tool)
-            return found if isinstance(found, str) else make(found, folder)
+            found = programs(tool)
+            if isinstance(found, str):
+                return found
+            if older >= len(found):
+                return f"there is no older {found[0].path.name} than {found[-1].version}"
+            return make(found[older], folder)
 
-        return command
+        return _Make(command, after_nan=older > 0)
 
+    torch = _Make(lambda _: None)
     match settings.mode:
         case "ncu":
-            yield of("ncu", lambda found, folder: commands.ncu(found, settings, folder))
+            for older in range(_OLDER + 1):
+                yield of("ncu", lambda found, folder: commands.ncu(found, settings, folder), older=older)
             yield of("ncu", lambda found, folder: commands.ncu(found, settings, folder, counters=False))
-            yield lambda _: None
+            yield torch
         case "nsys":
             yield of("nsys", commands.nsys)
             yield of("nsys", lambda found, folder: commands.nsys(found, folder, cuda=False))
-            yield lambda _: None
+            yield torch
         case "sanitizer":
             yield of("sanitizer", lambda found, folder: commands.sanitizer(found, settings, folder))
         case "torch":
-            yield lambda _: None
+            yield torch
 
 
 def _attempt(
-    job: Job, make: Make, where: _Where, *, shared: Path
+    job: Job, make: _Make, where: _Where, *, shared: Path
 ) -> tuple[Result | None, ToolRun, tuple[ToolFile, ...]]:
     """Make one attempt; return the result, None if nothing was run, what became of the tool, and its files."""
     assert job.profiling is not None
     with temporary_folder("profile") as name:
         folder = Path(name)
-        command = make(folder)
+        command = make.command(folder)
         if isinstance(command, str):
             return None, ToolRun(tool=_tool(job), state="unavailable", because=command), ()
         if command is None:
@@ -195,6 +221,8 @@ def _judged(command: ToolCommand, result: Result, log: str, folder: Path, proble
         return "timeout", _first(result)
     missing = [name for name in command.needed if not all_there((name,), folder)]
     if not missing and not problem and result.status == "passed" and command.complete(log):
+        if count := _nan(folder):
+            return "unavailable", f"{count} {_NAN} with this version of {command.program.path.name}"
         return "ran", ""
     if reason is not None:
         return "unavailable", reason
@@ -207,6 +235,16 @@ def _judged(command: ToolCommand, result: Result, log: str, folder: Path, proble
     tail = " ".join(log.split())[-300:]
     what = f"wrote no {missing[0]}" if missing else "did not finish its report"
     return "unavailable", f"{command.program.path.name} {what}: {tail or 'it printed nothing'}"
+
+
+def _nan(folder: Path) -> str:
+    """Return how many counters of a report of ncu have no value although they were collected, if they are many."""
+    page = folder / "ncu.raw.csv"
+    if not page.is_file():
+        return ""
+    cells = re.findall(r'"(-?nan(?:\([^"]*\))?|[-+0-9.,eE]+)"', page.read_text("utf-8", "replace"), re.IGNORECASE)
+    nan = sum(cell.lower().lstrip("-").startswith("nan") for cell in cells)
+    return f"{nan} of {len(cells)}" if nan > _MOST_NAN * len(cells) else ""
 
 
 def _first(result: Result) -> str:

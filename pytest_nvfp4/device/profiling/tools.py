@@ -51,8 +51,8 @@ class Program:
         return self.path.resolve().parent
 
 
-def program(tool: Tool, *, root: Path = Path("/")) -> Program | str:
-    """Return the newest program of a tool, or why there is none.
+def programs(tool: Tool, *, root: Path = Path("/")) -> list[Program] | str:
+    """Return the programs of a tool, newest first, or why there is none.
 
     Args:
         tool: ``ncu``, ``nsys`` or ``sanitizer``.
@@ -67,10 +67,16 @@ def program(tool: Tool, *, root: Path = Path("/")) -> Program | str:
         else:
             found.append(Program(tool, path, version))
     if found:
-        return max(found, key=lambda each: each.numbers)  # of equal ones the first: that of PATH
+        return sorted(found, key=lambda each: each.numbers, reverse=True)  # of equal ones the first: that of PATH
     if broken:
         return f"{broken[0]} does not print a version, so it does not run here"
     return f"there is no {_PROGRAMS[tool]} on PATH or in the usual folders; {_MISSING[tool]}"
+
+
+def program(tool: Tool, *, root: Path = Path("/")) -> Program | str:
+    """Return the newest program of a tool, or why there is none; see ``programs``."""
+    found = programs(tool, root=root)
+    return found if isinstance(found, str) else found[0]
 
 
 def found_tools(*, root: Path = Path("/")) -> tuple[FoundTool, ...]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, Needs, RemoteBatch
+from pytest_nvfp4.plugin.checks.benchmark_profiles import BenchmarkProfiles, add_option
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, job_case
 from pytest_nvfp4.plugin.checks.stopwatch import Stopwatch, Timed, checked
 from pytest_nvfp4.plugin.devices import DEVICES
@@ -66,6 +67,7 @@ class BenchmarkCheck(Check):
         self._pairs: dict[str, list[ShapeRounds]] = {}
         self._hooks: BenchmarkHooks | None = None
         self._stopwatch: Stopwatch | None = None
+        self._profiles = BenchmarkProfiles(None)
 
     def add_options(self, parser: pytest.Parser) -> None:
         """Declare the options."""
@@ -80,6 +82,7 @@ class BenchmarkCheck(Check):
             help="least slowdown that fails a benchmark check with a baseline (default: ini nvfp4_threshold, else "
             "0.5); the marker nvfp4_threshold overrides it for one test",
         )
+        add_option(group)
         parser.addini("nvfp4_threshold", "least slowdown that fails a benchmark check, in percent", default="0.5")
 
     def configure(self, config: pytest.Config) -> None:
@@ -89,6 +92,7 @@ class BenchmarkCheck(Check):
         if rounds < 3:
             raise pytest.UsageError(f"--nvfp4-rounds {rounds} is too few: at least 3 are needed")
         self.options = BenchmarkOptions(rounds, _threshold(config))
+        self._profiles = BenchmarkProfiles(config.getoption("--nvfp4-profile"))
         self._install(config)
 
     def _install(self, config: pytest.Config) -> None:
@@ -188,6 +192,15 @@ class BenchmarkCheck(Check):
         provenance = BenchmarkReplay(benchmark).replay(
             timed.measurement, device=timed.device, problem=case.problem, kernel_sha256=spec.sha256
         )
+        self._profiles.add(
+            item,
+            device,
+            spec,
+            case.problem,
+            base=base,
+            folder=devices.jobs,
+            timeout_s=devices.options.timeout_s,
+        )
         self._judge(nvfp4_case, timed, provenance, siblings)
 
     def _judge(
@@ -228,6 +241,7 @@ class BenchmarkCheck(Check):
 
             terminal.write_sep("-", "nvfp4: device times")
             terminal.write_line(render(self._rows, geomeans=self._geomeans).strip("\n"))
+        self._profiles.summarise(terminal)
 
 
 def _gpu_names(options: DeviceOptions) -> list[str]:
