@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_nvfp4.profile.analysis import Analysis, Hint
+from pytest_nvfp4.profile.analysis import Analysis, Bottleneck, Hint
 from pytest_nvfp4.profile.counted import ComparedLaunch, Comparison, Verdict
 from pytest_nvfp4.profile.explain import Explanation
 from pytest_nvfp4.report.document import Block, Column, Items, Section, Style, Styled, Table
@@ -19,15 +19,23 @@ _STYLES: dict[Verdict, Style] = {"equal": "good", "differs": "bad", "unknown": "
 
 def explanation_sections(explanation: Explanation) -> Iterator[Block]:
     """Yield what a profile shows, for readers."""
-    for analysis in explanation.analyses[:MOST_SHOWN]:
+    decided = [one for one in explanation.analyses if any(_decided(each) for each in one.bottlenecks) or one.hints]
+    if explanation.analyses and not decided:
+        yield Styled("what limits the launches is unknown: the report has none of the metrics that decide it", "muted")
+    for analysis in decided[:MOST_SHOWN]:
         yield Section(f"what limits {clip(analysis.launch.name, _NAME)}", list(_analysis(analysis)))
     for launch in explanation.compared[:MOST_SHOWN]:
         yield Section(f"counted beside measured: {clip(launch.measured.name, _NAME)}", list(_compared(launch)))
-    for shown, what in ((len(explanation.analyses), "launch"), (len(explanation.compared), "compared launch")):
+    for shown, what in ((len(decided), "launch"), (len(explanation.compared), "compared launch")):
         if shown > MOST_SHOWN:
             yield f"and {plural(shown - MOST_SHOWN, f'more {what}', f'more {what}es')}; --kernel selects some"
     if explanation.notes:
         yield Items(list(explanation.notes))
+
+
+def _decided(one: Bottleneck) -> bool:
+    """Return whether a class is decided by more than a duration, which every report has."""
+    return one.state != "unknown" and any(each.condition.quantity != "duration" for each in one.evidence)
 
 
 def _analysis(analysis: Analysis) -> Iterator[Block]:

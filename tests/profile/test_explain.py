@@ -50,6 +50,15 @@ def test_a_report_of_anybody_is_explained_without_a_simulation() -> None:
     assert "counted beside measured" not in text
 
 
+def test_a_report_of_times_has_one_line() -> None:
+    timed = [
+        ProfiledLaunch(name=name, metrics={"duration": Metric.of(50.0, "us")}) for name in ("gemm", "fill", "copy")
+    ]
+    text = shown(explain(profile(*timed)))
+    assert text.strip() == "what limits the launches is unknown: the report has none of the metrics that decide it"
+    assert shown(explain(profile())).strip() == ""
+
+
 def test_counted_beside_measured_and_gains() -> None:
     explanation = explain(profile(measured({TMA: 6.0}), measured({}, name="elementwise")), simulated())
     assert explanation.notes == ()

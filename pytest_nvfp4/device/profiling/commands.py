@@ -29,12 +29,16 @@ _SECTIONS: Final[dict[MetricSet, tuple[str, ...]]] = {
     ),
 }
 """Identifiers of sections: the names of the tables are no identifiers."""
-_TENSOR: Final = (
+_NEEDED: Final = (
     "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+    "sm__inst_issued.avg.pct_of_peak_sustained_active",
+    *(f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio" for reason in (
+        "barrier", "membar", "not_selected",
+    )),
     "dram__bytes_read.sum",
     "dram__bytes_write.sum",
-)
-"""What a profile of a GEMM needs and ``basic`` and ``detailed`` lack; a metric that a chip lacks is only a warning."""
+)  # fmt: skip
+"""What the rules of bottlenecks need and ``basic`` lacks; a metric that a chip lacks is only a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ def ncu(program: Program, settings: Profiling, folder: Path, *, counters: bool =
     else:
         chosen += ["--set", settings.metric_set]
     if counters:
-        chosen += ["--metrics", ",".join(dict.fromkeys((*_TENSOR, *settings.metrics)))]
+        chosen += ["--metrics", ",".join(dict.fromkeys((*_NEEDED, *settings.metrics)))]
     options = (
         *chosen,
         *_launches(settings),
