@@ -227,6 +227,8 @@ class Remote(Protocol):
     if nothing can; it must not block. ``end_all()`` ends what runs there of this tool, of other sessions too, and
     returns a description of each; it raises RemoteError if something still runs. ``where`` (text) names what the
     session uses there, such as an app and its page, and ``activity`` (text) what is going on there.
+    ``attach(batch, call, where)`` waits again for a call that an earlier session submitted, by its identifier and the
+    text of ``where`` at that time, and returns it like `submit`; a call that is gone is a completion with an error.
     """
 
     name: str

@@ -58,20 +58,24 @@ class RemoteResultCache:
     Args:
         sealed: The sealed files of the cache folder.
         remote: Name of the remote, with everything that its results depend on (target, GPU).
+
+    Attributes:
+        sealed: The sealed files.
     """
 
     def __init__(self, sealed: SealedFiles, *, remote: str) -> None:
-        self._sealed = sealed
+        self.sealed = sealed
         self._root = sealed.folder / _NAME
         self._remote = remote
 
     @cached_property
-    def _code(self) -> str:
-        return code_hash(_PARTS)
+    def scope(self) -> dict[str, str]:
+        """What all results here depend on: the remote, and this package's code."""
+        return {"remote": self._remote, "code": code_hash(_PARTS)}
 
     def _place(self, job: Job, batch: Batch) -> tuple[str, Path]:
         """Return the key and the file of an entry."""
-        key = content_key({"remote": self._remote, "code": self._code, **cache_fields(job, batch)})
+        key = content_key({**self.scope, **cache_fields(job, batch)})
         return key, self._root / key[:2] / f"{key}.json"
 
     def get(self, batch: Batch) -> dict[int, CachedResult]:
@@ -93,7 +97,7 @@ class RemoteResultCache:
         }
 
     def _read(self, key: str, path: Path) -> tuple[Draws, BatchResult] | None:
-        data = self._sealed.read(path, cache=_NAME, key=key)
+        data = self.sealed.read(path, cache=_NAME, key=key)
         if data is None:
             return None
         try:
@@ -114,7 +118,7 @@ class RemoteResultCache:
                 with contextlib.suppress(OSError):
                     head = " ".join(map(str, (*draws_of(job), int(time.time()))))
                     key, path = self._place(job, batch)
-                    self._sealed.write(path, f"{head}\n{pack_result(entry)}".encode(), cache=_NAME, key=key)
+                    self.sealed.write(path, f"{head}\n{pack_result(entry)}".encode(), cache=_NAME, key=key)
 
     def prune(self) -> None:
         """Delete the oldest entries above the size limit, and those that are too old to be used."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from pytest_nvfp4.device.remote.base import Batch, BatchResult, RemoteCall, RemoteError
 from pytest_nvfp4.device.remote.cache import CachedResult
+from pytest_nvfp4.device.remote.call_store import StoredCall
 from pytest_nvfp4.device.result import Result
 
 
@@ -19,6 +20,7 @@ class BatchRequest:
         result: Its result, if it has one.
         error: The error that ended it, if one did.
         call: The submitted batch, if it was submitted.
+        stored: The call of an earlier session whose result it waits for, if there is one.
         sent_at: Time of the last submission.
         tries: Number of submissions.
     """
@@ -29,6 +31,7 @@ class BatchRequest:
         self.result: BatchResult | None = None
         self.error: RemoteError | None = None
         self.call: RemoteCall | None = None
+        self.stored: StoredCall | None = None
         self.sent_at = 0.0
         self.tries = 0
         self._done = threading.Event()
@@ -37,6 +40,12 @@ class BatchRequest:
         """Take cached results for some of its jobs."""
         jobs = tuple(cached[index].job if index in cached else job for index, job in enumerate(self.batch.jobs))
         self.batch, self.cached = self.batch.model_copy(update={"jobs": jobs}), cached
+
+    def use_stored(self, stored: StoredCall) -> None:
+        """Wait for the call of an earlier session, which runs its remaining jobs with other draws."""
+        drawn = iter(stored.drawn(self.remaining).jobs)
+        jobs = tuple(job if index in self.cached else next(drawn) for index, job in enumerate(self.batch.jobs))
+        self.batch, self.stored = self.batch.model_copy(update={"jobs": jobs}), stored
 
     @property
     def remaining(self) -> Batch:

@@ -23,12 +23,14 @@ from pytest_nvfp4.device.remote.base import (
     ErrorKind,
     Place,
     Remote,
+    RemoteCall,
     RemoteError,
     dollars,
     left_on,
 )
 from pytest_nvfp4.device.remote.breaker import Breaker
 from pytest_nvfp4.device.remote.cache import RemoteResultCache, with_draws
+from pytest_nvfp4.device.remote.call_store import CallStore
 from pytest_nvfp4.device.remote.progress import Progress
 from pytest_nvfp4.device.remote.request import BatchRequest
 from pytest_nvfp4.device.remote.run_times import RunTimes
@@ -36,6 +38,8 @@ from pytest_nvfp4.device.result import DeviceInfo
 
 _FATAL: frozenset[ErrorKind] = frozenset({"setup", "login", "network", "version", "image", "capacity", "cost"})
 """Errors that every further batch would repeat: the first one ends the session."""
+_KEPT: frozenset[ErrorKind] = frozenset({"network", "login"})
+"""Errors after which a call may go on, so that a later session asks for its result."""
 _RETRIED: frozenset[ErrorKind] = frozenset({"lost"})
 """Errors after which a batch is submitted a second time, and only once."""
 _QUICK_S, _SLOW_S = 0.004, 0.1
@@ -85,6 +89,8 @@ class RemoteSession:
         self._max_cost = max_cost
         self._usd_per_hour = usd_per_hour
         self._cache = cache
+        self._attach: Callable[[Batch, str, str], RemoteCall] | None = getattr(remote, "attach", None)
+        self._calls = CallStore(cache) if cache is not None and self._attach is not None else None
         self._times = times
         self._reuse = reuse
         self._on_progress = on_progress
@@ -210,7 +216,22 @@ class RemoteSession:
         finally:
             self._end()
 
+    def _attach_stored(self) -> None:
+        """Wait for calls of earlier sessions: they are on the server already, so no window limits them."""
+        with self._lock:
+            stored = [request for request in self._queue if request.stored is not None]
+            for request in stored:
+                self._queue.remove(request)
+                self._sent[request.batch.id] = request
+        for request in stored:
+            assert request.stored is not None
+            assert self._attach is not None
+            request.call = self._attach(request.remaining, request.stored.id, request.stored.where)
+            request.sent_at = time.monotonic()
+            self._building = False
+
     def _submit(self) -> None:
+        self._attach_stored()
         with self._lock:
             room = self._window - len(self._sent)
             ready: list[BatchRequest] = []
@@ -233,6 +254,9 @@ class RemoteSession:
                 request.call, request.sent_at, request.tries = call, now, request.tries + 1
                 if request.done:  # cancelled during the submission
                     self._to_cancel.append(request)
+        if self._calls is not None:
+            for request, call in zip(ready, calls, strict=True):
+                self._calls.add(request.remaining, call.id, where=self.where)
         self._report()
 
     def _receive(self) -> None:
@@ -269,6 +293,16 @@ class RemoteSession:
     def _settle(self, request: BatchRequest, completion: Completion) -> None:
         """Finish a request that has left the list of submitted ones, or queue it once more."""
         error, result = completion.error, completion.result
+        stored, request.stored = request.stored, None
+        if error is None or error.kind not in _KEPT:
+            self._forget([request])
+        if stored is not None and result is not None:
+            result = stored.renamed(result, request.remaining)
+        if stored is not None and error is not None and error.kind not in _KEPT:
+            with self._lock:  # it was not this session that lost it
+                request.call = None
+                self._queue.appendleft(request)
+            return
         if result is None and error is None:
             error = RemoteError("lost", "the remote returned neither a result nor an error", "run it again")
         if result is not None and (
@@ -291,7 +325,7 @@ class RemoteSession:
         if request.done:
             return
         if result is not None:
-            self._count("done")
+            self._count("done" if stored is None else "cached")
             result = result.model_copy(update={"results": request.combined(result.results)})
             self._record_source(result)
             request.batch = _with_actual_draws(request.batch, self._remote)
@@ -324,6 +358,7 @@ class RemoteSession:
         calls = [request.call for request in cancelled if request.call is not None]
         if calls:
             self._remote.cancel(calls)
+            self._forget(cancelled)
             self._report()
 
     def _check_limits(self) -> None:
@@ -349,15 +384,32 @@ class RemoteSession:
                 if request.call is not None and now - max(request.sent_at, self._last_result) > self._timeout_s
             ]
         if late:
-            error = self._timeout_error()
-            with self._lock:
-                for request in late:
-                    self._sent.pop(request.batch.id, None)
-            try:
-                self._remote.cancel([request.call for request in late if request.call is not None])
-            finally:
-                self._fail(late, error)
+            self._end_late(late)
         self._report()
+
+    def _end_late(self, late: Sequence[BatchRequest]) -> None:
+        """Cancel batches without a result; those that an earlier session sent are sent anew."""
+        fresh = [request for request in late if request.stored is None]
+        error = self._timeout_error() if fresh else None
+        calls = [request.call for request in late if request.call is not None]
+        with self._lock:
+            for request in late:
+                self._sent.pop(request.batch.id, None)
+                if request.stored is not None:
+                    request.stored = request.call = None
+                    self._queue.appendleft(request)
+        try:
+            self._forget(late)
+            self._remote.cancel(calls)
+        finally:
+            if error is not None:
+                self._fail(fresh, error)
+
+    def _forget(self, requests: Iterable[BatchRequest]) -> None:
+        """Remove the stored calls of batches, which have ended."""
+        if self._calls is not None:
+            for request in requests:
+                self._calls.remove(request.remaining)
 
     def _timeout_error(self) -> RemoteError:
         timeout = f"no result arrived within {self._timeout_s:.0f} s (--nvfp4-remote-timeout)"
@@ -409,6 +461,8 @@ class RemoteSession:
                 self._remote.cancel(calls)
         finally:
             self._remote.stop()
+            if self._calls is not None:
+                self._calls.close()
         with contextlib.suppress(Exception):  # nobody is left to report it to
             self._report()
 
@@ -418,6 +472,8 @@ class RemoteSession:
         if hits:
             request.use_cached(hits)
         if len(hits) < len(request.batch.jobs):
+            if self._calls is not None and self._reuse and (stored := self._calls.get(request.remaining)) is not None:
+                request.use_stored(stored)
             return False
         result = BatchResult(batch=request.batch.id, results=request.combined(()), place=hits[len(hits) - 1].place)
         self._count("cached")

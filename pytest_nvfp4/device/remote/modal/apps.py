@@ -71,24 +71,30 @@ def warm_name(settings: ModalSettings) -> str:
     return WARM + hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-async def running_apps(client: Any, *, named: str | None = None) -> list[FoundApp]:
-    """Return the apps of this tool, or those of one name, that run or have containers."""
+async def live_apps(client: Any) -> list[Any]:
+    """Return every app of the environment that has not ended, as Modal describes it."""
     from modal.config import config
     from modal_proto import api_pb2
 
     environment = str(config.get("environment") or "")
-    stub = inside(client)._stub
 
     async def listed() -> Any:
-        return await stub.AppList(api_pb2.AppListRequest(environment_name=environment))
+        return await inside(client)._stub.AppList(api_pb2.AppListRequest(environment_name=environment))
 
     ended = (api_pb2.APP_STATE_STOPPED, api_pb2.APP_STATE_STOPPING, api_pb2.APP_STATE_DISABLED)
+    return [app for app in (await run_inside(listed)).apps if app.state not in ended]
+
+
+async def running_apps(client: Any, *, named: str | None = None) -> list[FoundApp]:
+    """Return the apps of this tool, or those of one name, that run or have containers."""
+    from modal_proto import api_pb2
+
     found = []
-    for app in (await run_inside(listed)).apps:
+    for app in await live_apps(client):
         name = app.name or app.description
         ours = name == named if named is not None else name == APP or name.startswith(WARM)
         deployed = app.state == api_pb2.APP_STATE_DEPLOYED and not name.startswith(WARM)
-        if ours and app.state not in ended and (not deployed or app.n_running_tasks):
+        if ours and (not deployed or app.n_running_tasks):
             found.append(FoundApp(app.app_id, name, deployed, app.n_running_tasks))
     return found
 

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import queue
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -39,6 +40,7 @@ from pytest_nvfp4.text import plural
 
 _EXECUTE = "execute"
 _POLL_S = 0.5
+_APP_ID = re.compile(r"\bap-[A-Za-z0-9-]+")
 _MAX_DAMAGED = 3
 """Number of unreadable responses to one call after which it is abandoned."""
 
@@ -115,14 +117,24 @@ class ModalRemote:
             raise silent(self.options.timeout_s, doing="sending jobs") from None
         except concurrent.futures.CancelledError as error:
             raise self._connection.explained(error, "sending jobs") from None
-        calls = []
-        for batch, modal_call in zip(batches, modal_calls, strict=True):
-            call = RemoteCall(batch, modal_call.object_id)
-            self._connection.tracker.started(call.id, "batch")  # for a client that cannot be tracked
-            self._meter.sent(call.id)
-            self._watchers[call.id] = self._connection.start(self._watch(call, modal_call))
-            calls.append(call)
-        return calls
+        return [
+            self._watched(RemoteCall(batch, modal_call.object_id), modal_call)
+            for batch, modal_call in zip(batches, modal_calls, strict=True)
+        ]
+
+    def attach(self, batch: Batch, call: str, where: str) -> RemoteCall:
+        """Wait again for a call that an earlier session made; see `Remote`. Starts no app."""
+        self._connection.connect()
+        modal_call = self._connection.run(self._connection.call(call), timeout_s=timeouts.CONNECT_S)
+        found = _APP_ID.search(where)
+        return self._watched(RemoteCall(batch, call), modal_call, app=found.group() if found else "")
+
+    def _watched(self, call: RemoteCall, modal_call: Any, *, app: str = "") -> RemoteCall:
+        """Return the call, for whose end the connection's thread waits from now on; of another app if one is named."""
+        self._connection.tracker.started(call.id, "batch")  # for a client that cannot be tracked
+        self._meter.sent(call.id)
+        self._watchers[call.id] = self._connection.start(self._watch(call, modal_call, app))
+        return call
 
     def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[Completion]:
         """Yield the ends of calls; see `Remote`."""
@@ -330,10 +342,10 @@ class ModalRemote:
         finally:
             abandon(sending)
 
-    async def _watch(self, call: RemoteCall, modal_call: Any) -> None:
-        """Wait for the end of a call and queue its completion."""
+    async def _watch(self, call: RemoteCall, modal_call: Any, app: str) -> None:
+        """Wait for the end of a call, of another session's app if one is named, and queue its completion."""
         doing = "waiting for a job"
-        getting = asyncio.ensure_future(self._get(modal_call, doing))
+        getting = asyncio.ensure_future(self._get(modal_call, doing, app))
         try:
             await self._connection.liveness.while_silent(getting, doing)
             completion = Completion(call, result=await getting)
@@ -364,15 +376,17 @@ class ModalRemote:
         else:
             self._meter.ended(call.id)
 
-    async def _get(self, modal_call: Any, doing: str) -> BatchResult:
+    async def _get(self, modal_call: Any, doing: str, app: str) -> BatchResult:
         """Return the result of a call. The server stores it, so a failed request is repeated and the call is not."""
         until, damaged = None, 0
         while True:
             try:
-                data = await modal_call.get.aio(timeout=timeouts.POLL_S)
+                data = await modal_call.get.aio(timeout=timeouts.ATTACHED_S if app else timeouts.POLL_S)
                 return read_response(data, options=self.options, settings=self.settings)
             except Exception as error:
                 if type(error).__name__ == "TimeoutError":  # there is no result yet
+                    if app and await self._connection.has_ended(app):
+                        raise RemoteError("lost", "the app of this call has ended", "run it again") from None
                     until = None
                     continue
                 explained, now = self._connection.explained(error, doing, of_call=True), time.monotonic()

@@ -23,6 +23,7 @@ from pytest_nvfp4.device.remote.modal.apps import (
     FoundApp,
     UsedApp,
     end_apps,
+    live_apps,
     shared_settings,
     stop_app,
     warm_name,
@@ -131,7 +132,12 @@ class Connection:
             raise
 
     def connect(self) -> LoopThread:
-        """Connect, without an app. Raises RemoteError."""
+        """Connect, once, without an app. Raises RemoteError."""
+        with self._lock:
+            if self._closed:
+                raise _session_ended()
+            if self._loop is not None:
+                return self._loop
         self._login = find_login()
         check_reachable(self._login.server)
         for name in _LOGGERS:
@@ -294,6 +300,20 @@ class Connection:
     def discard(self) -> None:
         """Stop a warmed app when the connection is closed: it cannot be used."""
         self._unwanted = self.warm
+
+    async def call(self, name: str) -> Any:
+        """Return a call by its name, of another session too. Contacts nothing."""
+        import modal
+
+        return modal.FunctionCall.from_id(name, client=self._client)
+
+    async def has_ended(self, app: str) -> bool:
+        """Return whether an app has ended, so that what it has not returned will not come; False if unknown."""
+        with contextlib.suppress(Exception):
+            listing = asyncio.ensure_future(live_apps(self._client))
+            await bounded(listing, timeouts.STATUS_S)
+            return app not in {live.app_id for live in listing.result()}
+        return False
 
     async def end_apps(self, named: str | None) -> list[FoundApp]:
         """End the running apps of this tool, or those of one name; see `apps.end_apps`."""

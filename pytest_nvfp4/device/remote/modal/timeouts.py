@@ -12,6 +12,8 @@ OUTAGE_S = 30.0
 """Retries of a request for a result while the server reports a problem."""
 POLL_S = 20.0
 """One request for a result; it is then repeated, so that a deleted result is noticed."""
+ATTACHED_S = 5.0
+"""One request for the result of another session's call; its app may have ended meanwhile."""
 CONNECT_S = 15.0
 CANCEL_S = 5.0
 SENT_S = 2.0

@@ -15,8 +15,10 @@ import pytest
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.remote.base import Batch
 from pytest_nvfp4.device.remote.device import RemoteDevice
+from pytest_nvfp4.device.remote.modal import timeouts
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
 from pytest_nvfp4.device.remote.session import RemoteSession
+from tests.waiting import LONGEST_S
 
 from ..loopback import Loopback
 from .exact_jobs import COUNT, executed_jobs, independent_jobs, result_cache
@@ -98,6 +100,7 @@ import sys
 from pathlib import Path
 from pytest_nvfp4.device.remote.base import RemoteOptions
 from pytest_nvfp4.device.remote.device import RemoteDevice
+from pytest_nvfp4.device.remote.modal import timeouts
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
 from pytest_nvfp4.device.remote.session import RemoteSession
 from tests.device.remote.modal.exact_jobs import independent_jobs, result_cache
@@ -134,7 +137,7 @@ def test_after_this_machine_died_only_the_rest_is_paid_for(
 
 
 def resume(server: Loopback, remote: Make, log: Path, folder: Path, asked: list[Job], *, least: int) -> None:
-    """A second session is sent what the first had no answer to, and nothing else."""
+    """A second session fetches what the first had ended without knowing, and is sent the rest and nothing else."""
     server.end_apps()
     server.forget()
     had = {one.id for one in asked if result_cache(folder).get(Batch(jobs=(one,), capability=(10, 0)))}
@@ -145,8 +148,53 @@ def resume(server: Loopback, remote: Make, log: Path, folder: Path, asked: list[
     device.send_ahead(asked)
     assert {device.run(device.job_as_run(one), folder=folder).status for one in asked} == {"passed"}
     session.close()
-    assert done(log) == {one.id: 1 for one in asked if one.id not in had}
-    assert server.count("FunctionMap") == COUNT - len(had)
+    again, fetched = done(log), session.progress.cached - len(had)
+    assert fetched >= 0
+    assert not set(again) & had
+    assert set(again.values()) <= {1}
+    assert len(again) == server.count("FunctionMap") == COUNT - len(had) - fetched
+
+
+@pytest.mark.parametrize("app_ends", [False, True])
+def test_after_a_cut_what_ended_is_fetched_and_what_runs_is_waited_for(
+    server: Loopback, remote: Make, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, app_ends: bool
+) -> None:
+    """Every job was sent, and the session ended before a result came; only what ended with its app runs again."""
+    monkeypatch.setattr(timeouts, "QUIET_S", 0.2)
+    asked = independent_jobs("TAKES_S = 0.3\n")
+    session = RemoteSession(remote(containers=COUNT), containers=COUNT, cache=result_cache(tmp_path))
+    device = RemoteDevice(session, name="modal", gpu="B200")
+    device.send_ahead(asked)
+    server.wait_for(lambda: len(done(log)) >= 2)
+    for name in ("SIGN_S", "SILENT_S", "CANCEL_S", "STOP_S", "OUTAGE_S", "ATTACHED_S"):
+        monkeypatch.setattr(timeouts, name, 0.3)
+    server.connected = False
+    server.wait_for(lambda: session.failure is not None and not session.progress.open)
+    session.close()
+    assert session.failure is not None
+    assert session.failure.kind == "network"
+    if app_ends:
+        server.end_apps()
+        server.wait_for(lambda: not any(one.alive for one in server.service.containers.values()))
+    else:
+        assert len(done(log)) < COUNT, "some still run, or wait"
+    before, kept = done(log), result_cache(tmp_path)
+    had = sum(1 for one in asked if kept.get(Batch(jobs=(one,), capability=(10, 0))))
+    server.forget()
+    for name in ("SIGN_S", "SILENT_S", "CANCEL_S", "STOP_S"):
+        monkeypatch.setattr(timeouts, name, LONGEST_S)
+    session = RemoteSession(remote(), cache=kept, reuse=True)
+    device = RemoteDevice(session, name="modal", gpu="B200")
+    device.send_ahead(asked)
+    assert {device.run(device.job_as_run(one), folder=tmp_path).status for one in asked} == {"passed"}
+    session.close()
+    if app_ends:
+        assert 1 <= server.count("FunctionMap") <= COUNT - len(before) + 1
+        assert session.progress.cached >= max(1, had)
+    else:
+        assert server.count("FunctionMap") == server.count("AppCreate") == 0
+        assert done(log) == {one.id: 1 for one in asked}
+        assert session.progress.cached == COUNT
 
 
 @pytest.mark.slow
