@@ -32,7 +32,7 @@ def run(folder: Path) -> Found:
 
 def first_line(finding: Mapping[str, Any]) -> str:
     """What a finding says before it says why, without addresses."""
-    said = re.sub(r" \(address 0x[0-9a-f]+, initialised at [^`]*`[^`]*`\)", "", finding["message"])
+    said = re.sub(r" \((?:of '[^']*', )?address 0x[0-9a-f]+, initialised at [^`]*`[^`]*`\)", "", finding["message"])
     said = re.sub(r", kernel_\w+(?=[, ])", "", said)
     said = re.split(r": (?=[a-z])|; ", said)[0]
     return f"**{finding['kind']}**: {said}"

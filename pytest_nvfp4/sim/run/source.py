@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import linecache
+import re
 
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
-_LINES = 8
+_LINES, _NAME_LINES = 8, 40
+_NAME = re.compile(r"""\bname\s*=\s*(?:"([^"\\\n]{1,80})"|'([^'\\\n]{1,80})')""")
 _OPEN, _CLOSE = "([{", ")]}"
 
 
-def statement(file: str, line: int) -> str:
+def statement(file: str, line: int, *, lines: int = _LINES) -> str:
     """Return the statement that starts at a line, joined to one line; empty if the file does not exist.
 
     The place of a call over several lines is its first line, which may contain only ``cute.copy(``. Brackets in strings
     and comments are counted like others; at worst the text is cut short.
     """
     text, depth = "", 0
-    for number in range(line, line + _LINES):
+    for number in range(line, line + lines):
         piece = linecache.getline(file, number).strip()
         depth += sum(piece.count(letter) for letter in _OPEN) - sum(piece.count(letter) for letter in _CLOSE)
         text += piece if not text or text[-1] in _OPEN or piece[:1] in _CLOSE else f" {piece}"
@@ -30,6 +32,13 @@ def place_of(instruction: Instruction) -> str:
     """Return ``sm100.py:317``, or the PTX line if the instruction has no source line."""
     source = instruction.location
     return f"{source.file.rsplit('/', 1)[-1]}:{source.line}" if source else f"PTX line {instruction.ptx_line}"
+
+
+def given_name(instruction: Instruction) -> str:
+    """Return the text of ``name="..."`` in the statement that an instruction comes from; nothing without one."""
+    source = instruction.location
+    match = _NAME.search(statement(source.file, source.line, lines=_NAME_LINES)) if source is not None else None
+    return (match[1] or match[2]) if match is not None else ""
 
 
 def quoted(instruction: Instruction) -> str:

@@ -28,7 +28,7 @@ from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import FULL
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cta
-from pytest_nvfp4.sim.run.source import place_of, quoted
+from pytest_nvfp4.sim.run.source import given_name, place_of, quoted
 from pytest_nvfp4.sim.run.waiting import wake_all
 from pytest_nvfp4.sim.run.warp import Group, Warp
 from pytest_nvfp4.sim.sync.addresses import locate
@@ -118,8 +118,14 @@ class Mbarrier:
         """Name in messages."""
         rank = f" of CTA rank {self.cta.rank}" if len(self.cta.cluster.ctas) > 1 else ""
         made = f", initialised at {quoted(self.made)}" if self.made is not None else ""
+        named = f"of {self.given_name!r}, " if self.given_name else ""
         address = self.cta.shared.base + self.index
-        return f"mbarrier at byte {self.index} of shared memory{rank} (address {address:#x}{made})"
+        return f"mbarrier at byte {self.index} of shared memory{rank} ({named}address {address:#x}{made})"
+
+    @property
+    def given_name(self) -> str:
+        """The name that the author gave its pipeline, if any."""
+        return given_name(self.made) if self.made is not None else ""
 
     def pass_wait(self, w: Warp, mask: int, at: int) -> None:
         """Record a successful wait of some lanes of a warp."""
@@ -365,7 +371,8 @@ def _complete(barrier: Mbarrier) -> None:
         monitor.mbarrier_completed(barrier)
     trace = barrier.cta.launch.machine.trace
     if trace is not None:
-        trace.phase(barrier.cta, barrier, f"mbarrier at byte {barrier.index}")
+        named = f" of {barrier.given_name!r}" if barrier.given_name else ""
+        trace.phase(barrier.cta, barrier, f"mbarrier at byte {barrier.index}{named}")
     if barrier.cta.launch.machine.barrier_log is not None:
         barrier.cta.launch.machine.barrier_log.add("complete", barrier, "", barrier.arrived)
     barrier.phase += 1

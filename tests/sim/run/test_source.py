@@ -1,0 +1,48 @@
+"""Names that the author gave a pipeline, found in the statement that an instruction comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.finding import Location
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.run.source import given_name
+
+CREATE = """x = 1
+ring = pipeline.PipelineAsync.create(
+    barrier_storage=bars,
+    producer_group=group(32),
+    {}
+)
+other = create(name="other")
+"""
+
+
+def made_at(file: Path, line: int) -> Instruction:
+    return Instruction("mbarrier.init", ("mbarrier", "init"), (), None, 0, 1, location=Location(str(file), line))
+
+
+@pytest.mark.parametrize(
+    ("argument", "name"),
+    [
+        ('name="load ring",', "load ring"),
+        ("name = 'b',", "b"),
+        ("name=chosen,", ""),
+        ('rename="x",', ""),
+        ("num_stages=2,", ""),
+        ('name="a\\nb",', ""),
+    ],
+)
+def test_a_constant_name_of_the_statement_is_found(tmp_path: Path, argument: str, name: str) -> None:
+    file = tmp_path / "k.py"
+    file.write_text(CREATE.format(argument))
+    assert given_name(made_at(file, 2)) == name
+    assert given_name(made_at(file, 1)) == ""
+    assert given_name(made_at(file, 7)) == "other"
+    assert given_name(made_at(tmp_path / "none.py", 1)) == ""
+
+
+def test_an_instruction_without_a_line_has_none() -> None:
+    assert given_name(Instruction("mbarrier.init", ("mbarrier", "init"), (), None, 0, 1)) == ""
