@@ -17,6 +17,7 @@ from pytest_nvfp4.plugin.checks.base import CheckItem, RemoteBatch
 from pytest_nvfp4.plugin.checks.registry import CheckRegistry, check_items
 from pytest_nvfp4.plugin.remote import RemoteRun
 from pytest_nvfp4.plugin.state import xdist_worker
+from pytest_nvfp4.text import printed
 
 
 class LookAhead:
@@ -39,6 +40,11 @@ class LookAhead:
             batches = [batch for file in files for batch in self._batches(file, items)]
             self._estimate = self._remote.estimate((batch.jobs, batch.blocks) for batch in batches).lines()
             self._config.option.collectonly = True  # nothing runs, in this plugin and in others
+        elif items and self._remote.unusable is not None:
+            reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+            if reporter is not None:
+                why = printed(f"{self._remote.request.name}: {self._remote.unusable}")
+                reporter.write_line(f"nvfp4: checks on a device fail, and are not sent: {why}")
         elif items:
             self._remote.expect(item.parent for item in items)
             threading.Thread(target=self._run, args=(items,), name="nvfp4-ahead", daemon=True).start()

@@ -121,11 +121,18 @@ class Devices:
         return self._choice is not self.simulator
 
     def device(self, arch: str | None = None) -> Device:
-        """Return the device, or the one for an architecture; without one, skip or fail the calling test."""
+        """Return the device, or the one for an architecture; without one, skip or fail the calling test.
+
+        Raises:
+            CheckFailure: The remote cannot be used.
+        """
         try:
-            return self.choose(arch)
+            chosen = self.choose(arch)
         except NoDeviceError as error:
             self.not_run(str(error))
+        if self.remote is not None and chosen is self.remote.device and self.remote.unusable is not None:
+            raise CheckFailure(f"not run on {self.options.device}: {self.remote.unusable}")
+        return chosen
 
     def require_simulator(self, arch: str) -> Device:
         """Return the simulator; if it cannot run code for the architecture, skip or fail the calling test."""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _INPUT = "nvfp4_broker"
 """Key of the broker's address in the input of a test process of xdist."""
+_UNUSABLE = "nvfp4_remote_unusable"
+"""Key there of the reason why the remote cannot be used."""
 _TERMINAL_S, _LOG_S = 10.0, 30.0
 """Seconds between two lines of progress: on a terminal, and in a log."""
 
@@ -222,6 +225,18 @@ class RemoteRun:
         environment = getattr(remote(self.request.spec, self.request.options), "environment", "")
         return RemoteTracer(self.device, scope=f"{self.request.spec} {environment}", **more)
 
+    @cached_property
+    def unusable(self) -> str | None:
+        """Why this machine cannot use the remote, such as without a token; None if it can. Contacts nothing.
+
+        It is known before any kernel is traced. A test process of xdist knows it from the controlling process.
+        """
+        given: str | None = getattr(self._config, "workerinput", {}).get(_UNUSABLE)
+        if given is not None or is_xdist_worker(self._config):
+            return given
+        error = self.session.check()
+        return None if error is None else str(error)
+
     def expect(self, files: Iterable[object]) -> None:
         """Record kernel files whose jobs another thread will send."""
         self._unsent = {file: threading.Event() for file in files}
@@ -285,6 +300,7 @@ class RemoteRun:
             if self._broker is None:
                 self._broker = Broker(self.session)
         node.workerinput[_INPUT] = self._broker.address
+        node.workerinput[_UNUSABLE] = self.unusable
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:

@@ -223,7 +223,8 @@ class Remote(Protocol):
     ``name`` is its name in ``--nvfp4-remote``. A remote whose results depend on more than target and GPU has an
     attribute ``cache_scope`` (text) with those dependencies, so that cached results are reused for the same only.
 
-    Further members are optional. ``left()`` returns what may still run after `stop` and the command that ends it, empty
+    Further members are optional. ``check()`` raises RemoteError if this machine cannot use the remote, such as without
+    a token; it contacts nothing. ``left()`` returns what may still run after `stop` and the command that ends it, empty
     if nothing can; it must not block. ``end_all()`` ends what runs there of this tool, of other sessions too, and
     returns a description of each; it raises RemoteError if something still runs. ``where`` (text) names what the
     session uses there, such as an app and its page, and ``activity`` (text) what is going on there.

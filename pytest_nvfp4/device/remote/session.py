@@ -110,6 +110,16 @@ class RemoteSession:
         self._closing = False
         self._thread: threading.Thread | None = None
 
+    def check(self) -> RemoteError | None:
+        """Return why this machine cannot use the remote, which then ends the session; None if it can, or may."""
+        check = getattr(self._remote, "check", None)
+        if callable(check):
+            try:
+                check()
+            except RemoteError as error:
+                self._fatal = self._fatal or error
+        return self._fatal
+
     def add(self, batches: Iterable[Batch], *, urgent: bool = False) -> list[BatchRequest]:
         """Request batches; urgent ones are submitted before the queued ones. Returns at once."""
         requests = [BatchRequest(batch) for batch in batches]

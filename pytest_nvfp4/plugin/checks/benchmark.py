@@ -119,7 +119,9 @@ class BenchmarkCheck(Check):
     def needs(self, item: CheckItem) -> Needs:
         """Return the trace if a remote does the timing; otherwise the machine must be idle, and there is no work."""
         remote = item.config.stash[DEVICES].remote
-        return Needs() if remote is None else Needs(traces=(item.case.trace_case,))
+        if remote is None or remote.unusable is not None:
+            return Needs()
+        return Needs(traces=(item.case.trace_case,))
 
     def remote_batches(self, items: Sequence[CheckItem]) -> Iterator[RemoteBatch]:
         """Yield one batch with the jobs of all configurations of the file, grouped by configuration, and another one.

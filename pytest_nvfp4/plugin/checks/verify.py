@@ -70,8 +70,8 @@ class VerifyCheck(Check):
         """Return the trace and, unless a remote does the work, the verification, which items of one kernel share."""
         traces = (item.case.trace_case,)
         kernel = KernelUnderTest(item)
-        if kernel.devices.remote is not None and item.case.variant != FITTED:
-            return Needs(traces)
+        if (remote := kernel.devices.remote) is not None and item.case.variant != FITTED:
+            return Needs(traces) if remote.unusable is None else Needs()
         key = (self.name, item.case.path, item.case.settings.name, item.case.variant == FITTED)
         return Needs(traces, preparations=(Preparation(key, lambda: self._verify(kernel)),))
 

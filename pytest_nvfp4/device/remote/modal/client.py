@@ -30,6 +30,7 @@ from pytest_nvfp4.device.remote.modal import timeouts
 from pytest_nvfp4.device.remote.modal.connection import Connection
 from pytest_nvfp4.device.remote.modal.cost import NOTE, Meter, usd_per_hour
 from pytest_nvfp4.device.remote.modal.errors import is_damaged, silent
+from pytest_nvfp4.device.remote.modal.login import find_login
 from pytest_nvfp4.device.remote.modal.loop import abandon
 from pytest_nvfp4.device.remote.modal.response import read_response
 from pytest_nvfp4.device.remote.modal.settings import SCALEDOWN_S, WARM_S, ModalSettings
@@ -103,6 +104,10 @@ class ModalRemote:
         app = f"deployed app {self.options.deployed_app}" if self.options.deployed_app else "an app of the session"
         several = "" if self.options.containers == 1 else f", up to {self.options.containers} at once"
         return f"modal: {device}{money}{several}; {app}"
+
+    def check(self) -> None:
+        """Raise RemoteError without a client or a token. Contacts nothing."""
+        find_login()
 
     def submit(self, batches: Sequence[Batch]) -> list[RemoteCall]:
         """Send batches; the first time, connect and start the app."""

@@ -162,6 +162,22 @@ def test_an_unreachable_remote_fails_the_checks_and_says_why(user: User) -> None
     assert "as-not-this-one" not in said
 
 
+@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_missing_token_is_noticed_before_anything_is_traced(
+    host_server: Loopback, tmp_path: Path, processes: int
+) -> None:
+    pytest.importorskip("xdist")
+    host_server.forget()
+    user = User(host_server, tmp_path)
+    user.write("kernel.py", (KERNELS / "honest.py").read_text())
+    said = user.run("kernel.py", "-k", "verify", f"-n{processes}", *SMALL, MODAL_TOKEN_SECRET="")
+    assert "2 failed" in said, said
+    assert "not run on modal: no token for Modal is set (token_secret is missing)" in said
+    assert processes or "checks on a device fail, and are not sent: modal: no token" in said
+    assert list(user.cache.rglob("trace.json")) == [], "nothing is traced"
+    assert host_server.calls == []
+
+
 def test_an_interrupt_cancels_and_leaves_nothing(user: User) -> None:
     user.write("kernel.py", HANGS_THERE)
     server = user.server
