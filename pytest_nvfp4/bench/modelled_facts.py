@@ -1,14 +1,15 @@
 """Facts of a modelled time for its snapshot, and their changes.
 
-A snapshot holds the time of the call and of each launch, and the critical path by role and cause. Lines are left out,
-because they move with every edit; a failure names those of the current kernel. Times of two snapshots are compared only
-if the device's table, the replayer and the conditions are the same.
+A snapshot holds the time of the call and of each launch, the critical path by role, cause and line, and the waits on it
+by role and line. A line is there with its text, because numbers move with every edit; a failure names the numbers of
+the current kernel. Times of two snapshots are compared only if the device's table, the code of the model and the
+conditions are the same.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_nvfp4.bench.cost import short_name
@@ -18,7 +19,11 @@ TIME = "modelled_us"
 """Name of the fact that holds the time of the call."""
 OWN = "own"
 """Last word of the name of a table that is not the shipped one."""
-_PATH = "path"
+_PATH, _WAITS = "path", "waits"
+_AT = " @ "
+"""Separates role and cause from the text of a line."""
+_FEW = 2
+"""Waits that are no accident."""
 _LEAST_US = 0.01
 """Parts of the critical path that are shorter are no facts of their own."""
 _SHOWN = 6
@@ -35,12 +40,24 @@ def origin(call: ModelledCall) -> dict[str, str]:
     }
 
 
-def modelled_facts(call: ModelledCall, names: Mapping[str, str] | None = None) -> dict[str, str]:
+TextOf = Callable[[str], str]
+"""Returns the text of a line ``file:line``, in one line without double blanks; empty if it is not known."""
+
+
+def no_text(place: str) -> str:  # noqa: ARG001
+    """Return no text for any line."""
+    return ""
+
+
+def modelled_facts(
+    call: ModelledCall, names: Mapping[str, str] | None = None, text_of: TextOf = no_text
+) -> dict[str, str]:
     """Return the facts of a call, in the order of a snapshot.
 
     Args:
         call: The call.
         names: Names to show for kernels' symbols.
+        text_of: Returns the texts of lines.
     """
     facts = {TIME: _us(call.us)}
     for index, launch in enumerate(call.launches):
@@ -51,15 +68,17 @@ def modelled_facts(call: ModelledCall, names: Mapping[str, str] | None = None) -
         facts[f"{name}.waves"] = f"{launch.waves:.3f}"
         for part in ("fill", "drain", "tail"):
             facts[f"{name}.{part}_us"] = _us(getattr(launch, f"{part}_us"))
-        for key, us in _by_role(launch.path).items():
+        for (key, line), (us, _) in sorted(_path(launch, text_of).items()):
             if us >= _LEAST_US:
-                facts[f"{name}.{_PATH}.{key}"] = _us(us)
+                facts[f"{name}.{_PATH}.{_joined(key, line)}"] = _us(us)
+        for (key, line), (count, _) in sorted(_waits(launch, text_of).items()):
+            facts[f"{name}.{_WAITS}.{_joined(key, line)}"] = f"{count:.0f}"
     return facts
 
 
 def without_path(facts: Mapping[str, str]) -> dict[str, str]:
     """Return the facts but those of the critical path, which shift with every change."""
-    return {name: text for name, text in facts.items() if f".{_PATH}." not in name}
+    return {name: text for name, text in facts.items() if f".{_PATH}." not in name and f".{_WAITS}." not in name}
 
 
 def _us(us: float) -> str:
@@ -71,11 +90,31 @@ def _key(part: PathPart) -> str:
     return f"{role}.{part.cause}".replace(" ", "_")
 
 
-def _by_role(path: Sequence[PathPart]) -> dict[str, float]:
-    spent: dict[str, float] = defaultdict(float)
-    for part in path:
-        spent[_key(part)] += part.us
-    return dict(sorted(spent.items()))
+_Place = tuple[str, str]
+"""Role and cause, and the text of a line."""
+
+
+def _joined(key: str, line: str) -> str:
+    return f"{key}{_AT}{line}" if line else key
+
+
+def _path(launch: ModelledLaunch, text_of: TextOf) -> dict[_Place, tuple[float, str]]:
+    """Return the time on the critical path by place, and the line ``file:line`` that has most of it."""
+    return _summed([(_key(part), part.source, part.us) for part in launch.path], text_of)
+
+
+def _waits(launch: ModelledLaunch, text_of: TextOf) -> dict[_Place, tuple[float, str]]:
+    """Return the number of waits on the critical path by place, and the line ``file:line`` that has most of them."""
+    return _summed([(each.role.replace(" ", "_"), each.source, each.count) for each in launch.waits], text_of)
+
+
+def _summed(parts: Sequence[tuple[str, str, float]], text_of: TextOf) -> dict[_Place, tuple[float, str]]:
+    found: dict[_Place, tuple[float, str]] = {}
+    for key, source, value in parts:  # the largest first
+        place = key, text_of(source) if source else ""
+        before, first = found.get(place, (0.0, source))
+        found[place] = before + value, first
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,37 +149,64 @@ def time_change(old: Mapping[str, str], call: ModelledCall) -> TimeChange:
     return TimeChange(before, round(call.us, 3))
 
 
-def causes(old: Mapping[str, str], call: ModelledCall) -> list[tuple[str, str]]:
+def causes(old: Mapping[str, str], call: ModelledCall, text_of: TextOf = no_text) -> list[tuple[str, str]]:
     """Return what grew most on the critical path against a snapshot, the most first.
 
-    Each is the current line ``file:line`` on which most of it is spent (empty if none is known), and a text.
+    Waits that the snapshot's path has not, or half as often, come before all times, because they tell what was added;
+    waits that are a little more frequent come last. Each is the current line ``file:line`` (empty if none is known),
+    and a text.
     """
     grown: list[tuple[float, str, str]] = []
+    added: list[tuple[float, str, str]] = []
+    more_waits: list[tuple[float, str, str]] = []
     for index, launch in enumerate(call.launches):
-        before = _before(old, index)
-        for key, us in _by_role(launch.path).items():
-            more = us - before.get(key, 0.0)
-            if more >= _LEAST_US:
-                what, lines = _place(launch, key)
-                text = f"{more:+.3f} us: {what}" + (f" at {' and '.join(lines)}" if lines else "")
-                grown.append((more, next(iter(lines), ""), text))
-    return [(line, text) for _, line, text in sorted(grown, key=lambda part: -part[0])[:_SHOWN]]
+        grown += _grown(_stored(old, index, _PATH), _path(launch, text_of), launch.path)
+        before = _stored(old, index, _WAITS)
+        for (role, line), (count, source) in _waits(launch, text_of).items():
+            previous = before.get((role, line), 0.0)
+            if not before or not line or count <= previous:
+                continue
+            text = f"{count:.0f} waits on the path instead of {previous:.0f}: {role} at {source}, `{line}`"
+            often = count >= max(2 * previous, previous + _FEW)
+            (added if often else more_waits).append((count - previous, source, text))
+    ordered = [
+        *sorted(added, key=lambda part: -part[0])[: _SHOWN // 2],
+        *sorted(grown, key=lambda part: -part[0])[:_SHOWN],
+        *sorted(more_waits, key=lambda part: -part[0])[: _SHOWN // 2],
+    ]
+    return [(source, text) for _, source, text in ordered]
 
 
-def _before(old: Mapping[str, str], index: int) -> dict[str, float]:
-    prefix = f"launch.{index}.{_PATH}."
-    found: dict[str, float] = {}
-    for name, text in old.items():
-        if name.startswith(prefix):
-            try:
-                found[name.removeprefix(prefix)] = float(text)
-            except ValueError:
-                continue  # a damaged value: the part counts as new
+def _grown(
+    before: Mapping[_Place, float], now: Mapping[_Place, tuple[float, str]], path: Sequence[PathPart]
+) -> list[tuple[float, str, str]]:
+    """Return (us, line, text) of each role and cause that takes longer, with the lines that grew most."""
+    words = {_key(part): f"{part.role or 'the launch'}: {part.cause}" for part in path}
+    more: dict[str, float] = defaultdict(float)
+    lines: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for (key, line), (us, source) in now.items():
+        more[key] += us
+        if source and us > before.get((key, line), 0.0):
+            lines[key].append((us - before.get((key, line), 0.0), source))
+    for (key, _), us in before.items():
+        more[key] -= us
+    found = []
+    for key, us in more.items():
+        if us >= _LEAST_US:
+            named = [source for _, source in sorted(lines[key], key=lambda pair: -pair[0])[:2]]
+            where = f" at {' and '.join(named)}" if named else ""
+            found.append((us, next(iter(named), ""), f"{us:+.3f} us: {words[key]}{where}"))
     return found
 
 
-def _place(launch: ModelledLaunch, key: str) -> tuple[str, list[str]]:
-    """Return a part of the critical path in words, and the lines on which most of it is spent."""
-    parts = sorted((part for part in launch.path if _key(part) == key), key=lambda part: -part.us)
-    lines = [part.source for part in parts if part.source][:2]
-    return f"{parts[0].role or 'the launch'}: {parts[0].cause}", lines
+def _stored(old: Mapping[str, str], index: int, what: str) -> dict[_Place, float]:
+    prefix = f"launch.{index}.{what}."
+    found: dict[_Place, float] = {}
+    for name, text in old.items():
+        if name.startswith(prefix):
+            key, _, line = name.removeprefix(prefix).partition(_AT)
+            try:
+                found[key, line] = float(text)
+            except ValueError:
+                continue  # a damaged value: the part counts as new
+    return found

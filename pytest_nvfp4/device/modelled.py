@@ -27,7 +27,7 @@ from pytest_nvfp4.model.scope import kind_of, refusals
 from pytest_nvfp4.model.storage import loads
 from pytest_nvfp4.toolchain.code_hash import PACKAGE, code_hash
 
-_NO_PART = ("bands.py", "calibrated.py", "timeline.py", "what_if.py")
+_NO_PART = ("bands.py", "barriers.py", "calibrated.py", "timeline.py", "what_if.py")
 """Modules of the model that change no modelled time. A new module counts until it is named here."""
 _LINES = 1000
 _Share = Annotated[float, Field(ge=0, le=1.000001)]
@@ -59,6 +59,14 @@ class PathPart(Model):
     us: Microseconds
 
 
+class PathWait(Model):
+    """Waits on the critical path of a launch, of one role of warps at one line ``file:line``."""
+
+    role: Name
+    source: Name
+    count: Count
+
+
 class UnitBusy(Model):
     """Share of a launch's time in which a unit works: on the SM where it works longest, and on average."""
 
@@ -83,6 +91,7 @@ class ModelledLaunch(Model):
         bound: The unit that limits the launch.
         busy: Shares of time in which units work.
         path: The critical path, by role, line and cause, the longest part first. Its parts add up to ``kernel_us``.
+        waits: The waits on the critical path, the most frequent first.
         notes: What the replay assumed.
     """
 
@@ -98,6 +107,7 @@ class ModelledLaunch(Model):
     bound: Name
     busy: Annotated[tuple[UnitBusy, ...], Field(max_length=_LINES)]
     path: Annotated[tuple[PathPart, ...], Field(max_length=_LINES)]
+    waits: Annotated[tuple[PathWait, ...], Field(max_length=_LINES)] = ()
     notes: Annotated[tuple[Sentence, ...], Field(max_length=_LINES)] = ()
 
 
@@ -289,5 +299,6 @@ def launch_of(recording: Recording, done: Replay) -> ModelledLaunch:
         path=tuple(
             PathPart(role=part.role, source=part.site, cause=part.waits_for, us=part.us) for part in done.path[:_LINES]
         ),
+        waits=tuple(PathWait(role=each.role, source=each.site, count=each.count) for each in done.waits[:_LINES]),
         notes=done.notes,
     )

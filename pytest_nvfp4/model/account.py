@@ -7,7 +7,7 @@ The parts of this path follow each other without gaps, so that they add up to th
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from pytest_nvfp4.model.replay_machine import Machine
 from pytest_nvfp4.model.replay_state import Cause, WarpRun
 from pytest_nvfp4.model.replay_steps import DELAY, LOAD, RUN, STORE, TENSOR, WAIT
 
-__all__ = ["Segment", "critical_path"]
+__all__ = ["Crossing", "Segment", "critical_path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +28,40 @@ class Segment:
     us: float
 
 
-def critical_path(machine: Machine) -> tuple[Segment, ...]:
-    """Return the critical path, summed by role, source line and cause, longest first."""
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Waits on the critical path: the role waits ``count`` times at a source line, each time for what comes before."""
+
+    role: str
+    site: str
+    count: int
+
+
+def critical_path(machine: Machine) -> tuple[tuple[Segment, ...], tuple[Crossing, ...]]:
+    """Return the critical path, summed by role, source line and cause, longest first; and the waits on it."""
     spent: dict[tuple[str, int, str], float] = defaultdict(float)
-    for role, site, cause, time in _backwards(machine):
-        spent[role, site, cause] += time
+    crossed: Counter[tuple[str, str]] = Counter()
     sites = machine.recording.sites
+    for role, site, cause, time in _backwards(machine):
+        if cause == _CROSSES:
+            crossed[role, sites[site].source] += 1
+        else:
+            spent[role, site, cause] += time
     by_line: dict[tuple[str, str, str], float] = defaultdict(float)
     for (role, site, cause), time in spent.items():
         by_line[role, sites[site].source if site >= 0 else "", cause] += time
     ranked = sorted(by_line.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(Segment(role, site, cause, time / 1e3) for (role, site, cause), time in ranked if time > 0)
+    segments = tuple(Segment(role, site, cause, time / 1e3) for (role, site, cause), time in ranked if time > 0)
+    waits = sorted(crossed.items(), key=lambda item: (-item[1], item[0]))
+    return segments, tuple(Crossing(role, site, count) for (role, site), count in waits if site)
+
+
+_CROSSES = "wait"
+"""Stands for the cause at a wait, which takes no time of its own."""
 
 
 def _backwards(machine: Machine) -> Iterator[tuple[str, int, str, float]]:
-    """Yield (role, site, cause, ns) from the end of a launch to its start."""
+    """Yield (role, site, cause, ns) from the end of a launch to its start, and each wait with ``_CROSSES``."""
     if machine.last is None:
         return
     cause = machine.last
@@ -78,6 +97,7 @@ def _backwards(machine: Machine) -> Iterator[tuple[str, int, str, float]]:
         waited, released, why = entry
         yield from _own(machine, warp, waited, step, until - released)
         until = released
+        yield role, warp.steps[waited][2], _CROSSES, 0.0
         if why is None:
             yield role, warp.steps[waited][2], "launch before", until - machine.started
             return

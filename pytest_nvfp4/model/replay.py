@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_nvfp4.model.account import Segment, critical_path
+from pytest_nvfp4.model.account import Crossing, Segment, critical_path
+from pytest_nvfp4.model.barriers import PhaseSpan, phase_spans
 from pytest_nvfp4.model.constants import DeviceConstants
 from pytest_nvfp4.model.placement import slots_of
 from pytest_nvfp4.model.recording import Recording
@@ -92,7 +93,9 @@ class Replay:
         waves: Clusters over slots.
         bound: The unit that limits the steady part, or ``latency``.
         path: The critical path, ranked by time; its parts add up to ``kernel_us``.
+        waits: The waits on the critical path, the most frequent first.
         intervals: For a timeline: (unit or role, SM, start, end, site) in ns, if asked for.
+        phases: For a timeline: the phases of barriers with their waits, if asked for.
         marks: What the author named, as warps passed it, each warp's in order.
         notes: What the figures do not include.
     """
@@ -110,7 +113,9 @@ class Replay:
     waves: float
     bound: str
     path: tuple[Segment, ...]
+    waits: tuple[Crossing, ...]
     intervals: tuple[tuple[str, int, float, float, str], ...] = ()
+    phases: tuple[PhaseSpan, ...] = ()
     marks: tuple[Passed, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -249,6 +254,7 @@ def _result(machine: Machine, device: DeviceConstants, conditions: Conditions, b
         (name, sm, begin, end, recording.sites[site].source if site >= 0 else "")
         for name, sm, begin, end, site in machine.timeline or ()
     )
+    path, waits = critical_path(machine)
     return Replay(
         kernel=recording.kernel,
         device=device.name,
@@ -262,8 +268,10 @@ def _result(machine: Machine, device: DeviceConstants, conditions: Conditions, b
         tail_us=(machine.end - min(sorted(machine.ends, reverse=True)[:used])) / 1e3,
         waves=len(recording.clusters) / len(machine.slots.sms),
         bound=unit if shares.get(unit, 0.0) >= _LIMITING and busy[unit][0] >= _LEAST_BUSY else "latency",
-        path=critical_path(machine),
+        path=path,
+        waits=waits,
         intervals=intervals,
+        phases=() if machine.timeline is None else tuple(phase_spans(machine)),
         marks=tuple(
             Passed(recording.clusters[w.cluster.number].index, w.cta, w.warp.index, w.sm, at, mark)
             for w, at, mark in machine.marks

@@ -14,6 +14,7 @@ from pytest_nvfp4.device.modelled import ModelledCall
 from pytest_nvfp4.plugin.compare_facts import stored_sheet
 from pytest_nvfp4.plugin.comparison import Comparison, header
 from pytest_nvfp4.plugin.failure import CheckFailure
+from pytest_nvfp4.plugin.line_texts import LineTexts
 from pytest_nvfp4.plugin.state import Run
 from pytest_nvfp4.toolchain.sheet import Sheet
 from pytest_nvfp4.toolchain.trace import Trace
@@ -54,7 +55,8 @@ class ModelSnapshot:
             self._refused(comparison, call)
         names = {code.symbol: code.source_name for code in trace.code if code.source_name}
         lines = header(trace, self._run) | {"problem": problem.name} | origin(call)
-        received = Sheet(KIND, lines, modelled_facts(call, names))
+        text_of = LineTexts(Path(trace.kernel), self._run.options.root)
+        received = Sheet(KIND, lines, modelled_facts(call, names, text_of))
         if (stored := stored_sheet(comparison, received)) is None:
             return "recorded"
         if changed := [key for key in _DECIDES if stored.header.get(key) != received.header[key]]:
@@ -78,12 +80,12 @@ class ModelSnapshot:
             return "recorded" if comparison.updating and slower else _words(change.share, tolerance, str(change))
         before = stored.header.get("dsl", "")
         compiler = "" if before == trace.dsl_version else f"the snapshot is of nvidia-cutlass-dsl {before}\n"
-        grown = causes(stored.facts, call)
+        grown = causes(stored.facts, call, text_of)
         where = "\n".join(f"  {text}" for _, text in grown)
         raise comparison.failure(
             f"modelled slower: {comparison.kernel} on {problem.name}, {call.title}: {change}, tolerance "
             f"{100 * tolerance:g} %, against {comparison.shown}\n"
-            f"what grew on the modelled critical path:\n{where}\n"
+            f"what was added to the modelled critical path, and what grew on it:\n{where}\n"
             f"{compiler}nothing was measured; `nvfp4 model` shows where the time goes\n"
             f"if the change is meant: {comparison.update_command()}, and commit the snapshot",
             line=self._line(trace, [place for place, _ in grown]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +23,11 @@ from pytest_nvfp4.device.modelled import (
 )
 from pytest_nvfp4.model.bands import Band, bands, bands_of, widest
 from pytest_nvfp4.model.constants import ConstantsError, load_device
-from pytest_nvfp4.model.recording import Recording
+from pytest_nvfp4.model.recording import Recording, Site
 from pytest_nvfp4.report.document import Document
 from pytest_nvfp4.report.render import OutputFormat, render
 from pytest_nvfp4.toolchain.code_hash import PACKAGE
+from pytest_nvfp4.toolchain.sheet import Sheet
 from tests.model.main_loop import main_loop
 
 B200 = load_device("b200")
@@ -35,6 +37,11 @@ BAND = Band("b200", "dense tcgen05 GEMM", 40, 1.0, 0.05, 0.12, 0.3, CONDITIONS, 
 
 def gemm(*, stages: int = 4, n: int = 128) -> Recording:
     return replace(main_loop(128, n, 128, stages, 20), arch="sm_100a")
+
+
+def moved_site(site: Site) -> Site:
+    """Return the site of a copy on another line."""
+    return replace(site, source=site.source.replace("load A", "moved"))
 
 
 def modelled(*recordings: Recording) -> ModelledCall:
@@ -130,6 +137,33 @@ class TestFacts:
         assert grown
         assert all(line.startswith("loop.py:") and line in text for line, text in grown)
         assert causes(modelled_facts(slow), slow) == []
+
+    def test_a_line_is_known_by_its_text_when_it_moves(self) -> None:
+        def text_of(place: str) -> str:
+            return {"loop.py:load A": "copy(a)", "loop.py:moved": "copy(a)"}.get(place, place.rpartition(":")[2])
+
+        fast = modelled(gemm(stages=4))
+        before = modelled_facts(fast, text_of=text_of)
+        assert any(name.startswith("launch.0.path.load.") and name.endswith(" @ copy(a)") for name in before)
+        assert Sheet.parse(Sheet("model", {}, before).render(), kind="model").facts == before
+        moved = replace(gemm(stages=4), sites=tuple(moved_site(site) for site in gemm().sites))
+        assert causes(before, modelled(moved), text_of) == []
+        assert modelled_facts(modelled(moved), text_of=text_of) == before
+
+    def test_a_wait_that_the_path_did_not_have_comes_first(self) -> None:
+        fast, slow = modelled(gemm(stages=20)), modelled(gemm(stages=1))
+
+        def text_of(place: str) -> str:
+            return place.rpartition(":")[2]
+
+        before = modelled_facts(fast, text_of=text_of)
+        assert "launch.0.waits.load @ wait empty" not in before
+        grown = causes(before, slow, text_of)
+        first = dict(grown[:2])
+        assert set(first) == {"loop.py:wait empty", "loop.py:wait full"}
+        said = r"\d+ waits on the path instead of 0: load at loop.py:wait empty, `wait empty`"
+        assert re.fullmatch(said, first["loop.py:wait empty"])
+        assert " us: " in grown[2][1]
 
     @pytest.mark.parametrize("text", ["", "fast", "-1", "0", "nan", "inf"])
     def test_a_snapshot_without_a_time_is_damaged(self, text: str) -> None:

@@ -36,6 +36,9 @@ _COPY_A = (
     "            cute.copy(tma_atom_a, tAgA[None, k_tile], tAsA[None, stage], tma_bar_ptr=mbar, "
     "tma_desc_ptr=descriptor[0])\n"
 )
+_REFILLED = "            mbar = full_mbar + stage\n"
+_FILLED = "            cute.arch.mbarrier_wait(full_mbar + stage, parity)\n"
+_BARRIER = "            cute.arch.barrier(barrier_id=2, number_of_threads=64)\n"
 _EXPECT = "mbarrier_arrive_and_expect_tx(mbar, STAGE_BYTES)"
 _EPILOGUE = """\
         cute.copy(t2r, tDtAcc, tDrAcc)
@@ -60,6 +63,16 @@ SLOWED = {
         "            mbar = full_mbar + stage\n",
         "            mbar = full_mbar + stage\n            cute.arch.fence_acq_rel_gpu()\n",
         "fence_acq_rel_gpu()",
+    ),
+    "a barrier a k-tile": Slowed(
+        edited("load", _REFILLED, f"{_REFILLED}{_BARRIER}").source.replace(_FILLED, f"{_BARRIER}{_FILLED}"),
+        "load",
+        ("barrier(barrier_id=2",),
+    ),
+    "half of the box": Slowed(
+        with_constants(SOURCE, {"TILE_K": 128, "NUM_STAGES": 3}),
+        "load",
+        ("mbarrier_wait(empty_mbar + stage, parity)", "cute.copy("),
     ),
     "one stage less": Slowed(
         with_constants(SOURCE, {"NUM_STAGES": 2}),

@@ -12,6 +12,7 @@ from pytest_nvfp4.cli.model.subject import subject_of
 from pytest_nvfp4.device.modelled import ModelledCall, conditions_of, device_for, modelled_call, recordings_of
 from pytest_nvfp4.device.sim import SimDevice
 from pytest_nvfp4.device.simulate import simulate
+from pytest_nvfp4.plugin.line_texts import LineTexts
 
 from .slowed import SLOWED, SOURCE
 
@@ -38,13 +39,14 @@ def test_each_slower_kernel_is_modelled_slower_and_its_line_is_named(tmp_path: P
     files = [tmp_path / f"{name.replace(' ', '_')}.py" for name in sources]
     with ThreadPoolExecutor(2) as pool:
         calls = dict(zip(sources, pool.map(modelled, files, sources.values()), strict=True))
-    before = modelled_facts(calls["base"])
-    assert not causes(before, calls["base"])
+    texts = {name: LineTexts(file, tmp_path) for name, file in zip(sources, files, strict=True)}
+    before = modelled_facts(calls["base"], text_of=texts["base"])
+    assert not causes(before, calls["base"], texts["base"])
     for name, slowed in SLOWED.items():
         change = time_change(before, calls[name])
         assert change.share > 0.02, (name, str(change))
         lines = slowed.source.splitlines()
-        grown = causes(before, calls[name])
-        own = [place for place, text in grown[:3] if slowed.role in text.partition("us: ")[2].partition(":")[0]]
+        grown = causes(before, calls[name], texts[name])
+        own = [place for place, text in grown[:3] if f": {slowed.role}" in text.replace("tensormap+", "")]
         named = [lines[int(place.rpartition(":")[2]) - 1] for place in own if place]
         assert any(text in line for line in named for text in slowed.lines), (name, grown)

@@ -78,7 +78,9 @@ def test_a_replay_shows_warps_and_units_of_the_first_sms() -> None:
     replays = replay_sequence(recordings, load_device("b200"), timeline=True)
     pieces = list(slices_of(recordings, replays, sms=2))
     tracks = {process: {piece.track for piece in pieces if piece.process == process} for process in ("SM 0", "SM 1")}
-    assert tracks["SM 0"] == tracks["SM 1"] == {"warps: load", "warps: mma", "TMA load", "tensor core"}
+    barriers = {f"barrier: {place} [{n}]" for place in (f"mma at {SITES[3]}", f"load at {SITES[0]}") for n in range(2)}
+    barriers.add(f"barrier: mma at {SITES[5]}")
+    assert tracks["SM 0"] == tracks["SM 1"] == {"warps: load", "warps: mma", "TMA load", "tensor core"} | barriers
     assert not any(piece.process == "SM 2" for piece in pieces)
     end = max(piece.end_ns for piece in pieces)
     assert 0 < end / 1e3 <= replays[0].kernel_us * (1 + 1e-9)
@@ -86,6 +88,27 @@ def test_a_replay_shows_warps_and_units_of_the_first_sms() -> None:
     waits = [piece for piece in pieces if piece.name == "wait"]
     assert {piece.details["line"] for piece in waits} <= set(SITES)
     assert any(name == "wait" for entries in read(perfetto_trace(pieces, title="t")).values() for name, _, _ in entries)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+def test_a_ring_has_its_barriers_and_each_phase_its_waiters(stages: int) -> None:
+    made = main_loop(128, 128, 128, stages, 12)
+    (done,) = replay_sequence([made], load_device("b200"), timeline=True)
+    full = [span for span in done.phases if span.ring == f"mma at {SITES[3]}"]
+    assert [span.number for span in full] == list(range(12))
+    assert {span.barrier for span in full} == (set(range(stages)) if stages > 1 else {None})
+    for one, other in zip(full, full[stages:], strict=False):
+        assert one.barrier == other.barrier
+        assert one.begin_ns < one.end_ns <= other.begin_ns
+    for span in full:
+        assert span.completed_by == f"load at {SITES[2]}"
+        (waiter,) = span.waiters
+        assert (waiter.role, waiter.source) == ("mma", SITES[3])
+        assert waiter.end_ns == max(waiter.begin_ns, span.end_ns)
+    empty = [span for span in done.phases if span.ring == f"load at {SITES[0]}"]
+    assert len(empty) == 12 - stages
+    assert all(span.completed_by == f"mma at {SITES[4]}" for span in empty)
+    assert replay_sequence([made], load_device("b200"))[0].phases == ()
 
 
 def test_a_slice_that_ends_before_it_begins_is_refused() -> None:

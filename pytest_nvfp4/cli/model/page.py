@@ -18,6 +18,7 @@ NO_MEASUREMENT = (
     "Nothing was run on a GPU."
 )
 _PARTS_SHOWN = 20
+_WAITS_SHOWN = 8
 SUMMARY = (
     Column("problem", key="problem"),
     Column("device", key="device"),
@@ -142,6 +143,7 @@ def _launch(index: int, launch: ModelledLaunch) -> Section:
         [
             Facts(list(_times(launch))),
             Section("where the time goes (modelled critical path)", [_path(launch)]),
+            *([Section("waits on that path", [_waits(launch)])] if launch.waits else []),
             Section("how busy the units are (modelled)", [_busy(launch)]),
             *([Section("assumed", [Items(launch.notes)])] if launch.notes else []),
         ],
@@ -178,6 +180,11 @@ def _path(launch: ModelledLaunch) -> Table:
         Column("line", code=True),
     )
     return Table(columns, rows)
+
+
+def _waits(launch: ModelledLaunch) -> Table:
+    columns = (Column("times", right=True), Column("warps"), Column("line", code=True))
+    return Table(columns, [[str(each.count), each.role or "-", each.source] for each in launch.waits[:_WAITS_SHOWN]])
 
 
 def _busy(launch: ModelledLaunch) -> Table:
