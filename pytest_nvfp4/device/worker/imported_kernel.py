@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import pytest_nvfp4.profiler  # noqa: F401 - before the kernel, which may import it and may not read files of this package
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.seal.audit import KernelAudit
 from pytest_nvfp4.isolation.seal.handlers import hide_frames

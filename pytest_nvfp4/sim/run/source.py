@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import re
+from functools import lru_cache
 
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
@@ -37,7 +38,12 @@ def place_of(instruction: Instruction) -> str:
 def given_name(instruction: Instruction) -> str:
     """Return the text of ``name="..."`` in the statement that an instruction comes from; nothing without one."""
     source = instruction.location
-    match = _NAME.search(statement(source.file, source.line, lines=_NAME_LINES)) if source is not None else None
+    return _name_at(source.file, source.line) if source is not None else ""
+
+
+@lru_cache(maxsize=1024)
+def _name_at(file: str, line: int) -> str:
+    match = _NAME.search(statement(file, line, lines=_NAME_LINES))
     return (match[1] or match[2]) if match is not None else ""
 
 

@@ -11,6 +11,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest_nvfp4.profiler  # noqa: F401 - before the kernel, which may import it and may not read files of this package
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, taken
 from pytest_nvfp4.isolation.event_sender import EventSender
