@@ -18,7 +18,8 @@ from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.answer import ANSWER, check_result
 from pytest_nvfp4.device.blob import Blob
 from pytest_nvfp4.device.call_plan import plan_calls
-from pytest_nvfp4.device.job import Job
+from pytest_nvfp4.device.job import Job, Profiling
+from pytest_nvfp4.device.profiling.record import MOST_FILE_BYTES, ProfileRecord, ToolFile
 from pytest_nvfp4.device.remote.base import Batch, BatchResult, RemoteError
 from pytest_nvfp4.device.remote.serialization import most_bytes, pack_result, unpack_result
 from pytest_nvfp4.device.result import CaseReport, GroupOutput, Result
@@ -31,6 +32,7 @@ from .worker_events import BENCHMARK, DEVICE, answer, line, result
 
 VERIFY = BENCHMARK.model_copy(update={"action": "verify", "order_seed": 3})
 SIMULATE = BENCHMARK.model_copy(update={"action": "simulate"})
+PROFILE = BENCHMARK.model_copy(update={"action": "profile", "profiling": Profiling(mode="torch")})
 CALL = next(at for at, call in enumerate(plan_calls(VERIFY.cases, 3)) if call.other_sizes is None and call.case == 0)
 BLOB = Blob.inlined(bytes(2 * 256 * (8 + 5 + 128))).model_dump()
 LAUNCH = {
@@ -87,10 +89,15 @@ HONEST: dict[str, tuple[Job, dict[str, Any]]] = {
         SIMULATE,
         {"call": 0, "case": 0, "model": "B200", "sms": 148, "launches": [LAUNCH], "outputs": [WRITES]},
     ),
+    "profiled": (PROFILE, {"case": 1, "warmup_us": 1.0, "region_us": [2.0], "works": [WORK], "unrecorded": None}),
 }
 """An event of each kind, and a job that asks for it."""
 
 LIES: list[tuple[str, str, object]] = [
+    ("profiled", "case", 99),
+    ("profiled", "region_us", [2.0, 3.0]),
+    ("profiled", "warmup_us", -1.0),
+    ("profiled", "works", [{**WORK, "duration_ns": -1}]),
     ("status", "status", "fine"),
     ("status", "status", ["passed"]),
     ("status", "status", None),
@@ -252,6 +259,23 @@ def test_what_a_job_does_not_ask_for_is_refused() -> None:
     assert "does not ask for" in refused(result(answer(line(event="sample", **sample)), job=VERIFY))
     other = Result(job="another", status="passed")
     assert "that of job 'another'" in refused(check_result(VERIFY, other))
+
+
+def test_a_profile_fits_its_job() -> None:
+    blob = Blob.inlined(b"x")
+    one, other = (ToolFile(name="a", data=blob), ToolFile(name="a", data=blob))
+    large = ToolFile(name="b", data=blob.model_copy(update={"size": MOST_FILE_BYTES}))
+    probe = PROFILE.model_copy(update={"action": "probe"})
+    for job, record in (
+        (VERIFY, ProfileRecord()),
+        (probe, ProfileRecord(files=(one,))),
+        (PROFILE, ProfileRecord(files=(one, other))),
+        (PROFILE, ProfileRecord(files=(one, large))),
+    ):
+        made = check_result(job, Result(job=job.id, status="passed", profile=record))
+        assert made.findings[0].kind == ANSWER, record
+    fits = Result(job=PROFILE.id, status="passed", profile=ProfileRecord(files=(one,)))
+    assert check_result(PROFILE, fits) == fits
 
 
 @pytest.mark.parametrize(

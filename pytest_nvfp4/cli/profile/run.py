@@ -241,6 +241,7 @@ def _opened(name: str, options: RemoteOptions, folder: Path) -> Iterator[Device]
     from pytest_nvfp4.device.base import DeviceUnavailableError
     from pytest_nvfp4.device.remote.base import RemoteError, dollars
     from pytest_nvfp4.device.remote.device import RemoteDevice
+    from pytest_nvfp4.device.remote.gpus import capability_of
     from pytest_nvfp4.device.remote.registry import remote as remote_of
     from pytest_nvfp4.device.remote.session import RemoteSession
     from pytest_nvfp4.device.select import known_names, select
@@ -257,7 +258,8 @@ def _opened(name: str, options: RemoteOptions, folder: Path) -> Iterator[Device]
         yield chosen
         return
     try:
-        place = remote_of(name, replace(options, target=name.partition(":")[2]))
+        capability = capability_of(options)
+        place = remote_of(name, options)
         price = place.cost().usd_per_hour or options.gpu_price
         if price is not None and options.longest_s is not None:
             most = dollars(price * options.longest_s / 3600)
@@ -272,7 +274,7 @@ def _opened(name: str, options: RemoteOptions, folder: Path) -> Iterator[Device]
     except RemoteError as error:
         raise InputError(f"--device {name}: {error}") from error
     try:
-        yield RemoteDevice(session, name=name.partition(":")[0], gpu=options.gpu)
+        yield RemoteDevice(session, name=name.partition(":")[0], gpu=options.gpu, capability=capability)
     finally:
         cost = session.cost
         session.close()

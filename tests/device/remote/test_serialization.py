@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
 import pytest
 
+from pytest_nvfp4.device.blob import Blob
+from pytest_nvfp4.device.profiling.record import MOST_FILE_BYTES, ProfileRecord, ToolFile, ToolRun
 from pytest_nvfp4.device.remote.base import BatchResult, RemoteError
 from pytest_nvfp4.device.remote.serialization import (
     compress,
     decompress,
+    inline_blobs,
     pack_batch,
     pack_result,
     unpack_batch,
     unpack_result,
 )
-from pytest_nvfp4.device.result import Blob, GroupOutput, Result
+from pytest_nvfp4.device.result import GroupOutput, Result
 
 from .fakes import batch
 
@@ -39,6 +45,22 @@ def test_equal_outputs_travel_once() -> None:
 
     content = random.Random(1).randbytes(50_000)
     assert len(pack_result(answer(*[content] * 8))) < 1.1 * len(pack_result(answer(content)))
+
+
+def test_the_files_of_a_profile_come_back_whole(tmp_path: Path) -> None:
+    content = b"report" * 1000
+    (tmp_path / "attempt").mkdir()
+    (tmp_path / "attempt" / "ncu.ncu-rep").write_bytes(content)
+    sha256 = hashlib.sha256(content).hexdigest()
+    whole = ToolFile(name="ncu.ncu-rep", data=Blob(sha256=sha256, size=6000, file="attempt/ncu.ncu-rep"))
+    large = ToolFile(name="large", data=Blob(sha256="0" * 64, size=MOST_FILE_BYTES + 1, file="attempt/ncu.ncu-rep"))
+    record = ProfileRecord(attempts=(ToolRun(tool="ncu"),), files=(whole, large))
+    result = inline_blobs(Result(job="j", status="passed", profile=record), tmp_path)
+    sent = unpack_result(pack_result(BatchResult(batch="b", results=(result,)))).results[0].profile
+    assert sent is not None
+    first, second = (file.data for file in sent.files)
+    assert first.read(None, source="it", most=MOST_FILE_BYTES, exact=False) == content
+    assert second.inline is None, "what is too large is announced, and does not come"
 
 
 @pytest.mark.parametrize("size", [0, 100, 3 << 20])
