@@ -72,11 +72,22 @@ def programs() -> Iterator[Item]:
         "optional", "uv", bool(uv), found, "pip install uv", needed_for="nvfp4 upgrade", otherwise=State.ABSENT
     )
     for tool in _TOOLS:
-        path = shutil.which(tool.name)
+        path = _path(tool.name)
         found = f"{version_line([path, '--version'])} ({path})" if path else "not found"
         yield Item.judged(
             "optional", tool.name, bool(path), found, tool.fix, needed_for=tool.needed_for, otherwise=State.ABSENT
         )
+
+
+def _path(name: str) -> str | None:
+    """Return the path of a program: on the path, or, of a profiler, where `nvfp4 profile` finds it."""
+    from pytest_nvfp4.device.profiling.tools import PROGRAMS, Program, program
+
+    if found := shutil.which(name):
+        return found
+    tool = next((tool for tool, called in PROGRAMS.items() if called == name), None)
+    elsewhere = program(tool) if tool is not None else None
+    return str(elsewhere.path) if isinstance(elsewhere, Program) else None
 
 
 def sandbox() -> Iterator[Item]:

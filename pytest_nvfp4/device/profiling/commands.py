@@ -71,8 +71,15 @@ class ToolCommand:
         return re.search(self.last, log) is not None
 
 
-def ncu(program: Program, settings: Profiling, folder: Path, *, counters: bool = True) -> ToolCommand:
-    """Return the command of Nsight Compute; without ``counters`` it collects what a launch is, which needs none."""
+def ncu(
+    program: Program, settings: Profiling, folder: Path, *, kernels: tuple[str, ...] = (), counters: bool = True
+) -> ToolCommand:
+    """Return the command of Nsight Compute.
+
+    Args:
+        kernels: Parts of the names of the launches that are profiled; all launches if empty.
+        counters: Whether to collect counters; else what a launch is, which needs no permission for counters.
+    """
     chosen: list[str] = []
     if not counters:
         chosen += ["--section", "LaunchStats"]
@@ -86,6 +93,7 @@ def ncu(program: Program, settings: Profiling, folder: Path, *, counters: bool =
     options = (
         *chosen,
         *_launches(settings),
+        *(("--kernel-name", f"regex:{'|'.join(kernels)}") if kernels else ()),
         *("--nvtx", "--nvtx-include", f"{REGION}/"),
         *("--clock-control", "base" if settings.base_clocks else "none"),
     )

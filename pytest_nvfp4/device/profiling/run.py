@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.process import Profiler, run_below, run_in_worker
 from pytest_nvfp4.device.profiling import commands
 from pytest_nvfp4.device.profiling.commands import ToolCommand
+from pytest_nvfp4.device.profiling.kernel_names import kernel_names
 from pytest_nvfp4.device.profiling.reasons import unavailable_because
 from pytest_nvfp4.device.profiling.record import (
     MOST_FILE_BYTES,
@@ -144,15 +146,20 @@ def _attempts(job: Job) -> Iterator[_Make]:
         return _Make(command, after_nan=older > 0)
 
     torch = _Make(lambda _: None)
+    kernels = kernel_names(job.kernel.files) if job.kernel is not None and job.kernel.entry is not None else ()
+
+    def ncu(found: Program, folder: Path, *, counters: bool = True) -> ToolCommand:
+        return commands.ncu(found, settings, folder, kernels=kernels, counters=counters)
+
     match settings.mode:
         case "ncu":
             for older in range(_OLDER + 1):
-                yield of("ncu", lambda found, folder: commands.ncu(found, settings, folder), older=older)
-            yield of("ncu", lambda found, folder: commands.ncu(found, settings, folder, counters=False))
+                yield of("ncu", ncu, older=older)
+            yield of("ncu", partial(ncu, counters=False))
             yield torch
         case "nsys":
             yield of("nsys", commands.nsys)
-            yield of("nsys", lambda found, folder: commands.nsys(found, folder, cuda=False))
+            yield of("nsys", partial(commands.nsys, cuda=False))
             yield torch
         case "sanitizer":
             yield of("sanitizer", lambda found, folder: commands.sanitizer(found, settings, folder))

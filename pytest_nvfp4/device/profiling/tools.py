@@ -15,7 +15,7 @@ from pytest_nvfp4 import isolation
 from pytest_nvfp4.device.profiling.record import FoundTool, Tool
 from pytest_nvfp4.temporary import temporary_folder
 
-_PROGRAMS: Final[dict[Tool, str]] = {"ncu": "ncu", "nsys": "nsys", "sanitizer": "compute-sanitizer"}
+PROGRAMS: Final[dict[Tool, str]] = {"ncu": "ncu", "nsys": "nsys", "sanitizer": "compute-sanitizer"}
 _FOLDERS: Final[dict[Tool, tuple[str, ...]]] = {
     "ncu": ("opt/nvidia/nsight-compute/*", "usr/local/cuda*/nsight-compute*", "usr/local/NVIDIA-Nsight-Compute*"),
     "nsys": ("opt/nvidia/nsight-systems/*/bin", "usr/local/cuda*/nsight-systems*/bin"),
@@ -70,7 +70,7 @@ def programs(tool: Tool, *, root: Path = Path("/")) -> list[Program] | str:
         return sorted(found, key=lambda each: each.numbers, reverse=True)  # of equal ones the first: that of PATH
     if broken:
         return f"{broken[0]} does not print a version, so it does not run here"
-    return f"there is no {_PROGRAMS[tool]} on PATH or in the usual folders; {_MISSING[tool]}"
+    return f"there is no {PROGRAMS[tool]} on PATH or in the usual folders; {_MISSING[tool]}"
 
 
 def program(tool: Tool, *, root: Path = Path("/")) -> Program | str:
@@ -82,7 +82,7 @@ def program(tool: Tool, *, root: Path = Path("/")) -> Program | str:
 def found_tools(*, root: Path = Path("/")) -> tuple[FoundTool, ...]:
     """Return the tools of this machine, for ``--probe``."""
     tools = []
-    for tool in _PROGRAMS:
+    for tool in PROGRAMS:
         found = program(tool, root=root)
         if isinstance(found, str):
             tools.append(FoundTool(tool=tool, because=found))
@@ -108,7 +108,7 @@ def counters_permitted(root: Path = Path("/")) -> bool | None:
 
 def _candidates(tool: Tool, root: Path) -> Iterator[Path]:
     """Yield programs by their resolved paths, so that links to one program count once."""
-    name = _PROGRAMS[tool]
+    name = PROGRAMS[tool]
     for entry in os.environ.get("PATH", "").split(os.pathsep):
         if entry and (found := shutil.which(name, path=entry)):
             yield Path(found).resolve()

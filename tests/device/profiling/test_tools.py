@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_nvfp4.device.job import Profiling, SourceFile
+from pytest_nvfp4.device.profiling import commands
+from pytest_nvfp4.device.profiling.kernel_names import kernel_names
 from pytest_nvfp4.device.profiling.reasons import unavailable_because
 from pytest_nvfp4.device.profiling.tools import Program, found_tools, program
 from tests.device.profiling.fake_tools import Step, install
@@ -37,6 +40,23 @@ def test_a_missing_tool_and_one_that_does_not_run_are_told_apart(
     tools = {tool.tool: tool for tool in found_tools(root=tmp_path)}
     assert set(tools) == {"ncu", "nsys", "sanitizer"}
     assert "does not run" in tools["nsys"].because
+
+
+def test_the_device_functions_of_a_file_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "kernel.py"
+    file.write_text(
+        "@cute.kernel\ndef one(): pass\n@cutlass.cute.kernel()\ndef two(): pass\n@cute.jit\ndef host(): pass\n"
+        "@triton.jit\ndef three(): pass\n"
+        "C = '__global__ void __launch_bounds__(128) four(int* x) {}'\nPTX = b'.visible .entry five('\n"
+    )
+    assert set(kernel_names([SourceFile.read(file, base=tmp_path)])) == {"one", "two", "three", "four", "five"}
+
+
+def test_ncu_profiles_the_kernels_of_an_exercise_only(tmp_path: Path) -> None:
+    program = Program("ncu", tmp_path / "ncu", "2025.1")
+    command = commands.ncu(program, Profiling(mode="ncu"), tmp_path, kernels=("one", "two")).arguments
+    assert command[command.index("--kernel-name") + 1] == "regex:one|two"
+    assert "--kernel-name" not in commands.ncu(program, Profiling(mode="ncu"), tmp_path).arguments
 
 
 @pytest.mark.parametrize(
