@@ -72,23 +72,23 @@ def _text(data: bytes, source: str) -> Profile:
         defects, notes = sanitizer_xml.read_sanitizer_xml(data, source=source)
         return Profile(source=source, attempts=(ToolRun(tool="sanitizer"),), defects=defects, notes=notes)
     if head == "{":
-        return _json(read_json(text, source=source, bounds=_JSON), source)
+        return _saved(read_json(text, source=source, bounds=_JSON), source)
     if ncu_csv.looks_like(text):
         launches, device = ncu_csv.read_ncu_csv(text, source=source)
         return Profile(source=source, attempts=(ToolRun(tool="ncu"),), device=device, launches=launches)
     raise DoorError(source, f"is no report that is known; give {_KINDS}")
 
 
-def _json(value: Any, source: str) -> Profile:
-    """Return the profile of a command's JSON: of `show` one, of a run several, each perhaps with what it shows."""
-    several = value.get("profiles") if isinstance(value, dict) else None
-    profiles = several if isinstance(several, list) and several else [value]
-    plain = [
-        {key: part for key, part in one.items() if key != "explanation"} if isinstance(one, dict) else one
-        for one in profiles
-    ]
-    made = [validated(Profile, one, source=source) for one in plain]
-    return made[0].model_copy(update={"source": source}) if len(made) == 1 else _together(made, source)
+def _saved(content: Any, source: str) -> Profile:
+    """Return the profile of a JSON of `nvfp4 profile` or `nvfp4 profile show`; its explanation is made anew."""
+    several = content.get("profiles") if "profiles" in content else [content]
+    if not isinstance(several, list) or not several or not all(isinstance(one, dict) for one in several):
+        raise DoorError(source, "is no JSON of `nvfp4 profile`: it has no list of profiles")
+    made = []
+    for one in several:
+        fields = {name: value for name, value in one.items() if name != "explanation"}
+        made.append(validated(Profile, fields, source=source))
+    return _together([one for one in made if isinstance(one, Profile)], source)
 
 
 def _together(profiles: list[Profile], source: str) -> Profile:

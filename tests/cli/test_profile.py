@@ -36,6 +36,17 @@ def test_a_saved_report_is_shown(cli: Cli, tmp_path: Path) -> None:
     assert "no kernel's name contains 'nothing'" in failed
 
 
+def test_the_json_of_a_report_is_a_report(cli: Cli, tmp_path: Path) -> None:
+    report, saved = tmp_path / "x.csv", tmp_path / "x.json"
+    report.write_text(raw_page([{DURATION: "12500"}], UNITS))
+    saved.write_text(cli("profile", "show", str(report), "--json").out)
+    assert "12.5 us" in cli("profile", "show", str(saved)).out
+    saved.write_text(json.dumps({"kernel": "k.py", "profiles": [json.loads(saved.read_text())]}))
+    assert "12.5 us" in cli("profile", "show", str(saved)).out
+    saved.write_text('{"profiles": []}')
+    assert "no list of profiles" in refusal(cli("profile", "show", str(saved)))
+
+
 def test_rules_and_defects_are_shown(cli: Cli, tmp_path: Path) -> None:
     report = tmp_path / "x.csv"
     rules = [("Occupancy", "TheoreticalOccupancy", "OPT", "limited by registers", "12.5")]

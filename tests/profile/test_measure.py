@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec, Profiling
+from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, Profiling
 from pytest_nvfp4.device.local import LocalDevice
+from pytest_nvfp4.device.remote.base import Batch, Place
+from pytest_nvfp4.device.remote.executor import execute_batch, job_runner
+from pytest_nvfp4.device.remote.serialization import pack_result, unpack_result
+from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.problem import parse_shape
 from pytest_nvfp4.profile.chip_metrics import chip_metrics
 from pytest_nvfp4.profile.measure import Request, lacking, profile_kernel
@@ -19,6 +24,16 @@ from tests.profile.reports import raw_page
 
 CASE = JobCase(problem=ProblemSpec.of(parse_shape("4x128x128")), family="gpumode")
 UNITS = {"gpu__time_duration.sum": "ns", "dram__bytes_read.sum": "byte"}
+
+
+class Elsewhere:
+    """The far side of a remote, with everything that it sends as text."""
+
+    name = "elsewhere"
+
+    def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:  # noqa: ARG002
+        sent = execute_batch(Batch(jobs=(job,)), run=job_runner("host"), place=Place())
+        return unpack_result(pack_result(sent)).results[0]
 
 
 @pytest.mark.slow
@@ -38,7 +53,7 @@ def test_ncu_s_pages_are_read_and_the_kernel_is_judged(
     folder, out = tmp_path / "job", tmp_path / "out"
     folder.mkdir()
     out.mkdir()
-    device = LocalDevice(probe_folder=tmp_path, backend="host")
+    device: Any = LocalDevice(probe_folder=tmp_path, backend="host") if right else Elsewhere()
     request = Request("kernel.py", spec, base, CASE, asked, 300)
     profile = profile_kernel(request, device, folder=folder, out=out)
     assert profile.verdict is not None
