@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from pytest_nvfp4.device.answer import check_result
 from pytest_nvfp4.device.remote.base import (
     Batch,
     BatchResult,
@@ -25,13 +24,14 @@ from pytest_nvfp4.device.remote.base import (
     Remote,
     RemoteCall,
     RemoteError,
-    dollars,
     left_on,
 )
 from pytest_nvfp4.device.remote.breaker import Breaker
-from pytest_nvfp4.device.remote.cache import RemoteResultCache, with_draws
-from pytest_nvfp4.device.remote.call_store import CallStore
+from pytest_nvfp4.device.remote.cache import RemoteResultCache
+from pytest_nvfp4.device.remote.limits import cost_error, timeout_error
+from pytest_nvfp4.device.remote.paid_work import PaidWork
 from pytest_nvfp4.device.remote.progress import Progress
+from pytest_nvfp4.device.remote.received import received, with_actual_draws
 from pytest_nvfp4.device.remote.request import BatchRequest
 from pytest_nvfp4.device.remote.run_times import RunTimes
 from pytest_nvfp4.device.result import DeviceInfo
@@ -60,7 +60,7 @@ class RemoteSession:
         usd_per_hour: Price of one container, if the remote knows none.
         cache: Cache of the results; None for none.
         times: Where the times of batches are kept; None for nowhere.
-        reuse: Whether cached results are used instead of submitting the batch.
+        reuse: Whether what earlier sessions paid for is used instead of submitting a batch.
         on_progress: Called at every change, from the session's thread.
 
     Attributes:
@@ -88,11 +88,8 @@ class RemoteSession:
         self._timeout_s = timeout_s
         self._max_cost = max_cost
         self._usd_per_hour = usd_per_hour
-        self._cache = cache
         self._attach: Callable[[Batch, str, str], RemoteCall] | None = getattr(remote, "attach", None)
-        self._calls = CallStore(cache) if cache is not None and self._attach is not None else None
-        self._times = times
-        self._reuse = reuse
+        self._paid = PaidWork(remote, cache=cache, times=times, reuse=reuse)
         self._on_progress = on_progress
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -123,7 +120,7 @@ class RemoteSession:
     def add(self, batches: Iterable[Batch], *, urgent: bool = False) -> list[BatchRequest]:
         """Request batches; urgent ones are submitted before the queued ones. Returns at once."""
         requests = [BatchRequest(batch) for batch in batches]
-        new = [request for request in requests if not self._use_cache(request)]
+        new = [request for request in requests if not self._use_paid(request)]
         with self._lock:
             ended = self._fatal or (_closed() if self._closing else None)
             if ended is None and new:
@@ -264,9 +261,7 @@ class RemoteSession:
                 request.call, request.sent_at, request.tries = call, now, request.tries + 1
                 if request.done:  # cancelled during the submission
                     self._to_cancel.append(request)
-        if self._calls is not None:
-            for request, call in zip(ready, calls, strict=True):
-                self._calls.add(request.remaining, call.id, where=self.where)
+        self._paid.sent(ready, where=self.where)
         self._report()
 
     def _receive(self) -> None:
@@ -302,31 +297,18 @@ class RemoteSession:
 
     def _settle(self, request: BatchRequest, completion: Completion) -> None:
         """Finish a request that has left the list of submitted ones, or queue it once more."""
-        error, result = completion.error, completion.result
+        error = completion.error
         stored, request.stored = request.stored, None
         if error is None or error.kind not in _KEPT:
-            self._forget([request])
-        if stored is not None and result is not None:
-            result = stored.renamed(result, request.remaining)
+            self._paid.forget([request])
         if stored is not None and error is not None and error.kind not in _KEPT:
             with self._lock:  # it was not this session that lost it
                 request.call = None
                 self._queue.appendleft(request)
             return
-        if result is None and error is None:
-            error = RemoteError("lost", "the remote returned neither a result nor an error", "run it again")
-        if result is not None and (
-            result.batch != request.batch.id or len(result.results) != len(request.remaining.jobs)
-        ):
-            result, error = None, RemoteError("lost", "the result belongs to another batch", "run it again")
+        result, error = received(self._remote, request, completion, stored)
         if result is not None:
-            asked = _with_actual_draws(request.remaining, self._remote)
-            result = _checked(asked, result)
-            if self._cache is not None:
-                self._cache.add(request.remaining, result)  # paid for, even if no thread waits for it any more
-            if self._times is not None:
-                passed_s = max(0.0, time.monotonic() - request.sent_at)  # the container reports the other number
-                self._times.add(request.remaining, min(result.busy_s, passed_s))
+            self._paid.returned(request, result, timed=stored is None)
         try:
             self._breaker.ended(request.remaining, error)
         except RemoteError as fatal:
@@ -338,7 +320,7 @@ class RemoteSession:
             self._count("done" if stored is None else "cached")
             result = result.model_copy(update={"results": request.combined(result.results)})
             self._record_source(result)
-            request.batch = _with_actual_draws(request.batch, self._remote)
+            request.batch = with_actual_draws(request.batch, self._remote)
             request.finish(result=result)
             return
         assert error is not None
@@ -368,7 +350,7 @@ class RemoteSession:
         calls = [request.call for request in cancelled if request.call is not None]
         if calls:
             self._remote.cancel(calls)
-            self._forget(cancelled)
+            self._paid.forget(cancelled)
             self._report()
 
     def _check_limits(self) -> None:
@@ -377,15 +359,8 @@ class RemoteSession:
         if now - self._last_check < min(1.0, self._timeout_s / 4):
             return
         self._last_check = now
-        usd = self.cost.usd
-        # A cost that is no number is not below the limit.
-        if self._max_cost is not None and usd is not None and not usd < self._max_cost:
-            raise RemoteError(
-                "cost",
-                f"the session has cost about {dollars(usd)}, and --nvfp4-remote-max-cost is {dollars(self._max_cost)}: "
-                "the open batches were cancelled",
-                "raise the limit and run again with --nvfp4-resume; received results are cached",
-            )
+        if (error := cost_error(self.cost, self._max_cost)) is not None:
+            raise error
         with self._lock:
             # Any result restarts the timeout: a queue that moves is not late, however long its last batch waits.
             late = [
@@ -400,7 +375,7 @@ class RemoteSession:
     def _end_late(self, late: Sequence[BatchRequest]) -> None:
         """Cancel batches without a result; those that an earlier session sent are sent anew."""
         fresh = [request for request in late if request.stored is None]
-        error = self._timeout_error() if fresh else None
+        error = timeout_error(self._remote, self._timeout_s) if fresh else None
         calls = [request.call for request in late if request.call is not None]
         with self._lock:
             for request in late:
@@ -409,37 +384,11 @@ class RemoteSession:
                     request.stored = request.call = None
                     self._queue.appendleft(request)
         try:
-            self._forget(late)
+            self._paid.forget(late)
             self._remote.cancel(calls)
         finally:
             if error is not None:
                 self._fail(fresh, error)
-
-    def _forget(self, requests: Iterable[BatchRequest]) -> None:
-        """Remove the stored calls of batches, which have ended."""
-        if self._calls is not None:
-            for request in requests:
-                self._calls.remove(request.remaining)
-
-    def _timeout_error(self) -> RemoteError:
-        timeout = f"no result arrived within {self._timeout_s:.0f} s (--nvfp4-remote-timeout)"
-        try:
-            status = self._remote.status()
-        except RemoteError as error:
-            return RemoteError(error.kind, f"{timeout}: {error.problem}", error.remedy)
-        if not status.reachable:
-            return RemoteError("network", f"{timeout}, and {status.summary}", "check the network and run again")
-        if status.containers == 0:
-            return RemoteError(
-                "capacity",
-                f"{timeout}: no container was started ({status.summary})",
-                "the GPU may be out of stock: try again later, raise the timeout, or choose another --nvfp4-gpu",
-            )
-        return RemoteError(
-            "timeout",
-            f"{timeout} although containers are running ({status.summary})",
-            "raise the timeout, or check the kernel: its own limit is --nvfp4-device-timeout",
-        )
 
     def _collect_last(self) -> None:
         """Store the results that arrived while the session ended; they were paid for."""
@@ -471,25 +420,18 @@ class RemoteSession:
                 self._remote.cancel(calls)
         finally:
             self._remote.stop()
-            if self._calls is not None:
-                self._calls.close()
+            self._paid.close()
         with contextlib.suppress(Exception):  # nobody is left to report it to
             self._report()
 
-    def _use_cache(self, request: BatchRequest) -> bool:
-        """Take cached results; return whether they complete the request."""
-        hits = self._cache.get(request.batch) if self._cache is not None and self._reuse else {}
-        if hits:
-            request.use_cached(hits)
-        if len(hits) < len(request.batch.jobs):
-            if self._calls is not None and self._reuse and (stored := self._calls.get(request.remaining)) is not None:
-                request.use_stored(stored)
-            return False
-        result = BatchResult(batch=request.batch.id, results=request.combined(()), place=hits[len(hits) - 1].place)
-        self._count("cached")
-        self._record_source(result)
-        request.finish(result=result)
-        return True
+    def _use_paid(self, request: BatchRequest) -> bool:
+        """Take what earlier sessions paid for; return whether it completes the request."""
+        result = self._paid.use(request)
+        if result is not None:
+            self._count("cached")
+            self._record_source(result)
+            request.finish(result=result)
+        return result is not None
 
     def _record_source(self, result: BatchResult) -> None:
         with self._lock:
@@ -503,23 +445,6 @@ class RemoteSession:
     def _report(self) -> None:
         if self._on_progress is not None:
             self._on_progress(self.progress)
-
-
-def _with_actual_draws(batch: Batch, remote: Remote) -> Batch:
-    """Return the batch with the draws that it ran with, which may be another process's (see `broker`)."""
-    draws = getattr(remote, "draws", {}).get(batch.id)
-    if draws is None:
-        return batch
-    return batch.model_copy(update={"jobs": tuple(map(with_draws, batch.jobs, draws))})
-
-
-def _checked(batch: Batch, result: BatchResult) -> BatchResult:
-    """Return the result of a batch with an error in place of each result that does not fit its job."""
-    results = [
-        check_result(job, one, source="the result of the remote")
-        for job, one in zip(batch.jobs, result.results, strict=True)
-    ]
-    return result.model_copy(update={"results": tuple(results)})
 
 
 def _with_tries(error: RemoteError, request: BatchRequest) -> RemoteError:

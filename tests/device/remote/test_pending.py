@@ -74,7 +74,7 @@ def test_an_answer_that_fails_at_a_step_ends_all_waits(
         case "combined":
             monkeypatch.setattr("pytest_nvfp4.device.remote.request.BatchRequest.combined", fail)
         case "checked":
-            monkeypatch.setattr("pytest_nvfp4.device.remote.session.check_result", fail)
+            monkeypatch.setattr("pytest_nvfp4.device.remote.received.check_result", fail)
     with contextlib.suppress(Unexpected):
         assert all(words == "result" or "injected" in words or "session" in words for words in ended(session))
 

@@ -23,7 +23,6 @@ from pytest_nvfp4.device.remote.base import (
     RemoteError,
     RemoteOptions,
     RemoteStatus,
-    dollars,
 )
 from pytest_nvfp4.device.remote.executor import BACKENDS
 from pytest_nvfp4.device.remote.modal import timeouts
@@ -32,6 +31,7 @@ from pytest_nvfp4.device.remote.modal.cost import NOTE, Meter, usd_per_hour
 from pytest_nvfp4.device.remote.modal.errors import is_damaged, silent
 from pytest_nvfp4.device.remote.modal.login import find_login
 from pytest_nvfp4.device.remote.modal.loop import abandon
+from pytest_nvfp4.device.remote.modal.program_run import ProgramRun
 from pytest_nvfp4.device.remote.modal.response import read_response
 from pytest_nvfp4.device.remote.modal.settings import SCALEDOWN_S, WARM_S, ModalSettings
 from pytest_nvfp4.device.remote.parts import sent_code, simulator_scope
@@ -39,7 +39,6 @@ from pytest_nvfp4.device.remote.serialization import compress, pack_batch
 from pytest_nvfp4.isolation import OnOutput
 from pytest_nvfp4.text import plural
 
-_EXECUTE = "execute"
 _POLL_S = 0.5
 _APP_ID = re.compile(r"\bap-[A-Za-z0-9-]+")
 _MAX_DAMAGED = 3
@@ -269,65 +268,11 @@ class ModalRemote:
 
     def execute(self, program: PythonProgram, *, on_output: OnOutput) -> int:
         """Run a program in a container; see `ProgramRemote`."""
-        from pytest_nvfp4.device.remote.program import pack_program, unpack_output
-
         self._open()
-        outputs: queue.Queue[str | BaseException | None] = queue.Queue()
-        call, name, status = f"{_EXECUTE}-{time.monotonic_ns()}", "", None
-        self._meter.sent(call)
+        run = ProgramRun(self._connection, self._meter, self.options, status=lambda: self.status().summary)
         # A backend without a worker process runs jobs only; its programs run without a device.
         backend = self.settings.backend if self.settings.backend in BACKENDS else "cuda"
-        future = self._connection.start(self._stream(pack_program(program, backend=backend, code=self._code), outputs))
-        until, started = time.monotonic() + self.options.timeout_s, False
-        try:
-            while status is None:
-                self._check_limits(until, started=started)
-                try:
-                    received = outputs.get(timeout=max(0.0, min(_POLL_S, until - time.monotonic())))
-                except queue.Empty:
-                    continue
-                if received is None:
-                    raise RemoteError("lost", "the end of the program was not reported", "run it again")
-                if isinstance(received, BaseException):
-                    raise self._connection.explained(received, "running a program")
-                output = unpack_output(received)
-                if not started:  # the first output marks the start; before it the program waits for a container
-                    until, started = time.monotonic() + program.deadline_s + timeouts.PROGRAM_S, True
-                name = name or output.call
-                status = output.status
-                if status is None:
-                    on_output(output.stream, output.data)
-            return status
-        finally:
-            if status is None:  # in a deployed app, only a cancel ends it before its own deadline
-                self._cancel_program(name)
-            future.cancel()
-            self._meter.ended(call)
-            if status is not None:
-                for ended in self._connection.tracker.open(method=_EXECUTE):
-                    self._connection.tracker.ended(ended)
-
-    def _check_limits(self, until: float, *, started: bool) -> None:
-        """Raise RemoteError if a program, queued or running, exceeds its timeout or the cost limit."""
-        if time.monotonic() >= until and started:
-            raise RemoteError("lost", "the end of the program was not reported before the timeout", "run it again")
-        if time.monotonic() >= until:
-            problem = f"the program did not start within {self.options.timeout_s:.0f} s ({self.status().summary})"
-            raise RemoteError("capacity", problem, "raise --remote-timeout, or try again later")
-        limit, usd = self.options.max_cost, self._meter.cost().usd
-        if limit is not None and usd is not None and usd >= limit:
-            raise RemoteError("cost", f"the program was stopped: it has cost about {dollars(usd)}", "raise --max-cost")
-
-    def _cancel_program(self, name: str) -> None:
-        """Cancel the program's call, by its tracked name or the one in its first output."""
-
-        async def cancel() -> None:
-            await self._connection.tracker.wait_sent(timeout_s=timeouts.SENT_S)
-            tracked = self._connection.tracker.open(method=_EXECUTE)
-            await self._connection.cancel(tracked or ([name] if name else []))
-
-        with contextlib.suppress(Exception, concurrent.futures.CancelledError):
-            self._connection.run(cancel(), timeout_s=timeouts.CANCEL_S)
+        return run.to_end(program, backend=backend, code=self._code, on_output=on_output)
 
     # Coroutines, in the connection's thread
 
@@ -401,21 +346,3 @@ class ModalRemote:
                 if not retry:
                     raise explained from error
             await asyncio.sleep(_POLL_S)
-
-    async def _stream(self, text: str, outputs: queue.Queue[str | BaseException | None]) -> None:
-        chunks = aiter(self._connection.stream_of(text))
-        try:
-            while True:
-                getting = asyncio.ensure_future(anext(chunks))
-                try:
-                    await self._connection.liveness.while_silent(getting, "running a program")
-                    outputs.put(await getting)
-                except StopAsyncIteration:
-                    break
-                finally:
-                    abandon(getting)
-            outputs.put(None)
-        except BaseException as error:
-            outputs.put(error)
-            if isinstance(error, asyncio.CancelledError):
-                raise
