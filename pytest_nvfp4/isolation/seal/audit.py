@@ -15,11 +15,18 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Collection
+from itertools import chain
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from pytest_nvfp4.isolation.seal.requester import Requester, in_standard_library, is_foreign_name, reads_source
+from pytest_nvfp4.isolation.seal.requester import (
+    HANDS_OUT,
+    Requester,
+    in_standard_library,
+    is_foreign_name,
+    reads_source,
+)
 
 _HEAP_AND_FRAMES = {
     "sys._getframe": "the frames of its callers",
@@ -40,8 +47,16 @@ _TRACES = {
     "cpython.PyInterpreterState_New": "another interpreter, where no access is recorded",
 }
 _OBJECT_EVENTS = {**_HEAP_AND_FRAMES, **_TRACES}
-_HANDING_OUT = frozenset({"currentframe", "getouterframes", "getinnerframes", "stack", "walk_stack", "walk_tb"})
-"""Names of the functions of the standard library that return the frames that they request."""
+_HANDING_OUT = frozenset(
+    {
+        "currentframe",
+        "getouterframes",
+        "getinnerframes",
+        "stack",
+        *chain(*(names or () for names in HANDS_OUT.values())),
+    }
+)
+"""Names of the functions of libraries that hand out the frames that they request."""
 _FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 _CODE_ATTRIBUTES = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
 _NATIVE = re.compile(r"_?Py(Frame|ThreadState|InterpreterState|GC|Eval_|Unstable|Function_Set|Code|Runtime|Sys_|_)")

@@ -13,10 +13,21 @@ import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType
+from typing import Final
 
 _STANDARD = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
 _LIBRARIES = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("purelib", "platlib")})
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
+HANDS_OUT: Final[dict[str, frozenset[str] | None]] = {
+    "inspect.py": None,
+    "traceback.py": frozenset({"walk_stack", "walk_tb"}),
+    "logging/__init__.py": frozenset({"currentframe", "<lambda>"}),  # a lambda of that name since Python 3.11
+    "torch/_jit_internal.py": frozenset({"createResolutionCallbackFromFrame"}),
+    "torch/fx/proxy.py": frozenset({"_find_user_code_frame"}),
+    "numpy/distutils/misc_util.py": frozenset({"get_frame"}),
+}
+"""Functions of libraries that return a frame that they request, or look names up in it for their caller; None for all
+functions of a file. The others keep it to themselves."""
 _SHOWS_SOURCE = ("linecache.py", "tokenize.py", "inspect.py", "traceback.py")
 
 
@@ -55,7 +66,7 @@ class Requester:
         """Return the kernel's frame that requests an object of the interpreter, or None.
 
         Code that names the function itself (``words``) requests for itself: ``logging`` and ``namedtuple`` inspect
-        frames and pass none on. ``inspect`` and ``traceback`` hand frames out, and every other function on the stack
+        frames and pass none on. Some functions hand frames out (``HANDS_OUT``), and every other function on the stack
         was only given something to call.
         """
         first = frame
@@ -102,11 +113,11 @@ def _is_frozen(frame: FrameType) -> bool:
 
 
 def _hands_out(code: CodeType) -> bool:
-    """Return whether a function of the standard library returns the frames that it requests."""
-    name = Path(code.co_filename).name
-    return in_standard_library(code.co_filename) and (
-        name == "inspect.py" or (name == "traceback.py" and code.co_name in ("walk_stack", "walk_tb"))
-    )
+    """Return whether a function of a library gives its caller the frames that it requests."""
+    file = code.co_filename
+    if not (in_standard_library(file) or in_library(file)):
+        return False
+    return any(file.endswith(os.sep + end) and (not names or code.co_name in names) for end, names in HANDS_OUT.items())
 
 
 def _starts_in_library(frame: FrameType | None) -> bool:
