@@ -187,7 +187,7 @@ def over(
     import torch
 
     if not size:
-        return torch.empty_strided(tuple(sizes), tuple(strides), dtype=dtype)
+        return torch.empty_strided(tuple(sizes), tuple(strides), dtype=dtype, device="cpu")
     buffer = (ctypes.c_char * size).from_address(address)
     if release is not None:
         weakref.finalize(buffer, release).atexit = False

@@ -351,11 +351,11 @@ def _view(fields: Any, encoder: Encoder) -> torch.Tensor:
     """Return a tensor over the block of one of the arguments."""
     base, dtype, sizes, strides, offset = fields
     if not base:
-        return torch.empty_strided(sizes, strides, dtype=DTYPES[dtype])
+        return torch.empty_strided(sizes, strides, dtype=DTYPES[dtype], device="cpu")
     for tensor in encoder.tensors:
         storage = tensor.untyped_storage()
         if storage.nbytes() and storage.data_ptr() == base:
-            set_: Any = torch.empty(0, dtype=DTYPES[dtype]).set_
+            set_: Any = torch.empty(0, dtype=DTYPES[dtype], device="cpu").set_
             return set_(storage, offset, tuple(sizes), tuple(strides))  # type: ignore[no-any-return]
     raise HostSideError("an operator returned a view of none of its arguments")
 

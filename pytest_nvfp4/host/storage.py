@@ -46,7 +46,7 @@ class DeviceStorage:
         if isinstance(source, DeviceStorage):
             self._bytes.copy_(source._bytes)
         else:
-            data: Any = torch.empty(0, dtype=torch.uint8)
+            data: Any = torch.empty(0, dtype=torch.uint8, device="cpu")
             self._bytes.copy_(data.set_(source), bool(non_blocking))
         return self
 

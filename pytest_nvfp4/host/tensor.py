@@ -156,7 +156,7 @@ _REPLACEMENTS: Final[dict[Any, Callable[..., Any]]] = {
 
 def _all_bytes(tensor: Any) -> HostCudaTensor:
     """Return all bytes of the storage of a device tensor."""
-    whole: Any = torch.empty(0, dtype=torch.uint8).set_
+    whole: Any = torch.empty(0, dtype=torch.uint8, device="cpu").set_
     return HostCudaTensor(whole(tensor.host.untyped_storage()))
 
 

@@ -1,7 +1,8 @@
 """What host code reads of device memory in one call, given to it again in calls whose launches are not executed.
 
-Such a call computes nothing, so that what the host would read there differs from what it read before: its checks of a
-result would fail, and it could tell that its launches are not executed.
+Such a call computes nothing, so that what the host would read there differs from what it read before, and its checks of
+a result would fail. On the same inputs, host code reads the same in each call unless it keeps state on the device; with
+such state (a counter of calls, for one) it can tell that its launches are not executed.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def host_tensor(fields: Any, data: Blob | None) -> torch.Tensor:
     reach = 1 + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True)) if count else 0
     if count > _LARGEST or reach > max(count, 0) or (data is not None and len(data) != count * kind.itemsize):
         raise WireError("the bytes of a host tensor do not fit its sizes and strides")
-    tensor = torch.empty_strided(sizes, strides, dtype=kind)
+    tensor = torch.empty_strided(sizes, strides, dtype=kind, device="cpu")
     if data is None:
         zero(tensor)
     elif count:

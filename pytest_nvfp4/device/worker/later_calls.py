@@ -4,7 +4,7 @@ A kernel may launch other code in a later call than in the first one, the same c
 So it is called again. Its launches are first recorded and not executed, which costs no more than its host code; if they
 are unlike those of each call before, the requests of that call are executed, from the device memory that it began with.
 The kernel's process has no part in this repetition. What it reads of device memory in a recorded call is what it has
-read in the first one, so that it cannot tell whether its launches are executed.
+read in the first one (``machine.host_reads``), so that it goes on behind its own checks of results.
 """
 
 from __future__ import annotations

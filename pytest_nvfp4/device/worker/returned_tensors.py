@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import DeviceMemory
+
+_MODES: Final = {
+    "torch.utils._device": ("DeviceContext",),
+    "pytest_nvfp4.host.torch_cuda": ("_FunctionMode", "_DispatchMode"),
+}
+"""Modes of torch that may be active behind a call, by the modules that define them: that of a default device, and the
+stand-ins for CUDA."""
 
 
 class Returned(NamedTuple):
@@ -31,13 +39,32 @@ def inspect_returned(torch: Any, returned: Any, given: list[Any]) -> list[Return
     """Return what a kernel returned for each group.
 
     A tensor counts only if it is exactly ``torch.Tensor`` (or of the class of the tensor that was given): a subclass
-    may compute its values when it is read, after the clock has stopped.
+    may compute its values when it is read, after the clock has stopped. So may a mode of torch that the kernel has left
+    active, which sees every read of an attribute.
     """
+    if (mode := _left_mode(torch)) is not None:
+        problem = f"custom_kernel left {mode} active, a mode of torch that would run the kernel's code in its caller"
+        return [Returned(problem)] * len(given)
     if not isinstance(returned, list | tuple):
         return [Returned(f"custom_kernel returned {type(returned).__name__}, not the list of C")] * len(given)
     if len(returned) != len(given):
         return [Returned(f"custom_kernel returned {len(returned)} outputs for {len(given)} groups")] * len(given)
     return [_inspect(torch, value, c) for value, c in zip(returned, given, strict=True)]
+
+
+def _left_mode(torch: Any) -> str | None:
+    """Return the name of an active mode of torch that is not one of ``_MODES``, or None."""
+    native = torch._C
+    allowed = [
+        getattr(module, name)
+        for where, names in _MODES.items()
+        if (module := sys.modules.get(where)) is not None
+        for name in names
+    ]
+    modes = [native._get_function_stack_at(at) for at in range(native._len_torch_function_stack())]
+    modes += [native._get_dispatch_stack_at(at) for at in range(native._len_torch_dispatch_stack())]
+    kinds = [type(mode) for mode in modes]
+    return next((kind.__name__[:80] for kind in kinds if not any(kind is known for known in allowed)), None)
 
 
 def _inspect(torch: Any, value: Any, c: Any) -> Returned:
