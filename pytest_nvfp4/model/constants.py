@@ -83,6 +83,7 @@ UNITS: Mapping[str, str] = {
     "l2_clock": "GHz",
     "l2_clock_exponent": "1",
     "l2_read": "TB/s",
+    "l2_shared": "1",
     "l2_multicast": "1",
     "l2_write": "TB/s",
     "l2_capacity": "MB",
@@ -91,13 +92,19 @@ UNITS: Mapping[str, str] = {
     "atomic_latency": "cycle",
     # DRAM and launches.
     "dram": "TB/s",
+    "dram_written": "1",
     "dram_latency": "ns",
     "cta_start": "ns",
     "launch": "ns",
     "launch_dependent": "ns",
     "launch_graph": "ns",
+    "launch_alone": "ns",
 }
-"""Unit of each constant. A row is at most 128 B of a TMA box; an SM cycle is meant where no clock is named."""
+"""Unit of each constant. A row is at most 128 B of a TMA box; an SM cycle is meant where no clock is named.
+
+``l2_shared`` is the rate of lines that several clusters load, over ``l2_read``; ``dram_written`` is the time of a line
+written to DRAM, over that of one that is read; ``launch_alone`` is for a kernel that nothing of its kind precedes.
+"""
 
 _MAY_BE_ZERO = ("tma_latency_per_kib", "commit", "barrier_arrive", "l2_clock_exponent", "tma_issue", "cta_start")
 

@@ -86,7 +86,7 @@ class MemoryEvents(CopyEvents):
             rows = form.n + (0 if form.from_registers else 64)
             made = Shape(
                 m=64, n=form.n, k=form.k, kind=kind_of(form.a.name), a_tmem=form.from_registers,
-                shared_bytes=rows * form.row_bytes, ctas=(w.cta.rank,), lanes=128,
+                shared_bytes=rows * form.row_bytes, lanes=128,
             )  # fmt: skip
             shape = launch.add(form, made)
         issued = warp.issue(at, Unit.TENSOR, shape, pipe=warp.tape.pipe(group))

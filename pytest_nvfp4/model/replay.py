@@ -20,7 +20,7 @@ from pytest_nvfp4.model.servers import L2, LINE, atoms_of
 
 __all__ = ["MOST_EVENTS", "Conditions", "Replay", "ReplayError", "Segment", "replay", "replay_sequence"]
 
-Launch = Literal["stream", "dependent", "graph", "none"]
+Launch = Literal["stream", "alone", "dependent", "graph", "none"]
 
 MOST_EVENTS = 2_000_000
 """Events up to which all clusters are replayed; a larger launch is replayed by a sample of them."""
@@ -38,7 +38,8 @@ class Conditions:
 
     Attributes:
         cold_l2: Whether L2 holds nothing of the launch's memory; else the same launch ran just before.
-        launch: How launches follow each other: in a stream, with programmatic dependent launch, in a graph, or at once.
+        launch: How launches follow each other: in a stream, with programmatic dependent launch, in a graph, each
+            alone, or at once.
         clock_ghz: Clock of the SMs; None for the device's.
         dram_tb_s: Rate of DRAM; None for the device's.
         ctas_per_sm: Resident CTAs an SM; None for the recording's.
@@ -184,7 +185,7 @@ def replay_sequence(
 
 
 def _launch_ns(device: DeviceConstants, conditions: Conditions) -> float:
-    names = {"stream": "launch", "dependent": "launch_dependent", "graph": "launch_graph"}
+    names = {"stream": "launch", "dependent": "launch_dependent", "graph": "launch_graph", "alone": "launch_alone"}
     return device[names[conditions.launch]] if conditions.launch in names else 0.0
 
 
@@ -207,7 +208,9 @@ def _machine(
     events = events_of(recording)
     if events > most and slots.groups > 1:
         chosen = max(2, slots.groups * most // events)
-        recording, traffic, slots = samples.of(recording, slots, chosen, device["l2_capacity"] * 1e6)
+        recording, traffic, slots = samples.of(
+            recording, slots, chosen, device["l2_capacity"] * 1e6, device["dram_written"]
+        )
     atoms, sets = atoms_of(recording.footprints) if traffic is None else ([], 0)
     return Machine(
         recording=recording,
@@ -216,7 +219,7 @@ def _machine(
         slots=slots,
         traffic=traffic,
         atoms=atoms,
-        l2=L2(sets, device["l2_capacity"] * 1e6 / LINE),
+        l2=L2(sets, device["l2_capacity"] * 1e6 / LINE, device["dram_written"]),
         cta_start=device["cta_start"],
         timeline=[] if timeline else None,
     )

@@ -72,8 +72,8 @@ class Machine:
         """
         timeline, waits = self.timeline, self.waits
         sms = 1 + max(max(slot) for slot in self.slots.sms)
-        schedulers, shared = [0.0] * (4 * sms), [0.0] * sms
-        memory = Memory(self.costs, self.l2, self.atoms, self.recording.footprints, self.traffic)
+        schedulers = [0.0] * (4 * sms)
+        memory = Memory(self.costs, self.l2, self.atoms, self.recording, self.traffic)
         arrive_ns = self.costs.arrive
         clusters = self.recording.clusters
         upcoming = 0
@@ -126,7 +126,7 @@ class Machine:
         used = any(program.tensor for program in self.programs)
         units = Units(self.costs, memory, sms, signal=signal, tensor_used=used, before=before, timeline=timeline)
         units.end, units.first_use, units.last_use = self.end, self.first_use, self.last_use
-        handlers = units.handlers()
+        handlers, shared = units.handlers(), units.shared
         for slot in sorted(range(len(ends)), key=lambda slot: (ends[slot], slot)):
             if upcoming < len(clusters):
                 start(slot, ends[slot])

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_nvfp4.model.recording import Footprint
+from pytest_nvfp4.model.recording import Recording
 from pytest_nvfp4.model.replay_steps import Costs
-from pytest_nvfp4.model.servers import L2, Atoms, Traffic
+from pytest_nvfp4.model.servers import L2, Atoms, Traffic, of_several
 
 __all__ = ["Memory"]
 
@@ -21,6 +21,7 @@ class Memory:
     """The servers of L2 and of DRAM.
 
     Attributes:
+        line_ns: By footprint, the time of a line: one that several clusters load leaves L2 faster.
         shares: By footprint, the sectors that are touched, as a share of those of its lines.
         l2_busy, dram_busy: Busy ns.
     """
@@ -31,10 +32,13 @@ class Memory:
     )
 
     def __init__(
-        self, costs: Costs, l2: L2, atoms: Sequence[Atoms], prints: Sequence[Footprint], traffic: Traffic | None
+        self, costs: Costs, l2: L2, atoms: Sequence[Atoms], recording: Recording, traffic: Traffic | None
     ) -> None:
+        clusters, prints = recording.clusters, recording.footprints
         scale = 1.0 if traffic is None else traffic.scale
-        self.line_ns, self.written_ns = costs.line * scale, costs.line_written * scale
+        several = of_several(clusters, len(prints)).tolist() if traffic is None else traffic.shared
+        self.line_ns = [scale * (costs.line_shared if shared else costs.line) for shared in several]
+        self.written_ns = costs.line_written * scale
         self.dram_ns, self.dram_latency = costs.dram_line * scale, costs.dram_latency
         self.l2, self.atoms = l2, atoms
         self.arrives = [0.0] * len(l2.last)
@@ -60,7 +64,7 @@ class Memory:
             now: Time of the request.
             through: Time before which it is not through, for the unit that requests it.
         """
-        cost = lines * self.line_ns
+        cost = lines * self.line_ns[print_]
         free = self.l2_free
         self.l2_free = free = (free if free > now else now) + cost
         self.l2_busy += cost

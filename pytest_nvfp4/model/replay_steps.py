@@ -62,6 +62,7 @@ class Costs:
     store_byte: float
     store_latency: float
     line: float
+    line_shared: float
     line_written: float
     dram_line: float
     dram_latency: float
@@ -84,6 +85,7 @@ class Costs:
             store_byte=cycle / device["store_rate"],
             store_latency=device["store_latency"] * cycle,
             line=0.128 / (device["l2_read"] * l2),
+            line_shared=0.128 / (device["l2_read"] * device["l2_shared"] * l2),
             line_written=0.128 / (device["l2_write"] * l2),
             dram_line=0.128 / dram_tb_s,
             dram_latency=device["dram_latency"],
@@ -142,6 +144,9 @@ class _Compiler:
         self.rates: dict[int, tuple[float, float]] = {}
         self.tensor = False
         self.users: dict[int, tuple[int, ...]] = {}
+        # A warpgroup's matrix instructions read A and B from the port through which copies write; where the operands
+        # of tcgen05 come from, the intervals of its instructions were measured with the copies.
+        self.operand_byte = cycle / device["shared_port"] if recording.arch.startswith("sm_90") else 0.0
         self.burst = 0
         # Bytes of the copies that a warp has issued since its last wait or arrival. Main loops show that latency grows
         # with all of them, not with those of one copy (tests/model/main_loop.py).
@@ -210,6 +215,8 @@ class _Compiler:
                 unit, shape_index, slot, pipe, done, read = self.operations[item]
                 shape = self.program.shapes[shape_index]
                 if unit in (Unit.TENSOR, Unit.TMEM_COPY):
+                    read_ns = shape.shared_bytes * self.operand_byte
+                    shared[cta] += read_ns
                     ctas = self.users[pipe] = shape.ctas or (cta,)
                     if unit == Unit.TENSOR:
                         interval, tail = self.rate(shape_index, shape)
@@ -226,9 +233,23 @@ class _Compiler:
                         batch[8] = own
                         batch[9] += before + cycle
                         batch[10] = interval
+                        batch[11] += read_ns
                         steps[-1] = tuple(batch)
                     else:
-                        batch = [TENSOR, before, site, number, ctas, pipe, interval, tail, own, cycle, interval]
+                        batch = [
+                            TENSOR,
+                            before,
+                            site,
+                            number,
+                            ctas,
+                            pipe,
+                            interval,
+                            tail,
+                            own,
+                            cycle,
+                            interval,
+                            read_ns,
+                        ]
                         steps.append(tuple(batch))
                     before = 0.0
                     continue
@@ -255,9 +276,12 @@ class _Compiler:
                     self.busy["TMA load"][rank] += rows * costs.row
                 self.burst += shape.bytes
                 latency = costs.latency + costs.latency_per_kib * self.burst / 1024
+                written = shape.bytes * self.operand_byte
+                for rank in ctas:
+                    self.busy["shared memory"][rank] += written
                 # A line leaves L2 once for all CTAs of a multicast, and takes its way to each.
                 delivered = 1.0 + device["l2_multicast"] * (len(ctas) - 1)
-                return (LOAD, *head, slot, rows * costs.row, ctas, latency, own, delivered)
+                return (LOAD, *head, slot, rows * costs.row, ctas, latency, own, delivered, written)
             case Unit.TMA_STORE:
                 time = shape.bytes * costs.store_byte
                 self.busy["TMA store"][cta] += time

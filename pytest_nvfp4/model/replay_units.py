@@ -45,6 +45,7 @@ class Units:
         before: Time at which the launch before is complete.
 
     Attributes:
+        shared: By SM, the time until which the port of its shared memory is taken.
         end: Time at which the last operation that nothing waits for completes; ``last`` is what it follows.
         first_use, last_use: By SM, begin of the first matrix instruction (else of the first copy), end of the last.
         first_load: Time of the first copy from global memory.
@@ -68,6 +69,7 @@ class Units:
         self._tma, self._stores, self._tensor, self._loads = ([0.0] * sms for _ in range(4))
         self._ports = [0.0] * (4 * sms)
         self._signal = signal
+        self.shared = [0.0] * sms
         self.end = 0.0
         self.last: Cause | None = None
         self.first_use: dict[int, float] = {}
@@ -93,7 +95,7 @@ class Units:
         }
 
     def _load(self, w: WarpRun, step: Step, t: float) -> Booked:
-        _, _, _, _, slot, rows_ns, ctas, latency, signals, delivered = step
+        _, _, _, _, slot, rows_ns, ctas, latency, signals, delivered, port_ns = step
         t += self._issue
         rows = t
         tma, run = self._tma, w.cluster
@@ -102,6 +104,9 @@ class Units:
             free = tma[sm]
             tma[sm] = free = (free if free > t else t) + rows_ns
             rows = max(rows, free)
+            if port_ns:
+                free = self.shared[sm]
+                self.shared[sm] = (free if free > t else t) + port_ns
         through = there = rows
         print_ = run.footprints[slot] if slot >= 0 else -1
         if print_ >= 0:
@@ -116,7 +121,7 @@ class Units:
         return t, done, signals, (("TMA rows", rows), ("L2", through), ("DRAM", there), ("TMA latency", done))
 
     def _multiply(self, w: WarpRun, step: Step, t: float) -> Booked:
-        _, _, _, _, ctas, pipe, interval, tail, signals, issue, one = step
+        _, _, _, _, ctas, pipe, interval, tail, signals, issue, one, port_ns = step
         now = begin = t
         tensor, places = self._tensor, w.cluster.places
         for rank in ctas:
@@ -124,6 +129,10 @@ class Units:
         finish = begin + interval
         t += issue
         finish = max(finish, t + one)
+        if port_ns:
+            free = self.shared[w.sm]
+            self.shared[w.sm] = free = (free if free > begin else begin) + port_ns
+            finish = max(finish, free)
         first_use = self.first_use
         for rank in ctas:
             sm = places[rank]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.model.placement import Slots
 from pytest_nvfp4.model.recording import Cluster, Footprint, Recording, Unit
-from pytest_nvfp4.model.servers import LINE, Traffic, in_lockstep
+from pytest_nvfp4.model.servers import LINE, Traffic, in_lockstep, of_several
 
 __all__ = ["Samples", "events_of"]
 
@@ -39,7 +39,9 @@ class Samples:
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], tuple[Recording, _Moved]] = {}
 
-    def of(self, recording: Recording, slots: Slots, chosen: int, capacity: float) -> tuple[Recording, Traffic, Slots]:
+    def of(
+        self, recording: Recording, slots: Slots, chosen: int, capacity: float, written: float = 1.0
+    ) -> tuple[Recording, Traffic, Slots]:
         """Return the clusters of some slots as a recording, what they move, and their slots.
 
         Args:
@@ -47,13 +49,14 @@ class Samples:
             slots: Slots of the device.
             chosen: Groups of SMs of the sample; all slots of these SMs belong to it.
             capacity: Bytes of L2.
+            written: As of ``L2``.
         """
         operations = tuple(program.operations.tobytes() for program in recording.programs)
-        key = (id(recording.clusters), id(recording.footprints), operations, len(slots.sms), capacity)
+        key = (id(recording.clusters), id(recording.footprints), operations, len(slots.sms), capacity, written)
         found = self._known.get(key)
         if found is None:
             # The recording is stored as well: an identity is that of an object only as long as it exists.
-            found = self._known[key] = (recording, _moved(recording, len(slots.sms), capacity / LINE))
+            found = self._known[key] = (recording, _moved(recording, len(slots.sms), capacity / LINE, written))
         return _sample_of(recording, slots, chosen, found[1])
 
 
@@ -77,6 +80,7 @@ def _sample_of(recording: Recording, slots: Slots, chosen: int, moved: _Moved) -
         moved.lines[chosen_slots].tolist(),
         moved.missing[chosen_slots].tolist(),
         moved.delayed[chosen_slots].tolist(),
+        moved.shared[chosen_slots].tolist(),
         used / len(groups),
     )
     prints = (Footprint(np.zeros(0, np.int32), 0),) * count
@@ -94,15 +98,17 @@ class _Moved:
         lines: By slot, the lines that it touches.
         missing: The lines that it moves from or to DRAM.
         delayed: The share of its clusters that wait for DRAM.
+        shared: Whether several clusters touch these lines.
     """
 
     starts: NDArray[np.int64]
     lines: NDArray[np.float64]
     missing: NDArray[np.float64]
     delayed: NDArray[np.float64]
+    shared: NDArray[np.bool_]
 
 
-def _moved(recording: Recording, resident: int, capacity: float) -> _Moved:
+def _moved(recording: Recording, resident: int, capacity: float, written: float) -> _Moved:
     # An additional last item for slots without a footprint, whose number is -1.
     sizes = np.array([*(len(footprint.lines) for footprint in recording.footprints), 0], np.float64)
     touched = np.array([*(footprint.sectors * 32 for footprint in recording.footprints), 0], np.float64)
@@ -141,4 +147,5 @@ def _moved(recording: Recording, resident: int, capacity: float) -> _Moved:
     means = [(np.bincount(group, values) / members)[group] for values in (lost, back, waits)]
     lost, back, waits = means
     starts = np.concatenate([[0], np.cumsum(counts)])
-    return _Moved(starts, sizes[prints], lost * share[prints] + back, waits)
+    shared_lines = of_several(recording.clusters, len(recording.footprints))[prints]
+    return _Moved(starts, sizes[prints], lost * share[prints] + back * written, waits, shared_lines)

@@ -14,9 +14,9 @@ from math import exp
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.model.recording import Footprint
+from pytest_nvfp4.model.recording import Cluster, Footprint
 
-__all__ = ["L2", "LINE", "Atoms", "atoms_of"]
+__all__ = ["L2", "LINE", "Atoms", "atoms_of", "of_several"]
 
 LINE = 128
 """Bytes of a line of L2."""
@@ -62,20 +62,26 @@ def atoms_of(footprints: Sequence[Footprint]) -> tuple[list[Atoms], int]:
 class L2:
     """Contents of L2, in expectation.
 
+    Args:
+        sets: Sets of lines (``atoms_of``).
+        capacity_lines: Lines that it holds.
+        written: Lines read from DRAM in the time in which one is written back.
+
     Attributes:
         last: Lines allocated when each set of lines was last touched; below 0 if it never was.
         allocated: Lines allocated since the start.
         dirty: Lines that are written and not yet evicted.
     """
 
-    def __init__(self, sets: int, capacity_lines: float) -> None:
+    def __init__(self, sets: int, capacity_lines: float, written: float = 1.0) -> None:
+        self.written = written
         self.last: list[float] = [-1.0] * sets
         self.allocated = 0.0
         self.dirty = 0.0
         self.capacity = capacity_lines
 
     def read(self, atoms: Atoms) -> float:
-        """Touch lines; return how many come from DRAM, including as many lines written back as these evict."""
+        """Touch lines; return how many come from DRAM, with what the lines that these evict take besides."""
         missing = 0.0
         last, allocated, capacity = self.last, self.allocated, self.capacity
         for atom, lines in atoms:
@@ -92,11 +98,11 @@ class L2:
             if self.dirty:
                 evicted = self.dirty * (1.0 - exp(-missing / capacity))
                 self.dirty -= evicted
-                return missing + evicted
+                return missing + evicted * self.written
         return missing
 
     def write(self, atoms: Atoms) -> float:
-        """Write lines; return how many lines L2 writes back to DRAM to make room."""
+        """Write lines; return how many DRAM would read while L2 writes back what makes room."""
         missing = written = 0.0
         last, allocated, capacity = self.last, self.allocated, self.capacity
         for atom, lines in atoms:
@@ -108,7 +114,16 @@ class L2:
             last[atom] = allocated
         evicted = self.dirty * (1.0 - exp(-missing / capacity))
         self.dirty += missing - evicted
-        return evicted
+        return evicted * self.written
+
+
+def of_several(clusters: Sequence[Cluster], count: int) -> NDArray[np.bool_]:
+    """Return for each of ``count`` footprints whether several clusters touch it; one more, False, stands for none."""
+    own = [np.unique(cluster.footprints) for cluster in clusters]
+    numbers = np.concatenate(own).astype(np.int64) if own else np.zeros(0, np.int64)
+    found = np.bincount(numbers[numbers >= 0], minlength=count + 1) > 1
+    found[count] = False
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +134,14 @@ class Traffic:
         lines: Lines of each footprint.
         missing: Lines that each footprint moves from or to DRAM.
         delayed: Share of its clusters that wait for DRAM at each footprint.
+        shared: Whether several clusters touch it.
         scale: Clusters that each cluster of the sample stands for.
     """
 
     lines: Sequence[float]
     missing: Sequence[float]
     delayed: Sequence[float]
+    shared: Sequence[bool]
     scale: float
 
 

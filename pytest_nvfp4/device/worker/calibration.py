@@ -240,7 +240,7 @@ class _Bench:
         work = self._stream.graph(launches) if benchmark.launches == "graph" else launches
         ns, samples, counts = list[float](), list[NDArray[np.float64]](), set[int]()
         for repeat in range(_WARM_UPS + REPEATS):
-            elapsed = self._held(work)
+            elapsed = self._held(work, flush=repeat if benchmark.cold else None)
             if elapsed is None:
                 return Refusal(
                     benchmark=benchmark.name,
@@ -257,9 +257,14 @@ class _Bench:
             operations=tuple(sorted(counts)[:64]), samples=_middle(samples),
         )  # fmt: skip
 
-    def _held(self, work: Callable[[], None]) -> float | None:
-        """Return the nanoseconds of work that the host enqueued while the stream was held; None if it is too slow."""
+    def _held(self, work: Callable[[], None], *, flush: int | None) -> float | None:
+        """Return the nanoseconds of work that the host enqueued while the stream was held; None if it is too slow.
+
+        L2 is emptied before, by writing the word ``flush`` to memory, unless that is None.
+        """
         for gate_ns in _GATES_NS:
+            if flush is not None:
+                self._clear(self._flush, self._flush_bytes, flush)
             self._clear(self._out, self._out_bytes)
             self._gate.launcher(Shape(1, 1), (gate_ns.to_bytes(8, "little"),), self._stream.handle)()
             if (elapsed := self._stream.timed_ns(work)) is not None:

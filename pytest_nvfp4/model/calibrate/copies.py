@@ -107,19 +107,19 @@ STORE_AREA = 1 << 17
 """Bytes of global memory that each CTA of `store_ring` writes over and over, all ones below."""
 
 
-def store_ring(*, size: int, waited: bool = False) -> Body:
-    """Return ``n`` bulk stores of ``size`` bytes by one thread of each CTA.
+def store_ring(*, size: int, waited: bool = False, area: int = STORE_AREA) -> Body:
+    """Return ``n`` bulk stores of ``size`` bytes by one thread of each CTA, each CTA to an area of its own.
 
     As many are in flight as its area has room for besides the next one, at most eight; with ``waited`` one, which
     measures its latency.
     """
-    flying = 0 if waited else min(8, STORE_AREA // size - 1)
+    flying = 0 if waited else min(8, area // size - 1)
     timed = [
-        f"mul.wide.u32 %rd3, %cta, {STORE_AREA};",
+        f"mul.wide.u32 %rd3, %cta, {area};",
         "add.u64 %rd3, %data, %rd3;",
         "mov.b32 %r3, 0;",
         "STORE:",
-        f"and.b32 %r10, %r3, {STORE_AREA - 1};",
+        f"and.b32 %r10, %r3, {area - 1};",
         "cvt.u64.u32 %rd2, %r10;",
         "add.u64 %rd2, %rd3, %rd2;",
         f"cp.async.bulk.global.shared::cta.bulk_group [%rd2], [%smem+{DATA}], {size};",

@@ -55,6 +55,11 @@ class Estimate:
         """Return a rate: ``numerator`` divided by this value."""
         return Estimate(numerator / self.value, self.spread, self.benchmarks)
 
+    def ratio(self, other: Estimate) -> Estimate:
+        """Return this value over another one."""
+        value = self.value / other.value
+        return self._made(value, value * hypot(self.spread, other.spread), other)
+
     def at_least(self, least: float) -> Estimate:
         """Return this value, or ``least`` with the same absolute spread."""
         return self if self.value >= least else self._made(least, self.absolute)

@@ -100,6 +100,14 @@ def _warps(found: Fitted, measured: Measurements) -> None:
     def of_all(name: str, counted: int, warps: int = 16) -> Estimate:
         return measured.cycles(name).over(counted * warps)
 
+    def instruction(kind: str) -> Estimate:
+        """Time of an instruction of a warp of which every second one needs the one before it.
+
+        Sixteen warps share four schedulers, so that an independent one takes a quarter of what they take together.
+        """
+        alone = measured.cycles(f"issue.{kind}.dependent") + measured.cycles(f"issue.{kind}.independent").scaled(0.25)
+        return alone.scaled(0.5)
+
     def hop() -> Estimate:
         """Half of an exchange: an arrival, and a wait that it ends."""
         return measured.cycles("mbarrier.handover").scaled(0.5)
@@ -108,8 +116,8 @@ def _warps(found: Fitted, measured: Measurements) -> None:
         """Half of what an arrival and a wait take together, without the instructions of the loop."""
         return (hop() - measured.cycles("mbarrier.arrive")).scaled(0.5)
 
-    # The constants of instructions stand for those of PTX in their usual company, which no chain of one kind shows.
     for kind in signals.CLASSES:
+        found.add(kind, partial(instruction, kind))
         dependent = partial(measured.cycles, f"issue.{kind}.dependent")
         found.observe(f"{kind} instruction that needs the one before it", "cycle", dependent)
         rate = partial(of_all, f"issue.{kind}.independent", 1)
@@ -218,6 +226,11 @@ def _bandwidths(found: Fitted, machine: Machine, measured: Measurements) -> None
     found.add("l2_clock", lambda: measured.ghz("l2.read"))
     found.add("l2_write", lambda: measured.ns("l2.write").over(plan.STORE_BYTES[0] * machine.sms / 1e3))
     found.add("dram", lambda: measured.ns("dram.read").over(tile))
+    found.add("l2_shared", lambda: measured.ns("l2.read").ratio(measured.ns("l2.shared")).at_least(1))
+    stored = plan.STORE_BYTES[1] / plan.SLOT_ROWS / plan.ROW_BYTES
+    found.add(
+        "dram_written", lambda: measured.ns("dram.write").ratio(measured.ns("dram.read").scaled(stored)).at_least(1)
+    )
 
 
 def _launches(found: Fitted, measured: Measurements) -> None:
@@ -237,6 +250,8 @@ def _launches(found: Fitted, measured: Measurements) -> None:
     names = {"launch": "launch.plain", "launch_dependent": "launch.programmatic", "launch_graph": "launch.graph"}
     for constant, name in names.items():
         found.add(constant, partial(gap, name))
+    # Of a kernel that nothing of its kind precedes: its instructions and parameters come from DRAM.
+    found.add("launch_alone", lambda: measured.ns("launch.alone") - found.need("cta_start"))
 
 
 def _tensor_memory(found: Fitted, measured: Measurements) -> None:

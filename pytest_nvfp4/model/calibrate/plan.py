@@ -53,12 +53,13 @@ def _loads(machine: Machine) -> Iterator[Benchmark]:
         cluster: int = 1,
         pitch: int = ROW_BYTES,
         counts: tuple[int, ...] = (500, 1500),
+        shared: bool = False,
     ) -> Benchmark:
         total, own = region // pitch, _own_rows(region // pitch, ctas // cluster)
         return Benchmark(
             name,
             copies.load_ring(rows=rows, boxes=boxes, slots=slots, cluster=cluster),
-            _points(machine, *counts, a=own, b=own - 1),
+            _points(machine, *counts, a=0 if shared else own, b=own - 1),
             ctas=ctas,
             cluster=cluster,
             shared=copies.ring_shared(rows, boxes, slots),
@@ -80,6 +81,7 @@ def _loads(machine: Machine) -> Iterator[Benchmark]:
         yield ring(f"tma.multicast.{size}", half, boxes=2, slots=6, ctas=size, cluster=size)
     # No line is asked for twice at a time: an H200 answers such requests of several SMs, or of one, at once.
     yield ring("l2.read", half, boxes=2, slots=2, ctas=machine.sms)
+    yield ring("l2.shared", half, boxes=2, slots=2, ctas=machine.sms, shared=True)
     each = max(3, _own_rows(data // ROW_BYTES, machine.sms) // SLOT_ROWS)
     yield ring("dram.read", half, boxes=2, slots=6, region=data, ctas=machine.sms, counts=(each // 3, each))
 
@@ -101,6 +103,13 @@ def _stores(machine: Machine) -> Iterator[Benchmark]:
         yield ring(f"store.latency.{size}", size, waited=True)
         yield ring(f"store.rate.{size}", size)
     yield ring("l2.write", STORE_BYTES[0], ctas=machine.sms)
+    size = STORE_BYTES[1]
+    area = _own_rows(machine.data_bytes, machine.sms)
+    times = max(2, area // size)
+    body = copies.store_ring(size=size, area=area)
+    # L2 holds the first stores until it is full; by then it writes back as fast as it is written.
+    points = _points(machine, times, 3 * times)
+    yield Benchmark("dram.write", body, points, ctas=machine.sms, shared=copies.DATA + size)
 
 
 SHARED_WARPS = (4, 16)
@@ -164,6 +173,15 @@ def _launches(machine: Machine) -> Iterator[Benchmark]:
     if counts[0] == counts[1]:
         counts = (counts[0], counts[1] + 1)
     points = tuple(Point(n, 1) for n in counts)
+    yield Benchmark(
+        "launch.alone",
+        signals.empty(),
+        (Point(0, 0), Point(1, 1)),
+        ctas=machine.sms,
+        threads=128,
+        cold=True,
+        launches="plain",
+    )
     ways: tuple[Launches, ...] = ("plain", "programmatic", "graph")
     for way in ways:
         body = signals.empty(programmatic=way == "programmatic")

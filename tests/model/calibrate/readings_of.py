@@ -102,9 +102,13 @@ def known_gpu(noise: float = 0.0) -> Truth:
         "fence.near": 36.0,
     }
     per |= {"issue.alu.dependent": 4.0, "issue.fma.dependent": 4.5, "issue.special.dependent": 18.0}
+    # Of sixteen warps on four schedulers.
+    per |= {"issue.alu.independent": 4.0, "issue.fma.independent": 6.0, "issue.special.independent": 32.0}
+    per |= {"issue.convert.dependent": 5.0, "issue.convert.independent": 8.0}
     # 132 SMs, 32 KiB: 8 TB/s and 4 TB/s, and stores at 5 TB/s, in cycles at 2 GHz.
     tile = 132 * 32768
     per |= {"l2.read": tile / 8e3 * 2, "dram.read": tile / 4e3 * 2, "l2.write": tile / 4 / 5e3 * 2}
+    per |= {"l2.shared": tile / 16e3 * 2, "dram.write": tile / 3.2e3 * 2, "launch.alone": 2 * (2900 + 310)}
     per |= {"launch.plain": 5000.0, "launch.programmatic": 3400.0, "launch.graph": 2600.0}
     per |= {"tmem.loop": 15.0} | {f"tmem.load.{columns}": 55 + 1.25 * columns for columns in (8, 32, 64, 128)}
     per |= {"tmem.allocate": 360.0, "tmem.copy.rate": 4.0}
