@@ -126,10 +126,12 @@ def run(
         for tail in errors.strip().splitlines()[-20:]:
             output.note(tail)
         raise InputError(f"{subject.label}: did not run to its end (exit status {done.exit_status})")
-    return _answer(line.removeprefix(f"{word} "), subject.label, simulated=simulated, with_iket=with_iket)
+    # An exercise makes its inputs after L2 was flushed.
+    how = "simulated" if simulated else "measured" if spec.entry else "measured with a cold L2"
+    return _answer(line.removeprefix(f"{word} "), subject.label, how=how, with_iket=with_iket)
 
 
-def _answer(text: str, label: str, *, simulated: bool, with_iket: bool) -> Ran:
+def _answer(text: str, label: str, *, how: str, with_iket: bool) -> Ran:
     from pytest_nvfp4.device.worker.regions import Answer
     from pytest_nvfp4.isolation.door.packing import from_base64, inflate
 
@@ -146,7 +148,7 @@ def _answer(text: str, label: str, *, simulated: bool, with_iket: bool) -> Ran:
         records = exchange.from_values(values, source=label)
     except (DoorError, ValidationError) as error:
         raise InputError(f"{label}: its records cannot be read: {error}") from error
-    source = "simulated" if simulated else f"measured on {answer.device[:60]}"
+    source = how if how == "simulated" else f"{how} on {answer.device[:60]}"
     return Ran(timeline_of(records, source=source), values, answer.wrong)
 
 
