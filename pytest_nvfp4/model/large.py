@@ -9,8 +9,8 @@ schedule; without a loop, ``T`` is 1). The ``r``-th footprint of an instruction 
 with one ``M`` for all instructions of the loop, and has a shape that depends on ``r`` and on whether the tile is in the
 last row or column of tiles. All constants are inferred from the simulated clusters, exactly. Where these do not decide
 (several ``M`` that predict different footprints, the number of tiles, a shape at an edge), the cluster that decides is
-simulated too. At last clusters that were drawn at random are simulated and compared with what was derived. Whatever
-does not fit makes the recorder simulate all clusters.
+simulated too. At last clusters that were drawn at random are simulated and compared with what was derived. What does
+not fit may consist of segments (``segments``), such as a grouped GEMM; else the recorder simulates all clusters.
 
 What is derived is not proved: a kernel in which one cluster among many does something else, and neither edge nor end of
 the tiles explains it, is seen only if that cluster is simulated. A recording notes how many clusters were.

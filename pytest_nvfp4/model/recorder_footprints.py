@@ -20,6 +20,10 @@ NOWHERE = -1
 """Footprint of an operation that touches nothing, such as a box wholly outside its tensor."""
 
 
+_Cut = tuple[tuple[int, int], ...]
+"""The part of a box that lies inside its tensor: first and end by dimension."""
+
+
 class LineNumbers:
     """Numbers of the lines of regions. Regions keep theirs from launch to launch."""
 
@@ -66,10 +70,10 @@ class Footprints:
     def __init__(self, numbers: LineNumbers) -> None:
         self._numbers = numbers
         self._shapes: dict[tuple[bytes, int], _Lines] = {}
-        self._tiles: dict[tuple[TmaTile, int], _Lines] = {}
+        self._tiles: dict[tuple[TmaTile, _Cut | None, int], _Lines] = {}
         self._patterns: dict[tuple[object, ...], _Lines] = {}
         self._index: dict[tuple[int, _Lines], int] = {}
-        self._boxes: dict[tuple[int, int, TmaTile], int] = {}
+        self._boxes: dict[tuple[int, int, TmaTile, _Cut | None], int] = {}
         self._all: list[tuple[int, _Lines]] = []
         self._shape_numbers: dict[_Lines, int] = {}
         self._by_number: list[_Lines] = []
@@ -96,17 +100,16 @@ class Footprints:
         region = box.region
         if region is None:
             return NOWHERE
-        if box.cut is not None:
-            offsets, size = box.rows()
-            return self._intern(*_touched(offsets + self._byte(region), size))
-        key = (region.start, box.offset, box.tile)
+        cut = None if box.cut is None else tuple([(part.start, part.stop) for part in box.cut])
+        key = (region.start, box.offset, box.tile, cut)
         found = self._boxes.get(key)
         if found is None:
             byte = self._byte(region) + box.offset
-            shape = self._tiles.get((box.tile, byte % LINE))
+            shape = self._tiles.get((box.tile, cut, byte % LINE))
             if shape is None:
-                shape = self._shape(*_touched(box.tile.row_offsets + byte % LINE, box.tile.inner))
-                self._tiles[box.tile, byte % LINE] = shape
+                offsets, size = box.rows()
+                shape = self._shape(*_touched(offsets - box.offset + byte % LINE, size))
+                self._tiles[box.tile, cut, byte % LINE] = shape
             found = self._boxes[key] = self._add(byte // LINE, shape)
         return found
 
@@ -147,9 +150,13 @@ class Footprints:
 
     def joined(self, first: NDArray[np.int64], shape: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the footprints with first lines and shapes: the inverse of ``split``, for new ones too."""
-        most = len(self._by_number)
-        unique, where = np.unique(first * most + shape, return_inverse=True)
-        added = [self._add(key // most, self._by_number[key % most]) for key in unique.tolist()]
+        most = len(self._by_number) + 1
+        unique, where = np.unique(first * most + shape + 1, return_inverse=True)
+        # Shape -1, that of NOWHERE, is number 0 here.
+        added = [
+            self._add(key // most, self._by_number[key % most - 1]) if key % most else NOWHERE
+            for key in unique.tolist()
+        ]
         numbers: NDArray[np.int32] = np.array(added, np.int32)[where.reshape(-1)]
         return numbers
 

@@ -18,6 +18,7 @@ from pytest_nvfp4.model.recorder_footprints import NOWHERE, Footprints, LineNumb
 from pytest_nvfp4.model.recorder_program import identity, program_of
 from pytest_nvfp4.model.recorder_tape import Tape
 from pytest_nvfp4.model.recording import Cluster, Program, Recording, Shape, Site, Unit
+from pytest_nvfp4.model.segments import Segments
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.parallel import run_selected
@@ -98,7 +99,10 @@ class LaunchTape:
             return observed
 
         try:
-            derived = Derivation(count, self._all, self._run).derive(observe)
+            try:
+                derived = Derivation(count, self._all, self._run).derive(observe)
+            except UnlikeError:
+                derived = Segments(count, self._run, observe).derive()
         except UnlikeError as error:
             self._notes.append(f"all clusters were simulated: {error}")
             self._run([number for number in range(count) if number not in observe()])

@@ -53,6 +53,90 @@ done:
 """
 
 
+GROUPED = """
+mov.u32 %r0, %tid.x;
+mul.wide.u32 %rd1, %r0, 4;
+mov.u32 %r1, %ctaid.x;
+mov.u64 %rd5, %rd100;               // rows of tiles, bytes of A, rounds: 16 bytes for each group
+search:
+ld.global.v4.b32 {%r10, %r11, %r12, %r13}, [%rd5];
+mul.lo.u32 %r14, %r10, %r300;       // tiles of the group: its rows by the columns
+setp.lt.u32 %p0, %r1, %r14;
+@%p0 bra found;
+sub.u32 %r1, %r1, %r14;
+add.u64 %rd5, %rd5, 16;
+bra search;
+found:
+rem.u32 %r3, %r1, %r10;
+div.u32 %r4, %r1, %r10;
+mad.lo.u32 %r5, %r3, 1024, %r11;
+cvt.u64.u32 %rd2, %r5;
+add.u64 %rd2, %rd2, %rd101;
+add.u64 %rd2, %rd2, %rd1;
+mul.wide.u32 %rd3, %r4, 512;
+add.u64 %rd3, %rd3, %rd102;
+add.u64 %rd3, %rd3, %rd1;
+inner:
+ld.global.b32 %r7, [%rd2];
+st.global.b32 [%rd3], %r7;
+add.u64 %rd2, %rd2, 128;
+sub.u32 %r12, %r12, 1;
+setp.ne.u32 %p1, %r12, 0;
+@%p1 bra inner;
+{odd}
+"""
+"""A tile of 512 bytes for each CTA, of groups that follow each other."""
+
+
+def grouped(groups: list[tuple[int, int]], columns: int, *, sampled: bool, odd: str = "") -> Recording:
+    """Record ``GROUPED`` on groups of rows of tiles and rounds."""
+    machine = Machine()
+    machine.monitor = recorder = Recorder(sampled=sampled)
+    starts = np.cumsum([0, *(rows for rows, _ in groups)])
+    table = [(rows, 1024 * start, rounds, 0) for (rows, rounds), start in zip(groups, starts.tolist(), strict=False)]
+    buffers = {
+        "table": np.array(table, np.uint32),
+        "a": np.zeros(256 * int(starts[-1]) + 512, np.uint32),
+        "c": np.zeros(128 * columns + 512, np.uint32),
+    }
+    run_ptx(
+        GROUPED.replace("{odd}", odd), buffers=buffers, values=[columns], grid=(int(starts[-1]) * columns, 1, 1),
+        machine=machine, prepare=recorder.launched, processes=2,
+    )  # fmt: skip
+    (recording,) = recorder.recordings()
+    return recording
+
+
+@pytest.mark.parametrize(
+    ("groups", "columns", "most"),
+    [
+        ([(1, 2), (2, 2), (1, 2), (1, 3), (2, 2)], 16, 60),
+        ([(3, 2), (1, 4)], 20, 40),
+        ([(1, 2), (1, 3)] * 2, 12, 36),
+    ],
+)
+def test_groups_are_derived_segment_by_segment(groups: list[tuple[int, int]], columns: int, most: int) -> None:
+    whole, some = (grouped(groups, columns, sampled=sampled) for sampled in (False, True))
+    assert content(some) == content(whole)
+    assert "were simulated, and the others derived" in some.notes[0], some.notes
+    assert int(some.notes[0].split()[0]) <= most, some.notes
+
+
+def test_a_segment_with_another_cluster_at_its_end_is_found() -> None:
+    odd = "setp.ne.u32 %p2, %r4, 30; @%p2 bra ended; st.global.b32 [%rd3], %r7; ended:"
+    groups = [(1, 2), (1, 3)]
+    whole, some = (grouped(groups, 31, sampled=sampled, odd=odd) for sampled in (False, True))
+    assert content(some) == content(whole)
+    assert "derived" in some.notes[0]
+
+
+def test_what_has_no_period_is_simulated_wholly() -> None:
+    groups = [(1, 1 + number % 3) for number in range(9)]
+    whole, some = (grouped(groups, 3, sampled=sampled) for sampled in (False, True))
+    assert content(some) == content(whole)
+    assert "all clusters were simulated: too many" in some.notes[0]
+
+
 def recorded(
     *, rows: int, columns: int, ctas: int, sampled: bool, raster: str = "", tiles: int | None = None, **options: Any
 ) -> Recording:
