@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.subject import check_kernel_file, configured, relative
-from pytest_nvfp4.problem import GPUMODE, Problem
+from pytest_nvfp4.problem import GPUMODE, Problem, ProblemError
 from pytest_nvfp4.settings import find_root, load
+from pytest_nvfp4.toolchain.trace_archive import MOST_BYTES, SUFFIX
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
@@ -73,6 +74,10 @@ def runnable(
     from pytest_nvfp4.device.job import KernelSpec
 
     label = str(kernel)
+    if kernel.suffix == SUFFIX:
+        if arch is not None or configuration is not None:
+            raise InputError(f"{label}: is a kernel that was compiled already: leave out --arch and --config")
+        return _recorded(kernel, names)
     check_kernel_file(kernel, label=label, has_entry=True)
     path = kernel.resolve()
     settings = load(find_root(path))
@@ -89,3 +94,26 @@ def runnable(
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         raise InputError(f"{label}: cannot be read: {error}") from error
     return Runnable(label, spec, base, problems, settings.root)
+
+
+def _recorded(path: Path, names: Sequence[str]) -> Runnable:
+    """Return the kernel with recorded host code in a file that ``nvfp4 trace`` wrote."""
+    from pytest_nvfp4.device.recorded import recorded
+    from pytest_nvfp4.isolation.door import DoorError
+    from pytest_nvfp4.isolation.door.files import read_file
+
+    label, base = str(path), path.resolve().parent
+    try:
+        kernel = recorded(read_file(path, source=f"{label}:", most=MOST_BYTES), source=f"{label}:")
+        problems = tuple(case.problem.problem() for case in kernel.cases)
+    except OSError as error:
+        raise InputError(f"{label}: cannot be read: {error.strerror}") from error
+    except (DoorError, ProblemError) as error:
+        raise InputError(str(error)) from error
+    known = [problem.name for problem in problems]
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(
+            f"{label}: was recorded on {', '.join(known)}, not on {unknown[0]}: leave out --problem, or record it with "
+            "`nvfp4 trace KERNEL --problem NAME`"
+        )
+    return Runnable(label, kernel.kernel, base, problems, base)

@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Traced:
-    """A kernel with the trace of its compile."""
+    """A kernel with the trace of its compile, and the remote that compiled it if one did."""
 
     subject: Subject
     trace: Trace
+    remote: tuple[str, RemoteOptions] | None = None
 
     @property
     def header(self) -> dict[str, str]:
@@ -136,16 +137,16 @@ def trace_remotely(subject: Subject, spec: str, options: RemoteOptions) -> Trace
 
     limits = Limits(deadline_s=subject.timeout_s)
     try:
-        with _remote_device(spec, options) as device, output.working(f"compiling {subject.description} on {spec}"):
+        with remote_device(spec, options) as device, output.working(f"compiling {subject.description} on {spec}"):
             tracer = RemoteTracer(device, scope=spec, root=subject.root, limits=limits, fresh=True)
             made = tracer.trace(subject.request)
     except RemoteError as error:
         raise InputError(f"{spec}: {error}") from error
-    return Traced(subject, made)
+    return Traced(subject, made, (spec, options))
 
 
 @contextlib.contextmanager
-def _remote_device(spec: str, options: RemoteOptions) -> Iterator[Device]:
+def remote_device(spec: str, options: RemoteOptions) -> Iterator[Device]:
     """Yield a remote's device for jobs that need no GPU; at the end, stop the remote and show the cost."""
     from pytest_nvfp4.device.remote.device import RemoteDevice
     from pytest_nvfp4.device.remote.registry import remote

@@ -90,6 +90,8 @@ def _check(job: Job, result: Result, source: str) -> None:
     for name, asked in kinds.items():
         if getattr(result, name) and not asked:
             raise DoorError(source, f"has {name}, which a {job.action} job does not ask for")
+    if result.conversation is not None and not job.simulating.conversation:
+        raise DoorError(source, "has a recording of host code, which the job does not ask for")
     if result.trace is not None and job.action != "trace":
         raise DoorError(source, f"has a trace, which a {job.action} job does not ask for")
     if result.profile is not None:

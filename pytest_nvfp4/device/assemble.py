@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, TypeAdapter
 
 from pytest_nvfp4.device.answer import check_result, refused
+from pytest_nvfp4.device.blob import Blob
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.profiling.record import ProfiledCase, ProfileRecord
 from pytest_nvfp4.device.result import (
@@ -64,6 +65,7 @@ _MODELS: dict[str, type[BaseModel] | TypeAdapter[Finding]] = {
     "measurement": Measurement,
     "sample": RoundSample,
     "simulated": SimulatedCall,
+    "conversation": Blob,
     "profiled": ProfiledCase,
 }
 """What each event of a worker carries (see ``isolation.event_sender``)."""
@@ -90,6 +92,7 @@ class _Events:
         self.samples: dict[tuple[int, int], RoundSample] = {}
         self.simulated: dict[tuple[int, int], SimulatedCall] = {}
         self.profiled: dict[int, ProfiledCase] = {}
+        self.conversation: Blob | None = None
         self.stage = "start"
         self.ended = False
         self.intact = True
@@ -146,6 +149,10 @@ class _Events:
                 _once(self.measurements, made.case, made, source)
             case "sample":
                 _once(self.samples, (made.case, made.call), made, source)
+            case "conversation":
+                if self.conversation is not None:
+                    raise DoorError(source, "is a second conversation")
+                self.conversation = made
             case "simulated":
                 _once(self.simulated, (made.case, made.call), made, source)
             case "profiled":
@@ -243,6 +250,7 @@ def assemble(
         measurements=tuple(events.measurements.values()),
         samples=tuple(events.samples.values()),
         simulated=tuple(_call_with_user_files(call, names) for call in events.simulated.values()),
+        conversation=events.conversation,
         profile=ProfileRecord(cases=tuple(events.profiled.values())) if events.profiled else None,
     )
     return check_result(job, result.model_copy(update=_output(outcome)))

@@ -99,6 +99,8 @@ class KernelSpec(Model):
         readable: Files and folders of the machine that runs it that it may read besides ``files``.
         network: Whether it may use the network.
         others_sha256: Hash of what else its trace depends on: files that it read, modules that are not there.
+        recorded: Path, among the files, of the recording of its host code that stands for it (``worker.conversation``);
+            None to run the host code.
     """
 
     files: tuple[SourceFile, ...]
@@ -111,11 +113,13 @@ class KernelSpec(Model):
     readable: tuple[str, ...] = ()
     network: bool = False
     others_sha256: str = ""
+    recorded: str | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         paths = {file.path for file in self.files}
-        for path in (self.main, *([self.entry.rpartition("::")[0]] if self.entry else [])):
+        recorded = [self.recorded] if self.recorded is not None else []
+        for path in (self.main, *([self.entry.rpartition("::")[0]] if self.entry else []), *recorded):
             if path not in paths:
                 raise ValueError(f"{path} is not among the kernel's files: {', '.join(sorted(paths))}")
         return self
@@ -262,6 +266,7 @@ class Simulating(Model):
         regions: Whether regions that the kernel names (``profiler``, IKET) are compiled into it.
         launch_only: Indices of cases whose launches are recorded but not executed, which shows their grids.
         sms: SMs of the simulated device; None for those of the product. It also applies to a job that verifies.
+        conversation: Whether to record what the kernel's host code asks of the device (``worker.conversation``).
     """
 
     outputs: bool = True
@@ -279,6 +284,7 @@ class Simulating(Model):
     regions: bool = False
     launch_only: tuple[int, ...] = ()
     sms: int | None = Field(default=None, ge=1, le=9999)
+    conversation: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:

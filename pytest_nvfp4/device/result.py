@@ -356,6 +356,8 @@ class Result(Model):
     samples: Annotated[tuple[RoundSample, ...], Field(max_length=MOST_EVENTS)] = ()
     simulated: Annotated[tuple[SimulatedCall, ...], Field(max_length=MOST_EVENTS)] = ()
     profile: ProfileRecord | None = None
+    conversation: Blob | None = None
+    """What the kernel's host code asked of the device (``worker.conversation``), if requested."""
     trace: Blob | None = None
     """Archive of the trace (``toolchain.trace_archive``) of a job that asks for one."""
     stdout: Output = ""

@@ -46,6 +46,7 @@ class SimulationResult:
         recording: Recordings of the launches for the model of their times, if requested; ``model.storage.loads`` reads
             and checks them.
         notes: What the recordings do not say of how they were made.
+        conversation: What the host code asked of the device in the whole job, as JSON text, if requested.
     """
 
     case: JobCase
@@ -60,6 +61,7 @@ class SimulationResult:
     operands: bytes | None = None
     recording: bytes | None = None
     notes: tuple[str, ...] = ()
+    conversation: bytes | None = None
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -89,6 +91,7 @@ def simulate(
     regions: bool = False,
     launch_only: tuple[int, ...] = (),
     sms: int | None = None,
+    conversation: bool = False,
     jobs: int = 1,
 ) -> list[SimulationResult]:
     """Simulate a kernel on every case, in order. A case that ends the process does not affect the others.
@@ -119,6 +122,7 @@ def simulate(
         regions=regions,
         launch_only=launch_only,
         sms=sms,
+        conversation=conversation,
     )
     run = partial(_run, device, kernel, folder=folder, base=base, deadline_s=deadline_s)
     jobs = 1 if launch_only else min(jobs, len(cases))
@@ -213,6 +217,12 @@ def _simulated(
             continue
         try:
             read[name] = blob.read(folder, source=f"the {what}", most=RECORD_BYTES, exact=False)
+        except DoorError as error:
+            findings += (Finding(kind=ANSWER, message=f"{error}: it is not read", severity="warning"),)
+    if result.conversation is not None:
+        try:
+            text = result.conversation.read(folder, source="the recorded host code", most=RECORD_BYTES, exact=False)
+            read["conversation"] = text
         except DoorError as error:
             findings += (Finding(kind=ANSWER, message=f"{error}: it is not read", severity="warning"),)
     if call is not None:

@@ -25,6 +25,8 @@ SUFFIX = ".nvfp4"
 MOST_BYTES = 512 << 20
 """Bytes of an archive, and of all that is in it."""
 _TRACE = "trace.json"
+HOST = "host.json"
+"""Entry with the kernel as jobs carry it and a recording of its host code, by which it can be simulated."""
 _MOST_ENTRIES = 2000
 _MOST_JSON = 64 << 20
 _TEXTS = ("ptx", "sass", "mlir")
@@ -32,11 +34,11 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 """Time of every entry, so that equal traces give equal bytes."""
 
 
-def pack(trace: Trace, *, base: Path) -> bytes:
-    """Return the archive of a trace whose kernel's files are below ``base``. Raises OSError."""
+def pack(trace: Trace, *, base: Path, host: bytes | None = None) -> bytes:
+    """Return the archive of a trace whose kernel's files are below ``base``, with its host code. Raises OSError."""
     old = str(base.resolve())
     folder = Path(trace.folder or ".")
-    entries, artifacts = {}, []
+    entries, artifacts = {} if host is None else {HOST: host}, []
     for artifact in trace.artifacts:
         data = (folder / artifact.name).read_bytes()
         if artifact.kind in _TEXTS:
@@ -67,6 +69,7 @@ def unpack(data: bytes, *, source: str, base: Path, into: Path) -> Trace:
         DoorError: It is no archive of a trace, or is damaged.
     """
     entries = _entries(data, source)
+    entries.pop(HOST, None)
     text = entries.pop(_TRACE).decode("utf-8", "replace").replace(SOURCE, _in_json(str(base)))
     trace = parsed(Trace, text, source=source, bounds=Bounds(size=_MOST_JSON))
     if {artifact.name for artifact in trace.artifacts} != set(entries):
@@ -83,6 +86,14 @@ def unpack(data: bytes, *, source: str, base: Path, into: Path) -> Trace:
     return trace.model_copy(update={"artifacts": tuple(artifacts), "folder": str(into)})
 
 
+def host_of(data: bytes, *, source: str) -> bytes:
+    """Return the recorded host code in an archive. Raises DoorError: it is no archive, or has none."""
+    host = _entries(data, source).get(HOST)
+    if host is None:
+        raise DoorError(source, "has no recording of host code: its kernel cannot be run")
+    return host
+
+
 def _entries(data: bytes, source: str) -> dict[str, bytes]:
     """Return the content of each entry of a zip. Raises DoorError."""
     entries: dict[str, bytes] = {}
@@ -93,7 +104,7 @@ def _entries(data: bytes, source: str) -> dict[str, bytes]:
                 raise DoorError(source, f"has more than {_MOST_ENTRIES} entries")
             for info in archive.infolist():
                 name = info.filename
-                if (name != _TRACE and not is_artifact(name)) or name in entries:
+                if (name not in (_TRACE, HOST) and not is_artifact(name)) or name in entries:
                     raise DoorError(source, f"has an entry {name[:80]!r} that a trace does not have")
                 with archive.open(info) as entry:
                     content = entry.read(left + 1)  # a bound on what is unpacked, whatever the entry claims

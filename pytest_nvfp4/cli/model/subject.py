@@ -17,6 +17,7 @@ from pytest_nvfp4.problem import GPUMODE, Problem
 from pytest_nvfp4.settings import KernelSettings, find_root, load
 from pytest_nvfp4.toolchain.module_constants import bound_names, constants
 from pytest_nvfp4.toolchain.request import Entry
+from pytest_nvfp4.toolchain.trace_archive import SUFFIX
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
@@ -76,6 +77,9 @@ def subject_of(
         SettingsError, ProblemError, EntryError: A setting, the name of a problem or the exercise is invalid.
     """
     label = str(kernel)
+    if kernel.suffix == SUFFIX:
+        found = runnable(kernel, names, arch=arch, configuration=configuration, simulated=True)
+        return Subject(found.label, found.spec, found.base, found.root, tuple(found.cases([_FAMILY])), found.problems)
     check_kernel_file(kernel, label=label, has_entry=True)
     path = kernel.resolve()
     root = find_root(path)

@@ -174,7 +174,11 @@ def inline_blobs(result: Result, folder: Path) -> Result:
             file.model_copy(update={"data": inline(file.data, most=MOST_FILE_BYTES)}) for file in profile.files
         )
         profile = profile.model_copy(update={"files": files})
-    return result.model_copy(update={"outputs": outputs, "simulated": simulated, "profile": profile})
+    conversation = result.conversation
+    if conversation is not None:
+        conversation = inline(conversation, most=RECORD_BYTES)
+    update = {"outputs": outputs, "simulated": simulated, "profile": profile, "conversation": conversation}
+    return result.model_copy(update=update)
 
 
 def _content(text: str | bytes) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from pytest_nvfp4.sim.memory.arena import Arena
 
 _ROOM: Final = (1 << 44, 1 << 42, 1 << 40, 1 << 38, 1 << 36)
 """Bytes of address space for device memory, in both processes: the first that this machine permits."""
+_BEGIN: Final = 1 << 44
+"""Where it begins, if nothing is there: host code that was recorded holds addresses (``conversation``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,8 @@ class ForkedKernel:
 def _reserved() -> tuple[int, int]:
     for size in _ROOM[:-1]:
         with contextlib.suppress(OSError):  # a limit on address space (RLIMIT_AS), or a processor with fewer bits
-            return Arena(shared=True).reserve(size)
-    return Arena(shared=True).reserve(_ROOM[-1])
+            return Arena(shared=True).reserve(size, at=_BEGIN)
+    return Arena(shared=True).reserve(_ROOM[-1], at=_BEGIN)
 
 
 def fork_kernel(wall: Wall, *, folder: Path) -> ForkedKernel:

@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, NoReturn
 
 from pytest_nvfp4.device.worker.buffers import CallBuffers
+from pytest_nvfp4.device.worker.conversation import ConversationLog
 from pytest_nvfp4.device.worker.kernel_fork import ForkedKernel
 from pytest_nvfp4.device.worker.kernel_stack import segmentation_fault
 from pytest_nvfp4.device.worker.memory import HostMemory
@@ -57,6 +58,7 @@ class KernelProcess:
         server: Executes its requests.
         session: The device.
         violated: Ends the job with a finding.
+        log: Records the conversation; None for no record.
         crashed: Is called with the finding of a segmentation fault, before this process ends like the other one.
     """
 
@@ -68,8 +70,10 @@ class KernelProcess:
         *,
         violated: Callable[[Finding], NoReturn],
         crashed: Callable[[Finding], None],
+        log: ConversationLog | None = None,
     ) -> None:
         self._crashed = crashed
+        self._log = log
         self._sources, self._stack = "", ""
         self._pid = forked.pid
         self._end = os.pidfd_open(forked.pid)
@@ -87,6 +91,8 @@ class KernelProcess:
     def load(self, fields: Mapping[str, Any]) -> None:
         """Import the kernel. Raises KernelError."""
         self._sources, self._stack = fields["sources"], fields["stack"]
+        if self._log is not None:
+            self._log.sources = self._sources
         self.prepares = self._command("load", fields).fields.get("prepares") is True
 
     def prepare(self, sizes: Sizes) -> None:
@@ -210,6 +216,8 @@ class KernelProcess:
 
     def _command(self, kind: str, fields: Mapping[str, Any] | None = None, blobs: Sequence[Blob] = ()) -> Message:
         """Send a command, execute requests until it has ended, and return its answer. Raises KernelError."""
+        if self._log is not None:
+            self._log.command(kind, fields, blobs)
         try:
             self._commands.send(kind, fields, blobs)
             answer = self._serve()
@@ -217,6 +225,8 @@ class KernelProcess:
             self._ended()
         except WireError as error:
             self._violate(str(error))
+        if self._log is not None:
+            self._log.answer(answer)
         if answer.kind == "raised":
             raise KernelError(self._finding(answer.fields.get("finding")), "error")
         if answer.kind != "returned":
@@ -238,15 +248,16 @@ class KernelProcess:
                 raise HungUpError
 
     def _answer(self, request: Message) -> None:
+        kind = "ok"
         try:
             fields, blobs = self._server.execute(request)
         except WireError:
             raise
         except Exception as error:  # the kernel's process raises it again
-            text = str(error)[:100_000]
-            self._requests.send("error", {"type": type(error).__name__, "text": text})
-            return
-        self._requests.send("ok", fields, blobs)
+            kind, fields, blobs = "error", {"type": type(error).__name__, "text": str(error)[:100_000]}, []
+        if self._log is not None:
+            self._log.request(request, (kind, fields, blobs))
+        self._requests.send(kind, fields, blobs)
 
     def _finding(self, values: Any) -> Finding:
         """Return the finding of an exception, as the kernel's process describes it."""

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pytest_nvfp4.device.worker.conversation import Player, PlayError
 from pytest_nvfp4.device.worker.imported_kernel import ImportedKernel, RefusedKernelError, import_kernel, watch
 from pytest_nvfp4.device.worker.kernel_stack import write_stack_to
 from pytest_nvfp4.device.worker.returned_tensors import Returned, inspect_returned
@@ -62,6 +63,7 @@ class _KernelSide:
         self._notices: Callable[[], list[str]] = list
         self._kept: dict[int, Any] = {}
         self._call = 0
+        self._player: Player | None = None
 
     def _own(self, file: str) -> bool:
         return file.startswith(self._sources)
@@ -81,7 +83,15 @@ class _KernelSide:
             finding: Finding | None = None
             answer: dict[str, Any] = {}
             try:
+                if self._player is not None:
+                    said = self._player.play(command)
+                    self._commands.send(said.kind, said.fields, said.blobs)
+                    if command.kind == "end":
+                        return
+                    continue
                 answer = table[command.kind](command)
+            except PlayError as error:
+                finding = Finding("recording", f"the recorded kernel cannot be played: {error}")
             except RefusedKernelError as error:
                 finding = error.finding
             except BaseException as error:
@@ -100,6 +110,9 @@ class _KernelSide:
         self._sources = str(sources)
         _, _, function = (fields["entry"] or "").rpartition("::")
         self._failed = f"{function} failed" if function else f"{Path(fields['main']).name} failed in the simulator"
+        if fields["recorded"] is not None:
+            self._player = Player(sources / fields["recorded"], self._channel, self._room, sources=self._sources)
+            return dict(self._player.play(command).fields)
         self._stack = write_stack_to(Path(fields["stack"]))
         begin_imports()
         from pytest_nvfp4.host import redirect, torch_cuda

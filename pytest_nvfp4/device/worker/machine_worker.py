@@ -7,6 +7,8 @@ memory; what the kernel's process says is at most the text of a finding.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from pytest_nvfp4.cores import cores
 from pytest_nvfp4.device.job import Job, KernelSpec, Simulating
 from pytest_nvfp4.device.process import COMPILED_VARIABLE
 from pytest_nvfp4.device.worker import device_info
+from pytest_nvfp4.device.worker.conversation import ConversationLog
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.job_steps import JobSteps, StopError, completed
 from pytest_nvfp4.device.worker.kernel_fork import ForkedKernel, fork_kernel
@@ -48,6 +51,7 @@ class MachineWorker(JobSteps):
         super().__init__(job, folder, events)
         self._forked = forked
         self._compiled = compiled
+        self._log: ConversationLog | None = None
         self._arch = job.kernel.arch if job.kernel is not None else "sm_100a"
 
     def _broken(self, finding: Finding) -> NoReturn:
@@ -108,6 +112,7 @@ class MachineWorker(JobSteps):
         job = self._job
         simulating = job.simulating if job.action == "simulate" else None
         settings = simulating or Simulating()
+        self._log = ConversationLog(self._forked.room) if settings.conversation else None
         session = new_session(
             SimulatorSettings(
                 arch=self._arch,
@@ -133,6 +138,7 @@ class MachineWorker(JobSteps):
             session,
             violated=self._broken,
             crashed=lambda finding: self._events.send("finding", **finding.to_dict()),
+            log=self._log,
         )
         attributor = Attributor(session, server) if job.action == "verify" else None
         later = LaterCalls(session, server) if settings.later_calls else None
@@ -154,6 +160,7 @@ class MachineWorker(JobSteps):
                     "regions": self._job.simulating.regions,
                     "compiled": self._compiled,
                     "main": spec.main,
+                    "recorded": spec.recorded,
                     "entry": spec.entry,
                     "compile_options": spec.compile_options,
                 }
@@ -191,6 +198,11 @@ class MachineWorker(JobSteps):
         except KernelError as error:
             raised = error.finding
         noticed = kernel.end()
+        if self._log is not None:
+            text = json.dumps(self._log.to_json(), separators=(",", ":"))
+            (self._folder / "conversation.json").write_text(text, encoding="utf-8")
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            self._events.send("conversation", sha256=digest, size=len(text.encode()), file="conversation.json")
         if noticed and not self._exercises:  # an exercised kernel is not judged, so it has nothing to forge
             self._finish("cheated", *(Finding("cheat", message) for message in noticed))
         if raised is not None:

@@ -104,9 +104,12 @@ class Arena:
         self._map(address, length, _NONE, _PRIVATE | _ANONYMOUS | _NORESERVE | _FIXED, freed.name)
         self._put(freed.low, freed.high)
 
-    def reserve(self, length: int) -> tuple[int, int]:
-        """Reserve address space without memory, which processes forked later have too; return both its ends."""
-        start = self._map(0, length, _NONE, _PRIVATE | _ANONYMOUS | _NORESERVE, "a reservation")
+    def reserve(self, length: int, *, at: int = 0) -> tuple[int, int]:
+        """Reserve address space without memory, which processes forked later have too; return both its ends.
+
+        It begins at an address if one is given and nothing is there (mmap(2) takes it as a hint).
+        """
+        start = self._map(at, length, _NONE, _PRIVATE | _ANONYMOUS | _NORESERVE, "a reservation")
         return start, start + length
 
     def find(self, address: int) -> Allocation | None:

@@ -35,7 +35,7 @@ importlib.metadata.version = version
 LAYOUTS = ["go.c", "go.stages", "go.start", "go.tile", "touch.c"]
 
 
-def nvfp4(user: User, *arguments: str) -> str:
+def nvfp4(user: User, *arguments: str, code: int = 0) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "pytest_nvfp4.cli", *arguments],
         cwd=user.folder,
@@ -45,7 +45,7 @@ def nvfp4(user: User, *arguments: str) -> str:
         timeout=5 * LONGEST_S,
         check=False,
     )
-    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert done.returncode == code, (done.stdout, done.stderr)
     return done.stdout
 
 
@@ -57,19 +57,21 @@ def test_the_same_work_without_the_dsl(tmp_path: Path) -> None:
         user.write("k.py", f"import helper\n{KERNEL}")
         user.write("helper.py", "USED = True\n")
         nvfp4(user, "trace", "k.py", "--remote", "modal", "-o", "k.nvfp4")
-        assert server.count("FunctionMap") == 1
+        assert server.count("FunctionMap") == 2, "the trace, and the recording of the host code"
         listed = json.loads(nvfp4(user, "layouts", "k.nvfp4", "--json"))
         assert [row["name"] for row in listed["layouts"]] == LAYOUTS
         assert {row["file"] for row in listed["layouts"]} == {"k.py"}
         assert ".entry" in nvfp4(user, "ptx", "k.nvfp4")
+        (problem,) = json.loads(nvfp4(user, "run", "k.nvfp4", "--json", code=1))["runs"]
+        assert "12288 of 12288 outputs wrong (12256 not written)" in json.dumps(problem), "simulated and judged here"
         gate = ("k.py", "-k", "layouts", "--nvfp4-device=sim", "--nvfp4-trace-remote", "--nvfp4-problem=gpumode-0")
         path = {"PYTHONPATH": f"{tmp_path / 'site'}:{ROOT}"}
         assert "1 passed" in user.run(*gate, "--snapshot-update", **path)
         (snapshot,) = (path for path in tmp_path.rglob("*") if path.is_file() and "layouts" in path.name)
         nvfp4(user, "diff", str(snapshot), "k.nvfp4")
-        assert server.count("FunctionMap") == 2
+        assert server.count("FunctionMap") == 3
         user.write("k.py", f"import helper\n{SEVERE}")
         said = user.run(*gate, **path)
         assert "1 failed" in said, said
         assert "go.stages" in said
-        assert server.count("FunctionMap") == 3
+        assert server.count("FunctionMap") == 4
