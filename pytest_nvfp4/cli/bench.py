@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +13,14 @@ import click
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.opened_device import opened
 from pytest_nvfp4.cli.options import document_options, remote_options, timeout_option
 from pytest_nvfp4.report.document import Block, Column, Document, Facts, Items, Style, Styled, Table
 from pytest_nvfp4.temporary import temporary_folder
 
 if TYPE_CHECKING:
     from pytest_nvfp4.bench.suite_run import Bench, CaseResult
-    from pytest_nvfp4.device.remote.base import PythonProgram
+    from pytest_nvfp4.device.remote.base import ProgramRemote, PythonProgram
     from pytest_nvfp4.device.remote.options import RemoteOptions
     from pytest_nvfp4.isolation import OnOutput
 
@@ -33,13 +35,15 @@ _STYLES: dict[str, Style] = {"passed": "good", "failed": "bad", "skipped": "mute
 @click.option(
     "--device", default="auto", show_default=True, help="Device: local, a remote (modal, ssh:HOST, ...), or another."
 )
-@click.option("--rounds", type=click.IntRange(min=3), default=50, show_default=True, help="Timed calls of each case.")
+@click.option(
+    "--rounds", type=click.IntRange(3, 100_000), default=50, show_default=True, help="Timed calls of each case."
+)
 @click.option("--save", metavar="NAME", help="Store the rounds as pytest-benchmark does, for --benchmark-compare.")
 @click.option(
     "--storage", metavar="URI", help="Storage of pytest-benchmark.  [default: file://./.benchmarks]", default=None
 )
 @timeout_option(600.0, help_text="Timeout of a process in seconds.")
-@remote_options("gpu", "timeout_s", "max_cost", "deployed_app")
+@remote_options("gpu", "gpu_capability", "timeout_s", "max_cost", "gpu_price", "deployed_app")
 @document_options(csv=True)
 def bench_command(
     kernels: tuple[Path, ...],
@@ -87,63 +91,38 @@ def bench_command(
 def _bench(device: str, remote: RemoteOptions, folder: Path, rounds: int, timeout: float) -> Iterator[Bench]:
     """Open the device, and release it at the end. Raises InputError."""
     from pytest_nvfp4.bench.suite_run import Bench
-    from pytest_nvfp4.device.base import DeviceUnavailableError
-    from pytest_nvfp4.device.select import known_names, select
+    from pytest_nvfp4.device.remote.base import ProgramRemote
     from pytest_nvfp4.settings import find_root, load
 
-    settings = load(find_root(Path.cwd()))
-
-    def working(case: str) -> None:
-        output.note(f"timing {case} ...")
-
-    jobs = folder / "jobs"
-    if device in known_names():
-        try:
-            chosen = select(device, folder=folder)
-        except DeviceUnavailableError as error:
-            raise InputError(f"--device {device}: {error}") from error
-        run = _locally if chosen.name == "local" else None
+    remote = replace(remote, longest_s=timeout + _SLACK_S)
+    with opened(device, remote, folder, what="process") as found:
+        run, why_not = None, f"operators are timed on a GPU, not on {device}"
+        if isinstance(found.place, ProgramRemote):
+            run = partial(_there, found.place)
+        elif found.place is not None:
+            why_not = f"{device} runs kernels under GPU MODE's contract, but no programs"
+        elif found.device.name == "local":
+            run = _locally
         yield Bench(
-            chosen, run, jobs, settings, rounds, timeout, f"operators are timed on a GPU, not on {device}", working
-        )
-        return
-    from pytest_nvfp4.device.remote.base import ProgramRemote, RemoteError
-    from pytest_nvfp4.device.remote.device import RemoteDevice
-    from pytest_nvfp4.device.remote.registry import remote as remote_of
-    from pytest_nvfp4.device.remote.session import RemoteSession
-
-    try:
-        place = remote_of(device, replace(remote, longest_s=timeout + _SLACK_S))
-        session = RemoteSession(place, containers=1, timeout_s=remote.timeout_s, max_cost=remote.max_cost)
-    except RemoteError as error:
-        raise InputError(f"--device {device}: {error}") from error
-
-    def there(program: PythonProgram, on_output: OnOutput) -> int:
-        assert isinstance(place, ProgramRemote)
-        try:
-            return place.execute(program, on_output=on_output)
-        except RemoteError as error:
-            on_output("stderr", str(error).encode())
-            return 1
-
-    name = device.partition(":")[0]
-    try:
-        yield Bench(
-            RemoteDevice(session, name=name, gpu=remote.gpu),
-            there if isinstance(place, ProgramRemote) else None,
-            jobs,
-            settings,
+            found.device,
+            run,
+            folder / "jobs",
+            load(find_root(Path.cwd())),
             rounds,
             timeout,
-            f"{device} runs kernels under GPU MODE's contract, but no programs",
-            working,
+            why_not,
+            working=lambda case: output.note(f"timing {case} ..."),
         )
-    finally:
-        session.close()
-        place.stop()
-        cost = place.cost()
-        if cost.seconds >= 1:
-            output.note(f"{device}: {cost}")
+
+
+def _there(place: ProgramRemote, program: PythonProgram, on_output: OnOutput) -> int:
+    from pytest_nvfp4.device.remote.base import RemoteError
+
+    try:
+        return place.execute(program, on_output=on_output)
+    except RemoteError as error:
+        on_output("stderr", str(error).encode())
+        return 1
 
 
 def _locally(program: PythonProgram, on_output: OnOutput) -> int:

@@ -13,6 +13,7 @@ import click
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.opened_device import opened
 from pytest_nvfp4.cli.options import arch_of, document_options, remote_options, timeout_option
 from pytest_nvfp4.device.remote.options import RemoteOptions
 from pytest_nvfp4.report.document import Block, Column, Document, Facts, Section, Table
@@ -237,50 +238,13 @@ def _check(device: Device, subject: Subject) -> None:
 
 @contextmanager
 def _opened(name: str, options: RemoteOptions, folder: Path) -> Iterator[Device]:
-    """Yield a device of this machine or of a remote, whose cost is shown before and after. Raises InputError."""
-    from pytest_nvfp4.device.base import DeviceUnavailableError
-    from pytest_nvfp4.device.remote.base import RemoteError, dollars
-    from pytest_nvfp4.device.remote.device import RemoteDevice
-    from pytest_nvfp4.device.remote.gpus import capability_of
-    from pytest_nvfp4.device.remote.registry import remote as remote_of
-    from pytest_nvfp4.device.remote.session import RemoteSession
-    from pytest_nvfp4.device.select import known_names, select
-
+    """Yield a device of this machine or of a remote. Raises InputError."""
     if name in ("sim", "none"):
         raise InputError(
             f"--device {name} has no counters of a GPU; `nvfp4 cost` counts the work and `nvfp4 model` models the time"
         )
-    if name in known_names():
-        try:
-            chosen = select("local" if name == "auto" else name, folder=folder)
-        except DeviceUnavailableError as error:
-            raise InputError(f"{error}; or give --device modal or ssh:HOST") from error
-        yield chosen
-        return
-    try:
-        capability = capability_of(options)
-        place = remote_of(name, options)
-        price = place.cost().usd_per_hour or options.gpu_price
-        if price is not None and options.longest_s is not None:
-            most = dollars(price * options.longest_s / 3600)
-            output.note(f"{name}: ${price:g} an hour, at most about {most} for one problem")
-        session = RemoteSession(
-            place,
-            containers=1,
-            timeout_s=options.timeout_s,
-            max_cost=options.max_cost,
-            usd_per_hour=options.gpu_price,
-        )
-    except RemoteError as error:
-        raise InputError(f"--device {name}: {error}") from error
-    try:
-        yield RemoteDevice(session, name=name.partition(":")[0], gpu=options.gpu, capability=capability)
-    finally:
-        cost = session.cost
-        session.close()
-        place.stop()
-        if cost.seconds >= 1:
-            output.note(f"{name}: {cost}")
+    with opened("local" if name == "auto" else name, options, folder, what="problem") as found:
+        yield found.device
 
 
 def _probe(device: Device, name: str, folder: Path) -> Document:
