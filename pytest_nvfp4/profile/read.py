@@ -6,15 +6,18 @@ import zipfile
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from pytest_nvfp4.device.profiling.record import Tool, ToolRun
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import read_file
 from pytest_nvfp4.isolation.door.json_values import Bounds, read_json
-from pytest_nvfp4.isolation.door.models import validated
+from pytest_nvfp4.isolation.door.models import fault, validated
 from pytest_nvfp4.profile.readers import archive, ncu_csv, ncu_rep, nsys_sqlite, sanitizer_xml
 from pytest_nvfp4.profile.result import MOST_LAUNCHES, Profile
 
 _MOST_BYTES: Final = 256 << 20
+_MOST_NAME: Final = 1000
 _JSON: Final = Bounds(size=_MOST_BYTES, depth=32, values=20_000_000)
 _SQLITE: Final = b"SQLite format 3\0"
 _REPORT: Final = b"NVR\0"
@@ -32,7 +35,13 @@ def read_report(path: Path) -> Profile:
         DoorError: It is no report that is known, or it is damaged.
         OSError: It cannot be read.
     """
-    source = str(path)
+    try:
+        return _read(path, str(path)[-_MOST_NAME:])
+    except ValidationError as error:  # more launches, metrics or characters than any tool writes
+        raise DoorError(str(path), fault(error)) from None
+
+
+def _read(path: Path, source: str) -> Profile:
     if path.is_dir():
         return _together([read_report(one) for one in archive.reports_below(path, source=source)], source)
     with path.open("rb") as file:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import random
 import sqlite3
 import zipfile
 from pathlib import Path
@@ -215,3 +217,23 @@ def test_a_comparison_has_only_what_both_reports_know(tmp_path):
     (kernel,) = compare(old, new).both
     changes = {change.known.name: change.relative for change in kernel.changes}
     assert changes == {"duration": pytest.approx(0.5), "dram_throughput": None}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_damaged_report_is_read_or_refused_in_a_sentence(tmp_path, seed):
+    drawn = random.Random(seed)
+    table = {"StringIds": ("id, value", [(1, "g")]), "NVTX_EVENTS": ("start, end, textId", [(0, 9, 1)])}
+    whole = [
+        raw_page([{DURATION: "1,000"}, {DRAM: "nan"}], UNITS).encode(),
+        details_page([("S", "Duration", "ms", "1.5")], [("S", "R", "OPT", "t", "12")]).encode(),
+        sanitizer_xml(RECORD, RECORD).encode(),
+        nsys_export(tmp_path / "whole.sqlite", tables=table).read_bytes(),
+    ][seed]
+    for _ in range(100):
+        data = bytearray(whole)
+        for _ in range(drawn.choice([1, 4, 20])):
+            at = drawn.randrange(len(data))
+            data[at : at + drawn.choice([0, 1, 9])] = drawn.choice([b"", b'"', b",", b"\n", b"&a;", b"\xff", b"9" * 30])
+        with contextlib.suppress(DoorError):  # any other exception fails
+            made = read(tmp_path, bytes(data))
+            assert Profile.model_validate_json(made.model_dump_json()) == made

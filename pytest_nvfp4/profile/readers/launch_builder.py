@@ -14,6 +14,7 @@ _COUNTER = re.compile(r"[a-z0-9]+__\w+(?:\.\w+)*")
 """A metric name of Nsight Compute: unit, two underscores, and submetrics after dots."""
 _EXTENTS = re.compile(r"\(?\s*(\d{1,10})\s*,\s*(\d{1,10})\s*,\s*(\d{1,10})\s*\)?")
 _MOST_EXTENT = 1 << 31
+_MOST_NAME, _MOST_UNIT = 1000, 60
 
 
 def is_counter(name: str) -> bool:
@@ -49,6 +50,7 @@ class LaunchBuilder:
 
     def add(self, section: str, name: str, text: str, unit: str) -> None:
         """Add one cell: a number with its unit, or a text."""
+        section, name, unit = section[:_MOST_NAME], name[:_MOST_NAME], unit[:_MOST_UNIT]
         value = number(text)
         if value is None and text.strip() and text.strip().lower() not in ("n/a", "-"):
             self.texts[name] = text[:100_000]

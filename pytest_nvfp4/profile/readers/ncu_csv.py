@@ -44,8 +44,10 @@ def read_ncu_csv(text: str, *, source: str) -> tuple[tuple[ProfiledLaunch, ...],
     if start is None:
         raise DoorError(source, "has no table of `ncu --csv`: no line has the column Kernel Name")
     rows = _rows(text[start:], source)
-    header = next(rows)
+    header = next(rows, [])
     columns = {name: at for at, name in enumerate(header)}
+    if "Kernel Name" not in columns:
+        raise DoorError(source, "has a damaged table of `ncu --csv`: its header has no column Kernel Name")
     if len(header) > MOST_METRICS:
         raise DoorError(source, f"has {len(header)} columns, and at most {MOST_METRICS} are read")
     builders = _details(rows, columns, source) if "Metric Name" in columns else _raw(rows, header, columns, source)

@@ -99,7 +99,7 @@ class NsysExport:
             with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
                 connection.text_factory = lambda data: data.decode("utf-8", "replace")
                 self._read(_Export(connection, source), source)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # a message may quote bytes of a damaged schema
             raise DoorError(source, f"is no readable SQLite export of nsys: {error}") from None
 
     def _read(self, export: _Export, source: str) -> None:

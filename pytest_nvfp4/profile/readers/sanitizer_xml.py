@@ -73,7 +73,7 @@ def read_sanitizer_xml(data: bytes, *, source: str) -> tuple[tuple[Defect, ...],
         DoorError: It is no report of compute-sanitizer.
     """
     records = _Records(source)
-    parser = expat.ParserCreate()
+    parser = expat.ParserCreate("utf-8")  # whatever the file declares: no other codec is looked up
     parser.StartElementHandler = records.start
     parser.EndElementHandler = records.end
     parser.CharacterDataHandler = records.text
