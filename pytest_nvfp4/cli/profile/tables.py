@@ -82,6 +82,8 @@ def launch_section(launch: ProfiledLaunch) -> Section:
     several = f" ({launch.instances} launches)" if launch.instances > 1 else ""
     blocks: list[Block] = [", ".join(shape)] if shape else []
     blocks.append(Table([Column("metric"), Column("value", right=True)], list(_metrics(launch)), heading=False))
+    if unknown := _unknown(launch):
+        blocks.append(Styled(f"unknown: {unknown}", "muted"))
     stalls = sorted(
         ((one.value, reason) for reason, one in launch.stalls.items() if one.value), key=lambda item: -item[0]
     )
@@ -108,18 +110,17 @@ def launch_section(launch: ProfiledLaunch) -> Section:
 
 
 def _metrics(launch: ProfiledLaunch) -> Iterator[Sequence[Cell]]:
-    unknown = []
     for known in METRICS:
-        metric = launch.metrics.get(known.name)
-        if metric is None or metric.value is None:
-            unknown.append(known.title)
-        else:
+        metric = launch.metric(known.name)
+        if metric.value is not None:
             yield known.title, str(metric)
     for section in launch.sections.values():
         if not launch.counters and launch.instances > 1:
             yield from ((name, str(metric)) for name, metric in section.items() if metric.value is not None)
-    if unknown:
-        yield Styled("unknown", "muted"), Styled(", ".join(unknown), "muted")
+
+
+def _unknown(launch: ProfiledLaunch) -> str:
+    return ", ".join(known.title for known in METRICS if launch.metric(known.name).value is None)
 
 
 def _advice(name: str, text: str, speedup: float | None, scope: str) -> str:

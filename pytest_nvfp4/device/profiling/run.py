@@ -103,6 +103,8 @@ def run_job(
         asked = job.model_copy(update={"deadline_s": max(left, 1.0)})
         here = _Where(where.backend, place, where.base, where.environ)
         made, run, files = _attempt(asked, make, here, shared=folder)
+        if made is None and attempts and attempts[-1].because == run.because:
+            continue  # the same program is missing in another way of using it
         attempts.append(run)
         result = _from_folder(made, place, folder) if made is not None else result
         if run.state == "ran":
