@@ -110,6 +110,7 @@ def run_below(
         command = worker(_WORKER, path, folder, backend, preload=_PRELOAD if backend != "cuda" else ())
     else:
         inner = replace(wall, profiler=True, readable=(*wall.readable, *profiler.readable))
+        variables["CUTE_DSL_LINEINFO"] = "1"  # a line table, which changes no instruction, for the tool's source lines
         variables[INNER_WALL_VARIABLE] = inner.variables[WALL_VARIABLE]
         below = [*profiler.command, *worker(_PROFILE_WORKER, path, folder, backend).command]
         command = worker(_TOOL_LAUNCH, json.dumps(below))
