@@ -7,6 +7,8 @@ from typing import IO, Any
 
 import click
 
+from pytest_nvfp4.device.remote.options import with_own_flags
+
 
 class Exit(IntEnum):
     """Exit codes of every subcommand."""
@@ -30,7 +32,7 @@ class InputError(click.ClickException):
         """Write the message to standard error, on one line and without control characters."""
         from pytest_nvfp4.text import visible, without_commands
 
-        message = without_commands(visible(" ".join(self.message.split("\n")).strip()))
+        message = with_own_flags(without_commands(visible(" ".join(self.message.split("\n")).strip())))
         click.echo(f"nvfp4: error: {message}", file=file, err=file is None)
 
 

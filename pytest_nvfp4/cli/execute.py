@@ -55,7 +55,7 @@ _SLACK_S = 60.0
 @click.option("--race-warnings", is_flag=True, help="As --races, and report what official kernels omit.")
 @click.option("--schedule", metavar="SCHEDULE", help="Schedule of the simulator: eager, lazy, late-WARP or a seed.")
 @timeout_option(600.0, help_text="Run-time limit of the program in seconds.")
-@remote_options("gpu", "timeout_s", "max_cost", "gpu_price", "deployed_app")
+@remote_options(without=("containers",))
 @json_option
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -210,6 +210,6 @@ def _remotely(program: PythonProgram, device: str, options: RemoteOptions, pass_
         if not isinstance(chosen, ProgramRemote):
             raise InputError(f"{device} runs kernels, but no programs; use ssh:HOST, modal, sim or local")
         if (seconds := affordable_s(chosen, options)) < program.deadline_s:
-            output.note(f"--max-cost stops the program after {seconds:.0f} s, before --timeout")
+            output.note(f"--remote-max-cost stops the program after {seconds:.0f} s, before --timeout")
             program = replace(program, deadline_s=seconds)
         return chosen.execute(program, on_output=pass_on)

@@ -172,9 +172,14 @@ def document_options(*, csv: bool = False, page: bool = False) -> Callable[[Func
     return decorate
 
 
-def remote_options(*fields: str) -> Callable[[Function], Function]:
-    """Add the options of a remote for some fields of `RemoteOptions`; the function receives them as ``remote``."""
-    options = [option for option in OPTIONS if option.field in fields]
+def remote_options(*fields: str, without: Sequence[str] = ()) -> Callable[[Function], Function]:
+    """Add the options of a remote, which the function receives as ``remote``.
+
+    Args:
+        fields: The fields of `RemoteOptions`; by default all that have an option.
+        without: Fields that the command does not use.
+    """
+    options = [option for option in OPTIONS if (not fields or option.field in fields) and option.field not in without]
 
     def decorate(function: Function) -> Function:
         @wraps(function)

@@ -45,7 +45,9 @@ def _of_remote(*more_options: str) -> Callable[[Callable[..., Document]], Functi
             except RemoteError as error:
                 raise InputError(f"{name}: {error}") from error
 
-        options = remote_options("gpu", "gpu_price", "deployed_app", *more_options)
+        options = remote_options(
+            "gpu", "gpu_capability", "gpu_price", "cpus", "memory_gib", "deployed_app", *more_options
+        )
         return click.argument("name", metavar="REMOTE")(options(document_options()(call)))
 
     return decorate

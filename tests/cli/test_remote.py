@@ -51,3 +51,19 @@ def test_names_that_are_none(cli: Cli, verb: str) -> None:
     done = cli("remote", verb, "mdal")
     assert done.code == 2
     assert "did you mean 'modal'?" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["remote", "cost", "modal", "--gpu", "B900"], "give it with --gpu-capability, such as 10.0"),
+        (["exec", "--device", "modal", "--gpu", "B900", "--gpu-price", "1", "1"], "give it with --gpu-capability"),
+        (["exec", "--device", "ssh:box", "--remote-cpus", "2", "1"], "omit --remote-cpus and --remote-memory"),
+        (["exec", "--device", "modal", "--remote-memory", "0", "1"], "--remote-memory 0 must be 1 to 336 GiB"),
+    ],
+)
+def test_options_have_the_names_of_pytest_s(cli: Cli, arguments: list[str], said: str) -> None:
+    done = cli(*arguments)
+    assert done.code == 2
+    assert said in done.err
+    assert "--nvfp4-" not in done.err

@@ -36,7 +36,7 @@ _SLACK_S = 60.0
     help="Write the table to FILE.  [default: the user's data folder, where `--device` finds it by name]",
 )
 @timeout_option(180.0, help_text="Time limit of the micro-benchmarks in seconds; they are planned for one minute.")
-@remote_options("gpu", "timeout_s", "max_cost", "gpu_price", "deployed_app")
+@remote_options("gpu", "gpu_capability", "timeout_s", "max_cost", "gpu_price", "deployed_app")
 @document_options()
 def calibrate_command(*, where: str | None, out: Path | None, timeout: float, remote: RemoteOptions) -> Document:
     """Measure the constants of a GPU with micro-benchmarks, and write its device table (TOML).

@@ -5,6 +5,7 @@ Importing this module loads nothing else: pytest declares its options at every s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -52,8 +53,7 @@ class RemoteOption:
 
     Attributes:
         field: Field of `RemoteOptions`.
-        flag: Name of the option of ``nvfp4``, with its dashes.
-        pytest_flag: Name of the option of pytest, with its dashes.
+        name: Name of the option: ``--NAME`` of ``nvfp4``, and ``--nvfp4-NAME`` of pytest.
         type: Type of the value; bool for a flag without a value.
         metavar: Placeholder of the value.
         help: Description, as a phrase without a period.
@@ -62,13 +62,22 @@ class RemoteOption:
     """
 
     field: str
-    flag: str
-    pytest_flag: str
+    name: str
     type: type[str] | type[int] | type[float] | type[bool] = str
     metavar: str = ""
     help: str
     accepts: Callable[[Any], bool] = lambda _: True
     bounds: str = ""
+
+    @property
+    def flag(self) -> str:
+        """The option of ``nvfp4``."""
+        return f"--{self.name}"
+
+    @property
+    def pytest_flag(self) -> str:
+        """The option of pytest."""
+        return f"--nvfp4-{self.name}"
 
     @property
     def default(self) -> Any:
@@ -91,20 +100,16 @@ class RemoteOption:
 
 
 OPTIONS = (
-    RemoteOption(
-        field="gpu", flag="--gpu", pytest_flag="--nvfp4-gpu", metavar="GPU", help="GPU of the remote, by its own name"
-    ),
+    RemoteOption(field="gpu", name="gpu", metavar="GPU", help="GPU of the remote, by its own name"),
     RemoteOption(
         field="gpu_capability",
-        flag="--gpu-capability",
-        pytest_flag="--nvfp4-gpu-capability",
+        name="gpu-capability",
         metavar="X.Y",
         help="compute capability of a GPU whose name is not known; another one is refused",
     ),
     RemoteOption(
         field="cpus",
-        flag="--cpus",
-        pytest_flag="--nvfp4-remote-cpus",
+        name="remote-cpus",
         type=float,
         metavar="N",
         help="cores of each container (modal; default: 4, for the simulator 2)",
@@ -113,8 +118,7 @@ OPTIONS = (
     ),
     RemoteOption(
         field="memory_gib",
-        flag="--memory",
-        pytest_flag="--nvfp4-remote-memory",
+        name="remote-memory",
         type=int,
         metavar="GIB",
         help="memory of each container in GiB (modal; default: 32, for the simulator 8)",
@@ -123,8 +127,7 @@ OPTIONS = (
     ),
     RemoteOption(
         field="timeout_s",
-        flag="--remote-timeout",
-        pytest_flag="--nvfp4-remote-timeout",
+        name="remote-timeout",
         type=float,
         metavar="SECONDS",
         help="timeout in seconds for a response of the remote, including the wait for a machine",
@@ -133,8 +136,7 @@ OPTIONS = (
     ),
     RemoteOption(
         field="max_cost",
-        flag="--max-cost",
-        pytest_flag="--nvfp4-remote-max-cost",
+        name="remote-max-cost",
         type=float,
         metavar="USD",
         help="end the remote session when its estimated cost reaches this many dollars",
@@ -143,8 +145,7 @@ OPTIONS = (
     ),
     RemoteOption(
         field="gpu_price",
-        flag="--gpu-price",
-        pytest_flag="--nvfp4-gpu-price",
+        name="gpu-price",
         type=float,
         metavar="USD",
         help="price of one GPU of the remote in US dollars an hour, in place of its list price",
@@ -153,8 +154,7 @@ OPTIONS = (
     ),
     RemoteOption(
         field="containers",
-        flag="--containers",
-        pytest_flag="--nvfp4-remote-containers",
+        name="remote-containers",
         type=int,
         metavar="N",
         help="number of machines or containers of the remote to use at once",
@@ -163,17 +163,22 @@ OPTIONS = (
     ),
     RemoteOption(
         field="deployed_app",
-        flag="--deployed-app",
-        pytest_flag="--nvfp4-deployed-app",
+        name="deployed-app",
         metavar="APP",
         help="use this deployed app instead of starting one (modal)",
     ),
     RemoteOption(
         field="single_use",
-        flag="--single-use",
-        pytest_flag="--nvfp4-remote-single-use",
+        name="remote-single-use",
         type=bool,
         help="run every batch of jobs in a new container (slower; for untrusted kernels)",
     ),
 )
 """Every option but the target and the run-time limit, which each program derives from other options."""
+
+
+def with_own_flags(text: str) -> str:
+    """Return a text of ``nvfp4`` with its own options in place of pytest's, which errors of remotes name."""
+    for option in OPTIONS:
+        text = re.sub(rf"{option.pytest_flag}(?![\w-])", option.flag, text)
+    return text

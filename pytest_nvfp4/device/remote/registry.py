@@ -66,7 +66,7 @@ def _require_price(created: Remote, name: str, options: RemoteOptions) -> None:
         raise RemoteError(
             "setup",
             f"the price of a {options.gpu} on {name} is {known}, so no limit on the cost can hold",
-            "give its price with --nvfp4-gpu-price USD (nvfp4: --gpu-price), or no limit",
+            "give its price with --nvfp4-gpu-price USD, or no limit",
         )
 
 

@@ -90,10 +90,12 @@ class ProgramRun:
             raise RemoteError("lost", "the end of the program was not reported before the timeout", "run it again")
         if time.monotonic() >= until:
             problem = f"the program did not start within {self._options.timeout_s:.0f} s ({self._status()})"
-            raise RemoteError("capacity", problem, "raise --remote-timeout, or try again later")
+            raise RemoteError("capacity", problem, "raise --nvfp4-remote-timeout, or try again later")
         limit, usd = self._options.max_cost, self._meter.cost().usd
         if limit is not None and usd is not None and usd >= limit:
-            raise RemoteError("cost", f"the program was stopped: it has cost about {dollars(usd)}", "raise --max-cost")
+            raise RemoteError(
+                "cost", f"the program was stopped: it has cost about {dollars(usd)}", "raise --nvfp4-remote-max-cost"
+            )
 
     def _cancel(self, name: str) -> None:
         """Cancel the program's call, by its tracked name or the one in its first output."""
