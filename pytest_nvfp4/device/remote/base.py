@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, Protocol, get_args, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -154,19 +154,21 @@ class BatchResult(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RemoteCall:
-    """A submitted batch and the remote's identifier of it."""
+    """A submitted batch and, once it has ended, its result or the error that ended it.
+
+    Attributes:
+        batch: The batch.
+        id: The remote's identifier of the call.
+    """
 
     batch: Batch
     id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """End of a submitted batch: its result, or the error that ended it."""
-
-    call: RemoteCall
     result: BatchResult | None = None
     error: RemoteError | None = None
+
+    def ended(self, result: BatchResult | None = None, error: RemoteError | None = None) -> RemoteCall:
+        """Return the call with its end."""
+        return replace(self, result=result, error=error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +231,7 @@ class Remote(Protocol):
     returns a description of each; it raises RemoteError if something still runs. ``where`` (text) names what the
     session uses there, such as an app and its page, and ``activity`` (text) what is going on there.
     ``attach(batch, call, where)`` waits again for a call that an earlier session submitted, by its identifier and the
-    text of ``where`` at that time, and returns it like `submit`; a call that is gone is a completion with an error.
+    text of ``where`` at that time, and returns it like `submit`; a call that is gone ends with an error.
     """
 
     name: str
@@ -240,11 +242,11 @@ class Remote(Protocol):
     def submit(self, batches: Sequence[Batch]) -> list[RemoteCall]:
         """Submit batches in order; return when they are accepted, not when they are done."""
 
-    def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[Completion]:
+    def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[RemoteCall]:
         """Yield the ends of submitted batches in the order of arrival, until ``timeout_s`` has passed.
 
-        A failed batch is a completion with an error. A batch that still runs yields nothing and may be collected
-        again. Completions that the caller does not take from the iterator are yielded by the next call.
+        A failed batch ends with an error. A batch that still runs yields nothing and may be collected
+        again. Ends that the caller does not take from the iterator are yielded by the next call.
         """
 
     def cancel(self, calls: Sequence[RemoteCall]) -> None:

@@ -22,7 +22,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from pytest_nvfp4.device.remote.base import (
     Batch,
     BatchResult,
-    Completion,
     Cost,
     RemoteCall,
     RemoteError,
@@ -191,7 +190,7 @@ class BrokerRemote:
             self._send({"content": pack_batch(batch)})
         return [RemoteCall(batch, batch.id) for batch in batches]
 
-    def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[Completion]:
+    def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[RemoteCall]:
         """Yield the results that the broker sent; see `Remote`."""
         by_id = {call.id: call for call in calls}
         until = time.monotonic() + timeout_s
@@ -203,20 +202,20 @@ class BrokerRemote:
             if message is None:
                 raise _broker_ended()
             if (call := by_id.get(message.batch)) is not None:
-                yield self._completion(call, message)
+                yield self._end_of(call, message)
 
-    def _completion(self, call: RemoteCall, message: _Message) -> Completion:
+    def _end_of(self, call: RemoteCall, message: _Message) -> RemoteCall:
         if message.result is None:
-            return Completion(call, error=reported_error(message.kind, message.problem, message.remedy))
+            return call.ended(error=reported_error(message.kind, message.problem, message.remedy))
         try:
             result = unpack_result(message.result)
         except RemoteError as error:
-            return Completion(call, error=error)
+            return call.ended(error=error)
         if len(message.draws) != len(call.batch.jobs):
             problem = f"the answer has {len(message.draws)} draws for {len(call.batch.jobs)} jobs"
-            return Completion(call, error=RemoteError("remote", problem))
+            return call.ended(error=RemoteError("remote", problem))
         self.draws[message.batch] = message.draws
-        return Completion(call, result=result)
+        return call.ended(result=result)
 
     def cancel(self, calls: Sequence[RemoteCall]) -> None:
         """Do nothing: other processes may need the batches, and the end of the run cancels the rest."""

@@ -14,7 +14,6 @@ from typing import ClassVar
 from pytest_nvfp4.device.remote.base import (
     Batch,
     BatchResult,
-    Completion,
     Cost,
     ErrorKind,
     RemoteCall,
@@ -76,7 +75,7 @@ class WorkerPool:
         self._running: dict[str, PoolTask] = {}
         self._started: dict[str, float] = {}
         self._open: set[str] = set()
-        self._completed: dict[str, Completion] = {}
+        self._completed: dict[str, RemoteCall] = {}
         self._threads: list[threading.Thread] = []
         self._closed = False
         self._broken: RemoteError | None = None
@@ -113,7 +112,7 @@ class WorkerPool:
             self._changed.notify_all()
         return calls
 
-    def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[Completion]:
+    def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[RemoteCall]:
         """Yield the ends of batches in the order of arrival, each once; see ``Remote.collect``."""
         until = time.monotonic() + timeout_s
         left = {call.id for call in calls}
@@ -127,10 +126,10 @@ class WorkerPool:
                         return
                     self._changed.wait(min(remaining, 1.0))
                     continue
-                completion = self._completed.pop(identity)
+                ended = self._completed.pop(identity)
                 self._open.discard(identity)
             left.discard(identity)
-            yield completion
+            yield ended
 
     def cancel(self, calls: Sequence[RemoteCall]) -> None:
         """Remove batches from the queue, and stop those that run."""
@@ -160,7 +159,7 @@ class WorkerPool:
             thread.join(timeout=max(0.0, until - time.monotonic()))
 
     def _end(self, call: RemoteCall, *, result: BatchResult | None = None, error: RemoteError | None = None) -> None:
-        self._completed[call.id] = Completion(call, result, error)
+        self._completed[call.id] = call.ended(result, error)
         self._changed.notify_all()
 
     def _work(self, number: int) -> None:
@@ -234,7 +233,7 @@ class PooledRemote(ABC):
         """Queue batches; see `Remote`."""
         return self._pool.submit(batches)
 
-    def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[Completion]:
+    def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[RemoteCall]:
         """Yield the ends of batches; see `Remote`."""
         return self._pool.collect(calls, timeout_s=timeout_s)
 

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from pytest_nvfp4.device.answer import check_result
-from pytest_nvfp4.device.remote.base import Batch, BatchResult, Completion, Remote, RemoteError
+from pytest_nvfp4.device.remote.base import Batch, BatchResult, Remote, RemoteCall, RemoteError
 from pytest_nvfp4.device.remote.cache import with_draws
 from pytest_nvfp4.device.remote.call_store import StoredCall
 from pytest_nvfp4.device.remote.request import BatchRequest
 
 
 def received(
-    remote: Remote, request: BatchRequest, completion: Completion, stored: StoredCall | None
+    remote: Remote, request: BatchRequest, ended: RemoteCall, stored: StoredCall | None
 ) -> tuple[BatchResult | None, RemoteError | None]:
     """Return the result of a request's batch, or the error that ended it.
 
     Args:
         remote: The remote.
         request: The request.
-        completion: The end of its batch, as the remote reports it.
+        ended: The end of its batch, as the remote reports it.
         stored: The call of an earlier session that ran the batch, if one did.
     """
-    result = completion.result
+    result = ended.result
     if result is None:
         nothing = RemoteError("lost", "the remote returned neither a result nor an error", "run it again")
-        return None, completion.error or nothing
+        return None, ended.error or nothing
     if stored is not None:
         result = stored.renamed(result, request.remaining)
     if result.batch != request.batch.id or len(result.results) != len(request.remaining.jobs):

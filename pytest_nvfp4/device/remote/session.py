@@ -17,7 +17,6 @@ from dataclasses import replace
 from pytest_nvfp4.device.remote.base import (
     Batch,
     BatchResult,
-    Completion,
     Cost,
     ErrorKind,
     Place,
@@ -272,20 +271,20 @@ class RemoteSession:
             self._wake.wait(_SLOW_S)
             self._wake.clear()
             return
-        for completion in self._remote.collect(calls, timeout_s=_QUICK_S if room else _SLOW_S):
-            self._complete(completion)
+        for ended in self._remote.collect(calls, timeout_s=_QUICK_S if room else _SLOW_S):
+            self._complete(ended)
             with self._lock:
                 if self._queue or self._to_cancel or self._closing:
                     break  # a container is free for the next batch now
 
-    def _complete(self, completion: Completion) -> None:
+    def _complete(self, ended: RemoteCall) -> None:
         self._last_result = time.monotonic()
         with self._lock:
-            request = self._sent.pop(completion.call.batch.id, None)
+            request = self._sent.pop(ended.batch.id, None)
         if request is None:
             return
         try:
-            self._settle(request, completion)
+            self._settle(request, ended)
         except RemoteError as error:
             request.finish(error=error)
             raise
@@ -295,9 +294,9 @@ class RemoteSession:
             raise
         self._report()
 
-    def _settle(self, request: BatchRequest, completion: Completion) -> None:
+    def _settle(self, request: BatchRequest, ended: RemoteCall) -> None:
         """Finish a request that has left the list of submitted ones, or queue it once more."""
-        error = completion.error
+        error = ended.error
         stored, request.stored = request.stored, None
         if error is None or error.kind not in _KEPT:
             self._paid.forget([request])
@@ -306,7 +305,7 @@ class RemoteSession:
                 request.call = None
                 self._queue.appendleft(request)
             return
-        result, error = received(self._remote, request, completion, stored)
+        result, error = received(self._remote, request, ended, stored)
         if result is not None:
             self._paid.returned(request, result, timed=stored is None)
         try:
@@ -395,9 +394,9 @@ class RemoteSession:
         with self._lock:
             calls = [request.call for request in self._sent.values() if request.call is not None]
         if calls:
-            for completion in self._remote.collect(calls, timeout_s=0.0):
-                if completion.result is not None:
-                    self._complete(completion)
+            for ended in self._remote.collect(calls, timeout_s=0.0):
+                if ended.result is not None:
+                    self._complete(ended)
 
     def _end(self) -> None:
         with contextlib.suppress(Exception):  # the remote may be broken

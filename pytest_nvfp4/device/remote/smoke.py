@@ -218,17 +218,17 @@ class Smoke:
         capability = None if self._options.simulates else capability_of(self._options)
         batch = Batch(jobs=(Job(id="smoke", action="probe", deadline_s=120),), capability=capability)
         calls = self._remote.submit([batch])
-        for completion in self._remote.collect(calls, timeout_s=timeout_s):
-            if completion.error is not None:
-                raise completion.error
-            assert completion.result is not None
-            (result,) = completion.result.results
+        for ended in self._remote.collect(calls, timeout_s=timeout_s):
+            if ended.error is not None:
+                raise ended.error
+            assert ended.result is not None
+            (result,) = ended.result.results
             return {
                 "status": result.status,
                 "findings": [printed(str(finding))[:_MOST_TEXT] for finding in result.findings],
                 "device": None if result.device is None else printed(str(result.device)),
-                "place": completion.result.place.model_dump(mode="json"),
-                "busy_s": completion.result.busy_s,
+                "place": ended.result.place.model_dump(mode="json"),
+                "busy_s": ended.result.busy_s,
             }
         self._remote.cancel(calls)
         raise RemoteError("capacity", f"no machine answered within {timeout_s:.0f} s ({self._remote.status().summary})")

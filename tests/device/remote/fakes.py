@@ -11,7 +11,6 @@ from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, Sourc
 from pytest_nvfp4.device.remote.base import (
     Batch,
     BatchResult,
-    Completion,
     Cost,
     Place,
     RemoteCall,
@@ -64,7 +63,7 @@ class FakeRemote:
         self.most_open = 0
         self._containers = containers
         self._usd = usd_per_hour
-        self._ends: queue.Queue[Completion] = queue.Queue()
+        self._ends: queue.Queue[RemoteCall] = queue.Queue()
 
     def describe(self) -> str:
         return "a fake"
@@ -75,12 +74,12 @@ class FakeRemote:
             self.sent.append(call.batch)
             said = self.reply(call.batch)
             if isinstance(said, BatchResult):
-                self._ends.put(Completion(call, result=said))
+                self._ends.put(call.ended(result=said))
             elif said is not None:
-                self._ends.put(Completion(call, error=said))
+                self._ends.put(call.ended(error=said))
         return calls
 
-    def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[Completion]:
+    def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[RemoteCall]:
         self.most_open = max(self.most_open, len(calls))
         until = time.monotonic() + timeout_s
         while True:

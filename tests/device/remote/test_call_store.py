@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_nvfp4.device.remote.base import Batch, Completion, RemoteCall, RemoteError
+from pytest_nvfp4.device.remote.base import Batch, RemoteCall, RemoteError
 from pytest_nvfp4.device.remote.cache import RemoteResultCache
 from pytest_nvfp4.device.remote.call_store import CallStore
 from pytest_nvfp4.device.remote.session import RemoteSession
@@ -42,7 +42,7 @@ class Attaching(FakeRemote):
         self.attached.append(call)
         end = self.earlier[call]
         made = RemoteCall(batch, call)
-        self._ends.put(Completion(made, error=end) if isinstance(end, RemoteError) else Completion(made, passed(end)))
+        self._ends.put(made.ended(error=end) if isinstance(end, RemoteError) else made.ended(passed(end)))
         return made
 
 

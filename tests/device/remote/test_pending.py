@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_nvfp4.device.answer import ANSWER
-from pytest_nvfp4.device.remote.base import Batch, BatchResult, Completion, Cost, Place, RemoteCall, RemoteError
+from pytest_nvfp4.device.remote.base import Batch, BatchResult, Cost, Place, RemoteCall, RemoteError
 from pytest_nvfp4.device.remote.broker import Broker, BrokerRemote
 from pytest_nvfp4.device.remote.cache import RemoteResultCache
 from pytest_nvfp4.device.remote.modal.cost import Meter
@@ -79,11 +79,11 @@ def test_an_answer_that_fails_at_a_step_ends_all_waits(
         assert all(words == "result" or "injected" in words or "session" in words for words in ended(session))
 
 
-def completions(make: Callable[[RemoteCall], Completion]) -> FakeRemote:
+def yielding(make: Callable[[RemoteCall], RemoteCall]) -> FakeRemote:
     """A remote that ends each batch as it is told."""
 
     class Ends(FakeRemote):
-        def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[Completion]:
+        def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[RemoteCall]:
             del timeout_s
             yield from map(make, calls)
 
@@ -98,19 +98,19 @@ def odd(batch: Batch, **fields: Any) -> BatchResult:
 @pytest.mark.parametrize(
     "make",
     [
-        Completion,
-        lambda call: Completion(call, error=RemoteError([], "an unhashable kind")),
-        lambda call: Completion(call, error=RemoteError("", "")),  # type: ignore[arg-type]
-        lambda call: Completion(call, result=odd(call.batch, results=())),
-        lambda call: Completion(call, result=odd(call.batch, results=(None,))),
-        lambda call: Completion(call, result=odd(call.batch, results=(Result(job="other", status="passed"),))),
-        lambda call: Completion(call, result=odd(call.batch, place=None)),
-        lambda call: Completion(call, result=odd(call.batch, batch="")),
+        lambda call: call,
+        lambda call: call.ended(error=RemoteError([], "an unhashable kind")),
+        lambda call: call.ended(error=RemoteError("", "")),  # type: ignore[arg-type]
+        lambda call: call.ended(result=odd(call.batch, results=())),
+        lambda call: call.ended(result=odd(call.batch, results=(None,))),
+        lambda call: call.ended(result=odd(call.batch, results=(Result(job="other", status="passed"),))),
+        lambda call: call.ended(result=odd(call.batch, place=None)),
+        lambda call: call.ended(result=odd(call.batch, batch="")),
     ],
     ids=["nothing", "unhashable", "empty kind", "no results", "no result", "another job", "no place", "no batch"],
 )
-def test_an_answer_of_any_shape_ends_its_wait(make: Callable[[RemoteCall], Completion]) -> None:
-    session = RemoteSession(completions(make))
+def test_an_answer_of_any_shape_ends_its_wait(make: Callable[[RemoteCall], RemoteCall]) -> None:
+    session = RemoteSession(yielding(make))
     (request,) = session.add([batch()])
     assert until(lambda: request.done, within_s=60)
     session.close()
@@ -166,7 +166,7 @@ def test_a_thread_of_the_pool_survives_what_its_batch_raises(error: BaseExceptio
 
     pool = WorkerPool(1, run)
     calls = pool.submit([batch(0), batch(1)])
-    assert {completion.call.id: completion.error is None for completion in pool.collect(calls, timeout_s=60)} == {
+    assert {ended.id: ended.error is None for ended in pool.collect(calls, timeout_s=60)} == {
         calls[0].id: False,
         calls[1].id: True,
     }

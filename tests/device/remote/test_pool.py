@@ -49,7 +49,7 @@ def test_as_many_as_there_are_lanes_run_in_order(doing: Doing) -> None:
     assert list(pool.collect(calls, timeout_s=0)) == [], "none has ended"
     doing.go.set()
     ends = list(pool.collect(calls, timeout_s=LONGEST_S))
-    assert {end.call.batch.id for end in ends} == {call.batch.id for call in calls}
+    assert {end.batch.id for end in ends} == {call.batch.id for call in calls}
     assert all(end.result is not None for end in ends)
     assert list(pool.collect(calls, timeout_s=LONGEST_S)) == [], "each is given once, and nothing is waited for"
     assert pool.busy_s > 0
@@ -105,6 +105,6 @@ def test_who_takes_one_end_gets_the_others_the_next_time() -> None:
     pool = WorkerPool(1, lambda work: BatchResult(batch=work.batch.id, results=()))
     calls = pool.submit([probe(name) for name in "abc"])
     assert until(lambda: pool.counts == (0, 0))
-    taken = [next(iter(pool.collect(calls, timeout_s=5))).call.batch.jobs[0].id for _ in "abc"]
+    taken = [next(iter(pool.collect(calls, timeout_s=5))).batch.jobs[0].id for _ in "abc"]
     assert taken == ["a", "b", "c"]
     pool.close(wait_s=5)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_nvfp4.device.remote.base import Batch, BatchResult, Completion, RemoteCall, RemoteError
+from pytest_nvfp4.device.remote.base import Batch, BatchResult, RemoteCall, RemoteError
 from pytest_nvfp4.device.remote.cache import RemoteResultCache
 from pytest_nvfp4.device.remote.request import BatchRequest
 from pytest_nvfp4.device.remote.session import RemoteSession
@@ -129,10 +129,10 @@ def test_building_an_image_is_no_wait_for_an_answer(
             clock[0] += 600.0
             return super().submit(batches)
 
-        def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[Completion]:  # noqa: ARG002
+        def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[RemoteCall]:  # noqa: ARG002
             clock[0] += 25.0
             if clock[0] >= 800.0:
-                yield from (Completion(call, result=passed(call.batch)) for call in calls)
+                yield from (call.ended(result=passed(call.batch)) for call in calls)
 
     (request,) = session(Builds(NEVER), timeout_s=500.0 if patient else 100.0).add([batch()])
     if patient:
@@ -308,9 +308,9 @@ class TestKept:
         until(lambda: all(request.call for request in requests))
         with one._lock:  # the session's thread takes nothing meanwhile
             if trouble is not None:
-                remote._ends.put(Completion(requests[0].call, error=RemoteError(trouble, "no")))
+                remote._ends.put(requests[0].call.ended(error=RemoteError(trouble, "no")))
             for request in requests[1:]:
-                remote._ends.put(Completion(request.call, result=passed(request.batch)))
+                remote._ends.put(request.call.ended(result=passed(request.batch)))
             one._closing = trouble is None
         one.close()
         assert [set(kept.get(batch(number))) for number in range(3)] == [set(), {0}, {0}]
@@ -321,5 +321,5 @@ class TestKept:
         (request,) = one.add([batch(1)])
         until(lambda: request.call)
         request.finish(error=RemoteError("cancelled", "nobody needs it"))
-        remote._ends.put(Completion(request.call, result=passed(request.batch)))
+        remote._ends.put(request.call.ended(result=passed(request.batch)))
         until(lambda: kept.get(batch(1)))

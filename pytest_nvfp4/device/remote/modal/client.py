@@ -15,7 +15,6 @@ from typing import Any
 from pytest_nvfp4.device.remote.base import (
     Batch,
     BatchResult,
-    Completion,
     Cost,
     Place,
     PythonProgram,
@@ -67,7 +66,7 @@ class ModalRemote:
             note=NOTE.format(price=source),
         )
         self._connection = Connection(options, self.settings, none_up=self._meter.none_up)
-        self._completions: queue.Queue[Completion] = queue.Queue()
+        self._ended: queue.Queue[RemoteCall] = queue.Queue()
         self._watchers: dict[str, concurrent.futures.Future[None]] = {}
 
     @property
@@ -140,18 +139,18 @@ class ModalRemote:
         self._watchers[call.id] = self._connection.start(self._watch(call, modal_call, app))
         return call
 
-    def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[Completion]:
+    def collect(self, calls: Sequence[RemoteCall], *, timeout_s: float) -> Iterator[RemoteCall]:
         """Yield the ends of calls; see `Remote`."""
         left = {call.id for call in calls}
         until = time.monotonic() + timeout_s
         while left:
             try:
-                completion = self._completions.get(timeout=max(0.0, until - time.monotonic()))
+                ended = self._ended.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 return
-            if completion.call.id in left:
-                left.discard(completion.call.id)
-                yield completion
+            if ended.id in left:
+                left.discard(ended.id)
+                yield ended
 
     def cancel(self, calls: Sequence[RemoteCall]) -> None:
         """Cancel calls; a container that runs one stops the kernel's process and takes the next call."""
@@ -196,15 +195,15 @@ class ModalRemote:
         probe = Batch(jobs=(Job(id="warm", action="probe", deadline_s=120),), capability=self.settings.capability)
         try:
             calls = self.submit([probe])
-            completion = next(self.collect(calls, timeout_s=self.options.timeout_s), None)
-            if completion is None:
+            ended = next(self.collect(calls, timeout_s=self.options.timeout_s), None)
+            if ended is None:
                 self.cancel(calls)
                 problem = f"no container was ready within {self.options.timeout_s:.0f} s"
                 raise RemoteError("capacity", problem, "raise the timeout, or try again later")
-            if completion.error is not None:
-                raise completion.error
-            assert completion.result is not None
-            (result,) = completion.result.results
+            if ended.error is not None:
+                raise ended.error
+            assert ended.result is not None
+            (result,) = ended.result.results
             if result.status != "passed":
                 raise RemoteError("remote", f"the container cannot be used: {result.reason}")
         except BaseException:
@@ -293,38 +292,38 @@ class ModalRemote:
             abandon(sending)
 
     async def _watch(self, call: RemoteCall, modal_call: Any, app: str) -> None:
-        """Wait for the end of a call, of another session's app if one is named, and queue its completion."""
+        """Wait for the end of a call, of another session's app if one is named, and queue its end."""
         doing = "waiting for a job"
         getting = asyncio.ensure_future(self._get(modal_call, doing, app))
         try:
             await self._connection.liveness.while_silent(getting, doing)
-            completion = Completion(call, result=await getting)
+            ended = call.ended(result=await getting)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # Modal's client re-raises even a SystemExit of the container
-            completion = Completion(call, error=self._connection.explained(error, doing, of_call=True))
+            ended = call.ended(error=self._connection.explained(error, doing, of_call=True))
         finally:
             abandon(getting)
         try:
-            self._count(call, completion)
+            self._count(ended)
         finally:
             self._watchers.pop(call.id, None)
-            self._completions.put(completion)
+            self._ended.put(ended)
 
-    def _count(self, call: RemoteCall, completion: Completion) -> None:
+    def _count(self, ended: RemoteCall) -> None:
         """Count the cost of an ended call: what the server reports, and no less than that what the container does."""
         # After a network or login error the call continues: it stays open, to be cancelled at the end.
-        continues = completion.error is not None and completion.error.kind in ("network", "login")
-        run = None if continues else self._connection.tracker.ended(call.id)
-        if (result := completion.result) is not None:
+        continues = ended.error is not None and ended.error.kind in ("network", "login")
+        run = None if continues else self._connection.tracker.ended(ended.id)
+        if (result := ended.result) is not None:
             busy_s = result.busy_s if run is None else max(result.busy_s, run.seconds)
             # The server's name of the container: code that controls a container could give many.
             place = result.place if run is None else result.place.model_copy(update={"container": run.container})
-            self._meter.ended(call.id, place=place, busy_s=busy_s)
+            self._meter.ended(ended.id, place=place, busy_s=busy_s)
         elif run is not None:
-            self._meter.ended(call.id, place=Place(container=run.container), busy_s=run.seconds)
+            self._meter.ended(ended.id, place=Place(container=run.container), busy_s=run.seconds)
         else:
-            self._meter.ended(call.id)
+            self._meter.ended(ended.id)
 
     async def _get(self, modal_call: Any, doing: str, app: str) -> BatchResult:
         """Return the result of a call. The server stores it, so a failed request is repeated and the call is not."""

@@ -49,7 +49,7 @@ def answers(remote: ModalRemote, batches: list[Batch]) -> list[Any]:
     ends = {}
     while len(ends) < len(calls):
         for end in remote.collect([one for one in calls if one.id not in ends], timeout_s=LONGEST_S):
-            ends[end.call.id] = end
+            ends[end.id] = end
     return [ends[one.id].result or ends[one.id].error for one in calls]
 
 

@@ -33,10 +33,10 @@ def answers(
 ) -> dict[str, BatchResult | RemoteError]:
     """Have batches done."""
     found: dict[str, BatchResult | RemoteError] = {}
-    for arrival in remote.collect(remote.submit(batches), timeout_s=timeout_s):
-        end = arrival.result or arrival.error
+    for ended in remote.collect(remote.submit(batches), timeout_s=timeout_s):
+        end = ended.result or ended.error
         assert end is not None
-        found[arrival.call.batch.id] = end
+        found[ended.batch.id] = end
     return found
 
 
