@@ -70,11 +70,12 @@ def clean_ends(left: Callable[[], str], *, interrupted: bool = False, within_s: 
             _write("nvfp4: cancelling what runs; once more leaves it as it is")
             return
         if within_s is not None:
-            timer = threading.Timer(within_s, leave)
-            timer.daemon = True
-            timer.start()
+            timers.append(threading.Timer(within_s, leave))
+            timers[-1].daemon = True
+            timers[-1].start()
         raise KeyboardInterrupt(signal.Signals(number).name)
 
+    timers: list[threading.Timer] = []
     before: dict[int, Any] = {}
     for name in ("SIGINT", *_NAMES):
         number = getattr(signal, name, None)
@@ -83,6 +84,8 @@ def clean_ends(left: Callable[[], str], *, interrupted: bool = False, within_s: 
     try:
         yield
     finally:
+        for timer in timers:
+            timer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.used_remote import stopping
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.base import Device
@@ -69,11 +70,5 @@ def opened(name: str, options: RemoteOptions, folder: Path, *, what: str) -> Ite
         )
     except RemoteError as error:
         raise InputError(f"--device {name}: {error}") from error
-    try:
+    with stopping(name, place, close=session.close):
         yield Opened(RemoteDevice(session, name=name.partition(":")[0], gpu=options.gpu, capability=capability), place)
-    finally:
-        cost = session.cost
-        session.close()
-        place.stop()
-        if cost.seconds >= 1:
-            output.note(f"{name}: {cost}")

@@ -15,6 +15,7 @@ from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.options import Function, KernelOptions, kernel_options, remote_options
 from pytest_nvfp4.cli.subject import Subject, findings_text, resolve
+from pytest_nvfp4.cli.used_remote import used_remote
 from pytest_nvfp4.device.remote.options import RemoteOptions
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import read_file
@@ -149,17 +150,14 @@ def trace_remotely(subject: Subject, spec: str, options: RemoteOptions) -> Trace
 def remote_device(spec: str, options: RemoteOptions) -> Iterator[Device]:
     """Yield a remote's device for jobs that need no GPU; at the end, stop the remote and show the cost."""
     from pytest_nvfp4.device.remote.device import RemoteDevice
-    from pytest_nvfp4.device.remote.registry import remote
     from pytest_nvfp4.device.remote.session import RemoteSession
 
-    chosen = remote(spec, replace(options, simulates=True))
-    session = RemoteSession(chosen, timeout_s=options.timeout_s, max_cost=options.max_cost)
-    try:
-        yield RemoteDevice(session, name=spec, gpu=options.gpu, simulates=True)
-    finally:
-        session.close()
-        if session.cost.seconds >= 1:
-            output.note(f"{spec}: {session.cost}")
+    with used_remote(spec, replace(options, simulates=True)) as chosen:
+        session = RemoteSession(chosen, timeout_s=options.timeout_s, max_cost=options.max_cost)
+        try:
+            yield RemoteDevice(session, name=spec, gpu=options.gpu, simulates=True)
+        finally:
+            session.close()
 
 
 def of_archive(path: Path) -> Traced:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.device.remote.options import RemoteOptions
 from pytest_nvfp4.end_signals import clean_ends
+from pytest_nvfp4.text import printed
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.remote.base import Remote
@@ -20,16 +21,26 @@ GRACE_S = 20.0
 @contextlib.contextmanager
 def used_remote(name: str, options: RemoteOptions) -> Iterator[Remote]:
     """Yield a remote; at the end stop it, and note its cost and what may still run. Raises RemoteError."""
-    from pytest_nvfp4.device.remote.base import left_on
     from pytest_nvfp4.device.remote.registry import remote
 
     chosen = remote(name, options)
-    with clean_ends(lambda: left_on(chosen), within_s=GRACE_S):
+    with stopping(name, chosen):
+        yield chosen
+
+
+@contextlib.contextmanager
+def stopping(name: str, remote: Remote, *, close: Callable[[], None] | None = None) -> Iterator[None]:
+    """Stop a remote at the end, after ``close``; note its cost and what may still run."""
+    from pytest_nvfp4.device.remote.base import left_on
+
+    with clean_ends(lambda: left_on(remote), within_s=GRACE_S):
         try:
-            yield chosen
+            yield
         finally:
-            chosen.stop()
-            note_end(name, chosen)
+            if close is not None:
+                close()
+            remote.stop()
+            note_end(name, remote)
 
 
 def note_end(name: str, remote: Remote) -> None:
@@ -38,6 +49,6 @@ def note_end(name: str, remote: Remote) -> None:
 
     cost, where = remote.cost(), getattr(remote, "where", "")
     if cost.seconds >= 1:
-        output.note(f"{name}: {cost}{f'; {where}' if where else ''}")
+        output.note(printed(f"{name}: {cost}{f'; {where}' if where else ''}"))
     if left := left_on(remote):
-        output.note(f"{name}: {left}")
+        output.note(printed(f"{name}: {left}"))

@@ -263,7 +263,9 @@ class RemoteRun:
     def _times(self, scope: str) -> RunTimes:
         from pytest_nvfp4.device.remote.run_times import RunTimes
 
-        return RunTimes(self._config.stash[RUN].cache.sealed, remote=self._scope(scope))
+        times = RunTimes(self._config.stash[RUN].cache.sealed, remote=self._scope(scope))
+        self._config.add_cleanup(times.prune)
+        return times
 
     def _scope(self, scope: str) -> str:
         options = self.request.options

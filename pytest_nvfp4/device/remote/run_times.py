@@ -7,6 +7,7 @@ edited kernel has one; and by the action alone, for a kernel that never ran.
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any
 
 from pytest_nvfp4.device.remote.base import Batch
@@ -15,6 +16,7 @@ from pytest_nvfp4.toolchain.sealed_files import SealedFiles
 
 _NAME = "remote-times"
 _MOST_S = 7 * 86_400.0
+_MAX_AGE_S = 90 * 86_400.0
 
 
 class RunTimes:
@@ -37,6 +39,13 @@ class RunTimes:
                 with contextlib.suppress(OSError):
                     path = self._sealed.folder / _NAME / f"{key}.txt"
                     self._sealed.write(path, f"{share:.3f}".encode(), cache=_NAME, key=key)
+
+    def prune(self) -> None:
+        """Delete times that no session has renewed for long."""
+        with contextlib.suppress(OSError):
+            for path in (self._sealed.folder / _NAME).iterdir():
+                if time.time() - path.stat().st_mtime > _MAX_AGE_S:
+                    path.unlink(missing_ok=True)
 
     def same(self, batch: Batch) -> float | None:
         """Return the seconds that this batch took when it ran last, possibly with another version of the kernel."""

@@ -15,6 +15,7 @@ from pytest_nvfp4.device.remote.modal import timeouts
 from pytest_nvfp4.device.remote.modal.requests import inside, run_inside
 from pytest_nvfp4.device.remote.modal.settings import APP, ModalSettings
 from pytest_nvfp4.device.remote.parts import sent_code
+from pytest_nvfp4.text import clip, printed
 
 WARM = f"{APP}-warm-"
 """Start of the names of warmed apps."""
@@ -95,7 +96,7 @@ async def running_apps(client: Any, *, named: str | None = None) -> list[FoundAp
         ours = name == named if named is not None else name == APP or name.startswith(WARM)
         deployed = app.state == api_pb2.APP_STATE_DEPLOYED and not name.startswith(WARM)
         if ours and (not deployed or app.n_running_tasks):
-            found.append(FoundApp(app.app_id, name, deployed, app.n_running_tasks))
+            found.append(FoundApp(app.app_id, printed(clip(name, 100)), deployed, app.n_running_tasks))
     return found
 
 

@@ -7,6 +7,7 @@ import contextlib
 from collections import deque
 from typing import Any
 
+from pytest_nvfp4.device.remote.modal.errors import without_password
 from pytest_nvfp4.device.remote.modal.liveness import bounded
 from pytest_nvfp4.device.remote.modal.requests import inside, run_inside
 from pytest_nvfp4.text import clip, printed, without_commands
@@ -56,4 +57,4 @@ class BuildLog:
 
 
 def _cleaned(line: str) -> str:
-    return clip(printed(without_commands(line)).strip(), _MOST_CHARACTERS)
+    return clip(printed(without_password(without_commands(line))).strip(), _MOST_CHARACTERS)

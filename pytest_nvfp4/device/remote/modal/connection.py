@@ -38,7 +38,7 @@ from pytest_nvfp4.device.remote.modal.no_pickle import refuse_pickles
 from pytest_nvfp4.device.remote.modal.requests import observe
 from pytest_nvfp4.device.remote.modal.server_warnings import log_server_warnings
 from pytest_nvfp4.device.remote.modal.settings import SCALEDOWN_S, WARM_S, ModalSettings
-from pytest_nvfp4.text import plural
+from pytest_nvfp4.text import clip, plural, printed
 
 T = TypeVar("T")
 _LOGGERS = ("modal-client", "modal-utils", "hpack", "hpack.hpack", "hpack.table")
@@ -173,14 +173,15 @@ class Connection:
         except (Exception, concurrent.futures.CancelledError) as error:
             raise self.explained(error, "connecting") from None
 
-    def _observed(self, name: str, request: Any, response: Any) -> None:
+    def _observed(self, request_name: str, request: Any, response: Any) -> None:
         """Take what the answer to a request says about the app."""
-        self.liveness.answered(name)
-        if name == "AppCreate" and response is not None:
-            self.app = UsedApp(response.app_id, response.app_page_url, "" if self.app is None else self.app.name)
-        elif name == "AppClientDisconnect" and response is not None and self.app is not None:
+        self.liveness.answered(request_name)
+        if request_name == "AppCreate" and response is not None:
+            name = "" if self.app is None else self.app.name
+            self.app = UsedApp(printed(clip(response.app_id, 80)), printed(clip(response.app_page_url, 300)), name)
+        elif request_name == "AppClientDisconnect" and response is not None and self.app is not None:
             self.app.ended = not self.app.name and request.app_id == self.app.id
-        elif name == "ImageJoinStreaming":
+        elif request_name == "ImageJoinStreaming":
             self.build_log.add(response)
 
     def _wait_open(self, loop: LoopThread, *, warm: bool) -> None:
@@ -269,9 +270,11 @@ class Connection:
         """Run the app for the duration of the session; one task must enter and leave its context."""
         try:
             async with app.run(client=self._client):
+                self.app = self.app or UsedApp(str(app.app_id))  # of a client that cannot be observed
                 if not running.done():
                     running.set_result(None)
                 await end.wait()
+            self.app.ended = True
         except BaseException as error:
             if not running.done():
                 running.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))

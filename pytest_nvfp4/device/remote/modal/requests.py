@@ -26,7 +26,7 @@ def observe(client: Any, answered: Answered) -> None:
 
         async def observed_call(method: Any, request: Any, *args: Any, **more: Any) -> Any:
             name = _name(method)
-            if name == "AppPublish":
+            if name == "AppPublish" and "commit_info" in request.DESCRIPTOR.fields_by_name:
                 request.ClearField("commit_info")  # the address of `origin` may hold a password
             try:
                 response = await call(method, request, *args, **more)
