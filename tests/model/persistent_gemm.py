@@ -321,7 +321,7 @@ def _replay(gemm: Gemm, device: DeviceConstants, harness: Harness, waves: Sequen
         atoms=[()] * len(lines),
         l2=L2(0, 1.0),
         cta_start=device["cta_start"],
-        traffic=Traffic(lines, missing, delayed, full),
+        traffic=Traffic(lines, missing, delayed, [False] * len(lines), full),
     )
     machine.run()
     return machine.end / 1e3
