@@ -165,11 +165,11 @@ class Machine:
                     slot = w.port
                     free_at = schedulers[slot]
                     schedulers[slot] = free_at = (free_at if free_at > t else t) + step[5]
-                    done = max(done, free_at)
+                    done = free_at if free_at > done else done
                     if step[6]:
                         free_at = shared[w.sm]
                         shared[w.sm] = free_at = (free_at if free_at > t else t) + step[6]
-                        done = max(done, free_at)
+                        done = free_at if free_at > done else done
                     if timeline is not None:
                         timeline.append((w.warp.role, w.sm, t, done, step[2]))
                     t = done

@@ -68,8 +68,7 @@ class Memory:
         free = self.l2_free
         self.l2_free = free = (free if free > now else now) + cost
         self.l2_busy += cost
-        through = max(through, free)
-        memory = through
+        memory = through = free if free > through else through
         missing_of = self.missing_of
         if missing_of is None:
             atoms = self.atoms[print_]
@@ -81,7 +80,7 @@ class Memory:
             free = self.dram
             self.dram = free = (free if free > now else now) + cost
             self.dram_busy += cost
-            memory = max(memory, free)
+            memory = free if free > memory else memory
             # Rows follow each other while the first waits for DRAM, so that its latency adds to them.
             if missing_of is not None:
                 memory += self.dram_latency * self.delayed[print_]
@@ -93,7 +92,8 @@ class Memory:
                 memory += self.dram_latency * missing
         elif missing_of is None:
             for atom, _ in atoms:  # a hit may be on lines that are still on their way
-                memory = max(memory, self.arrives[atom])
+                there = self.arrives[atom]
+                memory = there if there > memory else memory
         return through, memory
 
     def write(self, print_: int, now: float, through: float) -> float:

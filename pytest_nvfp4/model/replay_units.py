@@ -103,7 +103,7 @@ class Units:
             sm = run.places[rank]
             free = tma[sm]
             tma[sm] = free = (free if free > t else t) + rows_ns
-            rows = max(rows, free)
+            rows = free if free > rows else rows
             if port_ns:
                 free = self.shared[sm]
                 self.shared[sm] = (free if free > t else t) + port_ns
@@ -115,7 +115,7 @@ class Units:
         done = there + latency
         if self._timeline is not None:
             self._timeline.append(("TMA load", w.sm, t, done, step[2]))
-        self.first_load = min(self.first_load, t)
+        self.first_load = t if t < self.first_load else self.first_load
         if not self._tensor_used and w.sm not in self.first_use:
             self.first_use[w.sm] = t
         return t, done, signals, (("TMA rows", rows), ("L2", through), ("DRAM", there), ("TMA latency", done))
@@ -125,14 +125,15 @@ class Units:
         now = begin = t
         tensor, places = self._tensor, w.cluster.places
         for rank in ctas:
-            begin = max(begin, tensor[places[rank]])
+            free = tensor[places[rank]]
+            begin = free if free > begin else begin
         finish = begin + interval
         t += issue
-        finish = max(finish, t + one)
+        finish = t + one if t + one > finish else finish
         if port_ns:
             free = self.shared[w.sm]
             self.shared[w.sm] = free = (free if free > begin else begin) + port_ns
-            finish = max(finish, free)
+            finish = free if free > finish else finish
         first_use = self.first_use
         for rank in ctas:
             sm = places[rank]

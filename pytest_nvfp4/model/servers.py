@@ -34,7 +34,7 @@ def atoms_of(footprints: Sequence[Footprint]) -> tuple[list[Atoms], int]:
     sizes = np.array([len(footprint.lines) for footprint in footprints], np.int64)
     if not sizes.sum():
         return [() for _ in footprints], 0
-    lines = np.concatenate([np.asarray(footprint.lines, np.int64) for footprint in footprints])
+    lines = np.concatenate([footprint.lines for footprint in footprints]).astype(np.int64)
     shared = np.bincount(lines) > 1
     owner = np.repeat(np.arange(len(footprints)), sizes)
     overlap = np.zeros(len(footprints), bool)
