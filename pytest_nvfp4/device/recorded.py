@@ -11,6 +11,7 @@ from pydantic import Field
 from pytest_nvfp4.device.base import Device
 from pytest_nvfp4.device.job import JobCase, KernelSpec, Model, SourceFile
 from pytest_nvfp4.device.simulate import simulate
+from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.json_values import Bounds
 from pytest_nvfp4.isolation.door.models import parsed
 from pytest_nvfp4.toolchain import trace_archive
@@ -62,4 +63,9 @@ def record(device: Device, kernel: KernelSpec, cases: Sequence[JobCase], *, fold
 
 def recorded(data: bytes, *, source: str) -> RecordedKernel:
     """Return the recorded kernel of an archive. Raises DoorError: it has none, or it is damaged."""
-    return parsed(RecordedKernel, trace_archive.host_of(data, source=source), source=source, bounds=_BOUNDS)
+    made = parsed(RecordedKernel, trace_archive.host_of(data, source=source), source=source, bounds=_BOUNDS)
+    if made.kernel.recorded is None:
+        raise DoorError(source, "has a kernel without a recording: its host code is not run here")
+    # The author of a file opens no door of this machine.
+    closed = made.kernel.model_copy(update={"readable": (), "network": False})
+    return made.model_copy(update={"kernel": closed})

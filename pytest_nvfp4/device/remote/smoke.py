@@ -7,7 +7,7 @@ variables and never their values, and remotes clean their own messages.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -23,12 +23,14 @@ from pytest_nvfp4.device.remote.base import (
     RemoteOptions,
 )
 from pytest_nvfp4.device.remote.gpus import capability_of
+from pytest_nvfp4.isolation.door.json_values import Bounds, read_json
 from pytest_nvfp4.text import printed
 
 _PROBES = 5
 _QUIET_S = 45.0
 """Seconds without output of the silent program: longer than a client waits before it asks for a sign of life."""
 _MOST_TEXT = 4000
+_REPORTED = Bounds(size=1 << 20, depth=8, values=20_000)
 
 ISOLATION = """
 import glob, json, os, socket
@@ -233,7 +235,7 @@ class Smoke:
         self._remote.cancel(calls)
         raise RemoteError("capacity", f"no machine answered within {timeout_s:.0f} s ({self._remote.status().summary})")
 
-    def _run(self, source: str, *, deadline_s: float = 60.0) -> dict[str, Any]:
+    def _run(self, source: str, *, deadline_s: float = 60.0, json_output: bool = False) -> dict[str, Any]:
         """Run a program; an error of the remote is a fact too, since its text is what is looked for."""
         assert isinstance(self._remote, ProgramRemote)
         written: list[bytes] = []
@@ -245,14 +247,18 @@ class Smoke:
             facts = {"exit status": status}
         except RemoteError as error:
             facts = {"error": _described(error)}
-        text = b"".join(written).decode("utf-8", "replace")[-_MOST_TEXT:]
-        return {**facts, "output": printed(text), "seconds": round(time.monotonic() - start, 3)}
+        text = b"".join(written).decode("utf-8", "replace")
+        seconds = round(time.monotonic() - start, 3)
+        with contextlib.suppress(ValueError):
+            if json_output:
+                return {**facts, "output": read_json(text, source="the output", bounds=_REPORTED), "seconds": seconds}
+        return {**facts, "output": printed(text[-_MOST_TEXT:]), "seconds": seconds}
 
     def _tools(self) -> dict[str, Any]:
-        return _with_json(self._run(TOOLS, deadline_s=180.0))
+        return self._run(TOOLS, deadline_s=180.0, json_output=True)
 
     def _isolation(self) -> dict[str, Any]:
-        return _with_json(self._run(ISOLATION))
+        return self._run(ISOLATION, json_output=True)
 
     def _silence(self) -> dict[str, Any]:
         return self._run(f"import time; time.sleep({_QUIET_S}); print('still here')", deadline_s=_QUIET_S + 60)
@@ -293,11 +299,3 @@ class Smoke:
 
 def _described(error: RemoteError) -> dict[str, str]:
     return {"kind": error.kind, "problem": printed(error.problem)[:_MOST_TEXT], "remedy": printed(error.remedy)}
-
-
-def _with_json(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a program with what it printed as JSON in place of its output."""
-    try:
-        return {**facts, "output": json.loads(facts["output"])}
-    except ValueError:
-        return facts
