@@ -20,6 +20,18 @@ from pydantic import BaseModel, ConfigDict
 
 from pytest_nvfp4.device.job import JobCase
 
+_RUN_IKET = """
+import sys
+from iket.cli.main import get_parser
+
+parser = get_parser()
+known, _ = parser.parse_known_args(["profile", "--postprocess", "json", "-o", "iket", "--clobber"])
+known._validate_args(parser, known)
+sys.exit(known.func(known, ["--", *sys.argv[1:]]).returncode)
+"""
+"""What the program ``run-iket`` does, without its command line: argparse of Python 3.12.5 and later removes the ``--``
+that it looks for (measured, DSL 4.8.1)."""
+
 
 class Request(BaseModel):
     """What is called.
@@ -102,11 +114,9 @@ def _call(request: Request) -> tuple[Callable[[], object], Callable[[], tuple[st
 def _traced(request: Request) -> Answer:
     """Run the kernel under ``run-iket``, which starts processes with its library loaded into the driver."""
     own = request.model_copy(update={"how": "plain"}).model_dump_json()
-    trace = "import sys; sys.argv[0] = 'run-iket'; from iket.cli.main import entrypoint; entrypoint()"
-    arguments = ["profile", "--postprocess", "json", "-o", "iket", "--clobber", "--"]
     program = [sys.executable, "-c", "from pytest_nvfp4.device.worker.regions import main; main()", own]
     done = subprocess.run(
-        [sys.executable, "-c", trace, *arguments, *program],
+        [sys.executable, "-c", _RUN_IKET, *program],
         env={**os.environ, "CUTE_DSL_COMPILER_OPT": "iket"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
