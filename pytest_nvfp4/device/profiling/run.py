@@ -229,7 +229,9 @@ def _judged(command: ToolCommand, result: Result, log: str, folder: Path, proble
     if result.status == "timeout":
         return "timeout", _first(result)
     missing = [name for name in command.needed if not all_there((name,), folder)]
-    if not missing and not problem and result.status == "passed" and command.complete(log):
+    # A sanitizer that came to its end has its findings, also where these have ended the kernel.
+    through = result.status == "passed" or (command.last and result.status in ("error", "crashed"))
+    if not missing and not problem and through and command.complete(log):
         if count := _nan(folder):
             return "unavailable", f"{count} {_NAN} with this version of {command.program.path.name}"
         return "ran", ""

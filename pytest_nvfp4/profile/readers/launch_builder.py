@@ -29,6 +29,12 @@ def extents(text: str) -> Extents | None:
     return (values[0], values[1], values[2]) if match and max(values) < _MOST_EXTENT else None
 
 
+def _known(value: float | None, unit: str, to: str) -> Metric:
+    """Return a metric in the unit that its table names; a count has none, where ncu writes ``register/thread``."""
+    made = metric(value, unit, to=to)
+    return made if to or made.value is None else Metric.of(made.value)
+
+
 @dataclass(slots=True)
 class LaunchBuilder:
     """Collects what a report says of one launch.
@@ -84,7 +90,7 @@ class LaunchBuilder:
         for known in METRICS:
             values = [self.raw[name] for name in known.counters if name in self.raw]
             values += [self.labelled[label] for label in known.labels if label in self.labelled]
-            made = [metric(value, unit, to=known.unit) for value, unit in values]
+            made = [_known(value, unit, known.unit) for value, unit in values]
             # A name that a chip lacks may be listed without a value, and another one have it.
             best = next((one for one in made if one.value is not None), made[0] if made else ABSENT)
             if best is not ABSENT:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from pytest_nvfp4 import isolation
 from pytest_nvfp4.device.job import Model
-from pytest_nvfp4.device.profiling.tools import Program, program
+from pytest_nvfp4.device.profiling.tools import Program, program, programs
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.fields import Name, Sentence
 from pytest_nvfp4.isolation.door.json_values import Bounds, read_lines
@@ -78,11 +78,9 @@ def _library() -> str | None:
     """Return the folder from which ``ncu_report`` can be imported, empty for the import path; None if there is none."""
     if importlib.util.find_spec("ncu_report") is not None:
         return ""
-    found = program("ncu")
-    if isinstance(found, str):
-        return None
-    folder = found.folder / "extras" / "python"
-    return str(folder) if (folder / "ncu_report.py").is_file() else None
+    found = programs("ncu")
+    folders = [] if isinstance(found, str) else [each.folder / "extras" / "python" for each in found]
+    return next((str(folder) for folder in folders if (folder / "ncu_report.py").is_file()), None)
 
 
 def _with_library(path: Path, folder: str, source: str) -> tuple[tuple[ProfiledLaunch, ...], ProfiledDevice | None]:

@@ -135,6 +135,18 @@ def test_a_kernel_that_is_wrong_or_ends_is_said(
     assert verdict.status == status
 
 
+@pytest.mark.slow
+def test_a_kernel_that_its_defects_end_is_checked_all_the_same(programs: Path, tmp_path: Path) -> None:
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text("def custom_kernel(data):\n    raise RuntimeError('CUDA error 719')\n")
+    install(programs, "compute-sanitizer", full=Step(log="========= ERROR SUMMARY: 9 errors"), version="9999.1")
+    result, verdict = profile(tmp_path, Profiling(mode="sanitizer", warmup=0), kernel=kernel)
+    assert attempts(result) == [("sanitizer", "ran")]
+    assert verdict.status == "error"
+    assert result.profile is not None
+    assert [file.name for file in result.profile.files] == ["sanitizer.log", "sanitizer.xml"]
+
+
 def test_the_simulator_has_no_profiler(tmp_path: Path) -> None:
     spec, base = KernelSpec.from_files(KERNELS / "honest.py", arch="sm_100a")
     job = Job(id="p", action="profile", kernel=spec, cases=(CASE,), profiling=Profiling(mode="ncu"))
