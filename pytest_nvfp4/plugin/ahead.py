@@ -39,6 +39,8 @@ class LookAhead:
             files = dict.fromkeys(item.parent for item in items)
             batches = [batch for file in files for batch in self._batches(file, items)]
             self._estimate = self._remote.estimate((batch.jobs, batch.blocks) for batch in batches).lines()
+            if self._remote.request.options.simulates:
+                self._estimate.append("only the jobs of verify are counted, not those that other checks simulate there")
             self._config.option.collectonly = True  # nothing runs, in this plugin and in others
         elif items and self._remote.unusable is not None:
             reporter = self._config.pluginmanager.get_plugin("terminalreporter")

@@ -313,8 +313,15 @@ class RemoteRun:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Any:
         """Close the session at the end of the run, finished or interrupted, before the summary says how it ended."""
-        self.close()
-        return (yield)
+        failed: Exception | None = None
+        try:
+            self.close()
+        except Exception as error:  # another package's remote; the other plugins end all the same
+            failed = error
+        result = yield
+        if failed is not None:
+            raise failed
+        return result
 
     def pytest_unconfigure(self) -> None:
         """Close the session of a run that never began."""

@@ -9,7 +9,7 @@ nothing before `submit`, `warm` or `status` is called.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, Protocol, get_args, runtime_checkable
 
@@ -230,8 +230,6 @@ class Remote(Protocol):
     if nothing can; it must not block. ``end_all()`` ends what runs there of this tool, of other sessions too, and
     returns a description of each; it raises RemoteError if something still runs. ``where`` (text) names what the
     session uses there, such as an app and its page, and ``activity`` (text) what is going on there.
-    ``attach(batch, call, where)`` waits again for a call that an earlier session submitted, by its identifier and the
-    text of ``where`` at that time, and returns it like `submit`; a call that is gone ends with an error.
     """
 
     name: str
@@ -266,6 +264,27 @@ class Remote(Protocol):
 
     def cost(self) -> Cost:
         """Return the cost of this object so far. Contacts nothing."""
+
+
+@runtime_checkable
+class ResumableRemote(Protocol):
+    """A remote whose calls a later session can wait for again.
+
+    It calls ``on_call``, which the session sets, with a batch and the call's identifier as soon as the call is made,
+    from any thread.
+    """
+
+    on_call: Callable[[Batch, str], None] | None
+
+    @property
+    def where(self) -> str:
+        """What the session uses there, such as an app."""
+
+    def attach(self, batch: Batch, call: str, where: str) -> RemoteCall:
+        """Wait again for a call, by its identifier and the text of ``where`` when it was made; return it like `submit`.
+
+        A call that is gone ends with an error.
+        """
 
 
 def left_on(remote: Remote) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 import uuid
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ class CallStore:
         self._folder = cache.sealed.folder / _NAME
         self._session = uuid.uuid4().hex
         self._lock: FileLock | None = None
+        self._guard = threading.Lock()
 
     def get(self, batch: Batch) -> StoredCall | None:
         """Return the call of a batch; None if there is none, it is old, or its session is alive."""
@@ -118,11 +120,12 @@ class CallStore:
 
     def _hold(self) -> None:
         """Hold the lock of this session. Raises OSError."""
-        if self._lock is None:
-            self._cache.sealed.make_folder(self._folder)
-            lock = FileLock(self._lock_file(self._session))
-            lock.acquire(timeout=0)
-            self._lock = lock
+        with self._guard:  # calls are made in several threads
+            if self._lock is None:
+                self._cache.sealed.make_folder(self._folder)
+                lock = FileLock(self._lock_file(self._session), thread_local=False)
+                lock.acquire(timeout=0)
+                self._lock = lock
 
     def _is_alive(self, session: str) -> bool:
         file = self._lock_file(session)

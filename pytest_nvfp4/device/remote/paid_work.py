@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from pytest_nvfp4.device.remote.base import BatchResult, Remote
+from pytest_nvfp4.device.remote.base import BatchResult, Remote, ResumableRemote
 from pytest_nvfp4.device.remote.cache import RemoteResultCache
 from pytest_nvfp4.device.remote.call_store import CallStore
 from pytest_nvfp4.device.remote.request import BatchRequest
@@ -24,7 +24,10 @@ class PaidWork:
 
     def __init__(self, remote: Remote, *, cache: RemoteResultCache | None, times: RunTimes | None, reuse: bool) -> None:
         self._cache = cache
-        self._calls = CallStore(cache) if cache is not None and hasattr(remote, "attach") else None
+        self._calls = CallStore(cache) if cache is not None and isinstance(remote, ResumableRemote) else None
+        if self._calls is not None and isinstance(remote, ResumableRemote):
+            calls, made_by = self._calls, remote
+            remote.on_call = lambda batch, call: calls.add(batch, call, where=made_by.where)
         self._times = times
         self._reuse = reuse
 
@@ -39,13 +42,6 @@ class PaidWork:
             return None
         place = hits[len(hits) - 1].place
         return BatchResult(batch=request.batch.id, results=request.combined(()), place=place)
-
-    def sent(self, requests: Iterable[BatchRequest], *, where: str) -> None:
-        """Store the calls of requests, and what the session uses there."""
-        if self._calls is not None:
-            for request in requests:
-                if request.call is not None:
-                    self._calls.add(request.remaining, request.call.id, where=where)
 
     def returned(self, request: BatchRequest, result: BatchResult, *, timed: bool) -> None:
         """Store the result of a request, even if no thread waits for it any more, and its time if it was seen."""

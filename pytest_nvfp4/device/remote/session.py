@@ -23,6 +23,7 @@ from pytest_nvfp4.device.remote.base import (
     Remote,
     RemoteCall,
     RemoteError,
+    ResumableRemote,
     left_on,
 )
 from pytest_nvfp4.device.remote.breaker import Breaker
@@ -87,7 +88,6 @@ class RemoteSession:
         self._timeout_s = timeout_s
         self._max_cost = max_cost
         self._usd_per_hour = usd_per_hour
-        self._attach: Callable[[Batch, str, str], RemoteCall] | None = getattr(remote, "attach", None)
         self._paid = PaidWork(remote, cache=cache, times=times, reuse=reuse)
         self._on_progress = on_progress
         self._lock = threading.Lock()
@@ -231,8 +231,8 @@ class RemoteSession:
                 self._sent[request.batch.id] = request
         for request in stored:
             assert request.stored is not None
-            assert self._attach is not None
-            request.call = self._attach(request.remaining, request.stored.id, request.stored.where)
+            assert isinstance(self._remote, ResumableRemote)
+            request.call = self._remote.attach(request.remaining, request.stored.id, request.stored.where)
             request.sent_at = time.monotonic()
             self._building = False
 
@@ -260,7 +260,6 @@ class RemoteSession:
                 request.call, request.sent_at, request.tries = call, now, request.tries + 1
                 if request.done:  # cancelled during the submission
                     self._to_cancel.append(request)
-        self._paid.sent(ready, where=self.where)
         self._report()
 
     def _receive(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,18 @@ class Attaching(FakeRemote):
         super().__init__()
         self.earlier = earlier
         self.attached: list[str] = []
+        self.on_call: Callable[[Batch, str], None] | None = None
+
+    @property
+    def where(self) -> str:
+        return "there"
+
+    def submit(self, batches: Sequence[Batch]) -> list[RemoteCall]:
+        assert self.on_call is not None
+        calls = super().submit(batches)
+        for call in calls:
+            self.on_call(call.batch, call.id)
+        return calls
 
     def attach(self, batch: Batch, call: str, where: str) -> RemoteCall:
         del where

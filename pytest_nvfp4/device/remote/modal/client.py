@@ -8,7 +8,7 @@ import contextlib
 import queue
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +39,7 @@ from pytest_nvfp4.isolation import OnOutput
 from pytest_nvfp4.text import plural
 
 _POLL_S = 0.5
-_APP_ID = re.compile(r"\bap-[A-Za-z0-9-]+")
+_APP_ID = re.compile(r"(?<=\s)ap-[A-Za-z0-9]+(?=\s|$)")
 _MAX_DAMAGED = 3
 """Number of unreadable responses to one call after which it is abandoned."""
 
@@ -67,6 +67,7 @@ class ModalRemote:
         )
         self._connection = Connection(options, self.settings, none_up=self._meter.none_up)
         self._ended: queue.Queue[RemoteCall] = queue.Queue()
+        self.on_call: Callable[[Batch, str], None] | None = None
         self._watchers: dict[str, concurrent.futures.Future[None]] = {}
 
     @property
@@ -115,7 +116,7 @@ class ModalRemote:
         try:
             # Modal's client stops after the same time; a little longer, so that its own error is reported.
             timeout_s = self.options.timeout_s + timeouts.SENT_S
-            modal_calls = self._connection.run(self._spawn(texts), timeout_s=timeout_s)
+            modal_calls = self._connection.run(self._spawn(batches, texts), timeout_s=timeout_s)
         except concurrent.futures.TimeoutError:
             raise silent(self.options.timeout_s, doing="sending jobs") from None
         except concurrent.futures.CancelledError as error:
@@ -275,12 +276,15 @@ class ModalRemote:
 
     # Coroutines, in the connection's thread
 
-    async def _spawn(self, texts: Sequence[bytes]) -> list[Any]:
-        async def spawn(text: bytes) -> Any:
-            return await self._connection.runner.batch.spawn.aio(text)
+    async def _spawn(self, batches: Sequence[Batch], texts: Sequence[bytes]) -> list[Any]:
+        async def spawn(batch: Batch, text: bytes) -> Any:
+            modal_call = await self._connection.runner.batch.spawn.aio(text)
+            if self.on_call is not None:
+                self.on_call(batch, modal_call.object_id)
+            return modal_call
 
         doing = "sending jobs"
-        sending = asyncio.gather(*map(spawn, texts))
+        sending = asyncio.gather(*map(spawn, batches, texts))
         try:
             await self._connection.liveness.while_silent(sending, doing)
             return list(await sending)
