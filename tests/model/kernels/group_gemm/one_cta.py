@@ -19,12 +19,12 @@ import cutlass.cute as cute
 import cutlass.utils.blackwell_helpers as sm100_utils
 import cutlass.utils.blockscaled_layout as blockscaled_utils
 from cutlass import Float32, Int32, Int64
-from cutlass._mlir.dialects import cute as cute_ir
-from cutlass._mlir.dialects import cute_nvgpu as cute_nvgpu_ir
 from cutlass._mlir.dialects import llvm, nvvm
 from cutlass.cute.nvgpu import cpasync, tcgen05
 from cutlass.utils import SmemAllocator
 from task import input_t, output_t
+
+from tests.model.kernels.group_gemm.parts import ceil_div, descriptor_address, descriptor_pointer, pick, scales_to_tmem
 
 TILE_N = 128
 STAGES = 6
@@ -50,38 +50,6 @@ EPILOGUE_WARPS, MMA_WARP, TMA_WARP = 4, 4, 5
 THREADS = 192
 
 
-def ceil_div(a, b):
-    """Quotient, rounded up."""
-    return (a + b - 1) // b
-
-
-def pick(values, index):
-    """The item at a run-time index."""
-    chosen = values[0]
-    for i in range(1, len(values)):
-        chosen = cutlass.select_(index == i, values[i], chosen)
-    return chosen
-
-
-def map_type():
-    """Type of a pointer to a tensor map."""
-    descriptor = cute_nvgpu_ir.TmaDescriptorTiledType.get()
-    return cute_ir.PtrType.get(descriptor, cute.AddressSpace.generic, 64)
-
-
-def descriptor_address(atom):
-    """Address of an atom's tensor map, a parameter of the kernel."""
-    executable = cute_nvgpu_ir.atom_make_exec_tma(atom._trait.value)
-    pointer = cute_nvgpu_ir.get_tma_desc_addr(map_type(), executable)
-    return pointer.toint()
-
-
-def descriptor_pointer(address):
-    """Pointer to the tensor map at an address."""
-    aligned = cute_ir.assume(cute_ir.ConstrainedIntType.get(64, 64), address.ir_value())
-    return cute_ir.inttoptr(map_type(), aligned)
-
-
 def copy_bulk(shared, address, size, mbar):
     """Copy bytes to shared memory; one thread issues it."""
     llvm.inline_asm(
@@ -93,14 +61,6 @@ def copy_bulk(shared, address, size, mbar):
         is_align_stack=False,
         asm_dialect=llvm.AsmDialect.AD_ATT,
     )
-
-
-def scales_to_tmem(atom, shared, columns):
-    """Copy of a stage's scales to tensor memory: (copy, sources of all stages, target)."""
-    compact = cute.filter_zeros(columns)
-    copy = tcgen05.make_s2t_copy(atom, compact)
-    source = copy.get_slice(0).partition_S(cute.filter_zeros(shared))
-    return copy, tcgen05.get_s2t_smem_desc_tensor(copy, source), copy.get_slice(0).partition_D(compact)
 
 
 @cute.jit

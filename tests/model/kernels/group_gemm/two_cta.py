@@ -23,10 +23,10 @@ import cutlass.utils.blackwell_helpers as sm100_utils
 import cutlass.utils.blockscaled_layout as blockscaled_utils
 import torch
 from cutlass import Boolean, Float32, Int32, Int64, pipeline, utils
-from cutlass._mlir.dialects import cute as cute_ir
-from cutlass._mlir.dialects import cute_nvgpu as cute_nvgpu_ir
 from cutlass.cute.nvgpu import cpasync, tcgen05
 from task import input_t, output_t
+
+from tests.model.kernels.group_gemm.parts import ceil_div, descriptor_address, descriptor_pointer, pick, scales_to_tmem
 
 MOST_TOKENS = 256  # of a tile: 128 or 256
 
@@ -48,49 +48,10 @@ THREADS = 192
 TMEM_BARRIER = 1
 
 
-def ceil_div(a, b):
-    """Quotient, rounded up."""
-    return (a + b - 1) // b
-
-
-def pick(values, index):
-    """The item at a run-time index."""
-    chosen = values[0]
-    for i in range(1, len(values)):
-        chosen = cutlass.select_(index == i, values[i], chosen)
-    return chosen
-
-
-def map_type():
-    """Type of a pointer to a tensor map."""
-    descriptor = cute_nvgpu_ir.TmaDescriptorTiledType.get()
-    return cute_ir.PtrType.get(descriptor, cute.AddressSpace.generic, 64)
-
-
-def descriptor_address(atom):
-    """Address of an atom's tensor map, a parameter of the kernel."""
-    executable = cute_nvgpu_ir.atom_make_exec_tma(atom._trait.value)
-    return cute_nvgpu_ir.get_tma_desc_addr(map_type(), executable).toint()
-
-
-def descriptor_pointer(address):
-    """Pointer to the tensor map at an address."""
-    aligned = cute_ir.assume(cute_ir.ConstrainedIntType.get(64, 64), address.ir_value())
-    return cute_ir.inttoptr(map_type(), aligned)
-
-
 def partition(atom, coord, ctas, shared, tiles):
     """Shared and global tiles of a load, each scale once."""
     sX, gX = cpasync.tma_partition(atom, coord, ctas, cute.group_modes(shared, 0, 3), cute.group_modes(tiles, 0, 3))
     return cute.filter_zeros(sX), cute.filter_zeros(gX)
-
-
-def scales_to_tmem(shared, columns):
-    """Copy of a stage's scales to tensor memory: (copy, sources of all stages, target)."""
-    compact = cute.filter_zeros(columns)
-    copy = tcgen05.make_s2t_copy(cute.make_copy_atom(tcgen05.Cp4x32x128bOp(tcgen05.CtaGroup.TWO), SF), compact)
-    source = copy.get_slice(0).partition_S(cute.filter_zeros(shared))
-    return copy, tcgen05.get_s2t_smem_desc_tensor(copy, source), copy.get_slice(0).partition_D(compact)
 
 
 @cute.jit
@@ -334,7 +295,8 @@ class GroupGemm:
             tCtSFA = cute.make_tensor(cute.recast_ptr(sfa_ptr, dtype=SF), sfa_columns)
             sfb_ptr = sfa_ptr + tcgen05.find_tmem_tensor_col_offset(tCtSFA)
             tCtSFB = cute.make_tensor(cute.recast_ptr(sfb_ptr, dtype=SF), sfb_columns)
-            copies = [scales_to_tmem(sSFA, tCtSFA), scales_to_tmem(sSFB, tCtSFB)]
+            s2t_atom = cute.make_copy_atom(tcgen05.Cp4x32x128bOp(tcgen05.CtaGroup.TWO), SF)
+            copies = [scales_to_tmem(s2t_atom, sSFA, tCtSFA), scales_to_tmem(s2t_atom, sSFB, tCtSFB)]
             full = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages)
             free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, ACCUMULATORS)
             done = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, ACCUMULATORS)

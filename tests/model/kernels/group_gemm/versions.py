@@ -20,6 +20,8 @@ VERSIONS: Final[dict[str, tuple[str, dict[str, object]]]] = {
 }
 
 
+_PARTS: Final = "tests.model.kernels.group_gemm.parts"
+
 NARROW: Final[dict[str, object]] = {"TILE_N": 128, "STAGES": 6, "MOST_CTAS": 0}
 """v2e where tiles of 256 columns would occupy less than its 128 CTAs: one tile of 128 a CTA, as v1c has them. (Its
 published times of these problems are v1c's.)"""
@@ -34,15 +36,20 @@ def constants_of(version: str, problem: Problem) -> dict[str, object]:
 def write_version(version: str, folder: Path, constants: Mapping[str, object] | None = None) -> Path:
     """Write the file of a version, with further values of constants, and return its path.
 
+    It is one self-contained file, as a submission is: the parts that the twins share stand in place of their import.
+
     Raises:
         ValueError: The file does not assign one of the constants exactly once.
     """
     name, values = VERSIONS[version]
-    text = (Path(__file__).parent / name).read_text()
+    here = Path(__file__).parent
+    text, parts = (here / name).read_text(), (here / "parts.py").read_text()
     for constant, value in {**values, **(constants or {})}.items():
         text, count = re.subn(rf"^{constant} = .*$", f"{constant} = {value!r}", text, flags=re.MULTILINE)
         if count != 1:
             raise ValueError(f"{name} assigns {constant} {count} times")
+    text, count = re.subn(rf"^from {re.escape(_PARTS)} import .*\n", lambda _: parts, text, flags=re.MULTILINE)
+    assert count == 1, name
     path = folder / f"{version}.py"
     path.write_text(text)
     return path
