@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,10 @@ from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.machine import Machine
 from tests.model.recorded_kernels import PIPELINE, content
 from tests.sim.ptx_case import run_ptx
+from tests.sim.tma.changed_maps import run_changed
+from tests.sim.tma.kernels import DATA as BOX
+from tests.sim.tma.kernels import expect, first, prologue, run_tensor, wait
+from tests.sim.tma.load_case import F16, load, simple
 
 LOOP = """
 mov.u32 %r20, 0;
@@ -60,6 +65,28 @@ WAYS = {
     "cp.async": """
         mov.u32 %r2, smem; cp.async.ca.shared.global [%r2], [%rd100], 16; cp.async.wait_all;
         ld.shared.b32 %r10, [%r2];
+    """,
+    "generic": """
+        mov.u32 %r2, smem; cvt.u64.u32 %rd1, %r2; cvta.shared.u64 %rd2, %rd1; ld.b32 %r11, [%rd100];
+        st.b32 [%rd2], %r11; ld.b32 %r10, [%rd2];
+    """,
+    "matrix": """
+        mov.u32 %r1, %tid.x; mov.u32 %r2, smem; mad.lo.u32 %r2, %r1, 16, %r2; ld.global.b32 %r11, [%rd100];
+        st.shared.v4.b32 [%r2], {%r11, %r11, %r11, %r11}; bar.sync 0;
+        ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r12}, [%r2]; stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r2], {%r12};
+        bar.sync 0; ld.shared.b32 %r10, [%r2];
+    """,
+    "reduction": """
+        ld.global.b32 %r11, [%rd100]; red.global.add.u32 [%rd101], %r11; bar.sync 0; ld.global.b32 %r12, [%rd101];
+        and.b32 %r10, %r12, 7; add.u32 %r10, %r10, 1;
+    """,
+    "shared reduction": """
+        mov.u32 %r2, smem; st.shared.b32 [%r2], 0; ld.global.b32 %r11, [%rd100]; red.shared.add.u32 [%r2], %r11;
+        bar.sync 0; ld.shared.b32 %r12, [%r2]; and.b32 %r10, %r12, 7; add.u32 %r10, %r10, 1;
+    """,
+    "selection": """
+        ld.global.b32 %r11, [%rd100]; setp.eq.u32 %p3, %r11, 3; selp.b32 %r10, 3, 5, %p3;
+        vote.sync.ballot.b32 %r12, %p3, 0xFFFFFFFF; min.u32 %r10, %r10, %r12;
     """,
     "local": "ld.global.b32 %r11, [%rd100]; mov.u64 %rd1, room; st.local.b32 [%rd1], %r11; ld.local.b32 %r10, [%rd1];",
 }
@@ -171,3 +198,42 @@ def test_a_pipeline_without_data_is_recorded_alike() -> None:
     body = PIPELINE.replace("%rd1, %r4, 512", "%rd1, %r4, 0")
     whole = record(body, Recorder(), **options)
     assert content(record(body, DatalessRecorder(), unknown=["source"], **options)) == content(whole)
+
+
+def tensor(run: Callable[..., object], recorder: Recorder, *, unknown: Sequence[str] = ()) -> Recording:
+    """Record a kernel of the tests of tensor copies."""
+    machine = Machine()
+    machine.monitor = recorder
+
+    def prepare(grid: Grid) -> None:
+        for region in machine.memory:
+            region.unknown = region.name in unknown
+        recorder.launched(grid)
+
+    run(machine=machine, prepare=prepare, processes=2)
+    (recording,) = recorder.recordings()
+    return recording
+
+
+@pytest.mark.parametrize("run", [partial(simple, F16, (0, 0)), partial(simple, F16, (80, 30)), run_changed])
+def test_tensor_copies_bring_nothing_and_are_recorded_alike(run: Callable[..., object]) -> None:
+    whole = tensor(run, Recorder())
+    assert content(tensor(run, DatalessRecorder(), unknown=["x", "y", "out"])) == content(whole)
+
+
+def test_what_a_tensor_copy_brings_is_unknown() -> None:
+    body = "\n".join(
+        [prologue(), first(expect(F16.bytes) + load(F16, (0, 0))), wait(), f"ld.shared.b32 %r10, [%r1+{BOX}];"]
+    )
+    bound = f"and.b32 %r10, %r10, 3; add.u32 %r10, %r10, 1; {LOOP}"
+    tensor(partial(run_tensor, body, F16), DatalessRecorder())
+    tensor(partial(run_tensor, body + bound, F16), Recorder())
+    with pytest.raises(Fault, match="unknown data of shared memory"):
+        tensor(partial(run_tensor, body + bound, F16), DatalessRecorder())
+
+
+@pytest.mark.parametrize(("unknown", "why"), [("map", "copies a tensor map"), ("work", "uses a tensor map in work")])
+def test_a_tensor_map_of_unknown_bytes_needs_them(unknown: str, why: str) -> None:
+    with pytest.raises(Fault, match=why) as caught:
+        tensor(run_changed, DatalessRecorder(), unknown=[unknown])
+    assert caught.value.kind == NEEDS_DATA
