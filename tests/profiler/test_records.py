@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_nvfp4.isolation.door import DoorError
-from pytest_nvfp4.profiler.exchange import FORMAT, as_data, from_text
-from pytest_nvfp4.profiler.records import Kind, buffer_words, decode
+from pytest_nvfp4.profiler.clocks import Clocks
+from pytest_nvfp4.profiler.exchange import FORMAT, as_data, from_text, read
+from pytest_nvfp4.profiler.records import KernelRecord, Kind, buffer_words, decode
 from pytest_nvfp4.profiler.spans import Moment, Pairing, Timeline, timeline_of
 from tests.profiler.buffers import Events, buffer, decoded
 
@@ -157,3 +159,45 @@ def test_values_out_of_range_are_refused(place: tuple[str | int, ...], value: ob
     inner[place[-1]] = value
     with pytest.raises(DoorError, match="holds no records of regions"):
         from_text(json.dumps(target).encode(), source="x")
+
+
+MEASURED = Path(__file__).parent / "data" / "h200_sm90_gpumode_9.json"
+"""The first 6 CTAs of the shipped kernel for Hopper with regions, on gpumode-9, as an H200 recorded them."""
+
+
+def apart_ns(record: KernelRecord) -> list[float]:
+    """How far apart the CTAs of each cluster leave their last barrier."""
+    left: dict[int, float] = {}
+    for span in timeline_of([record], source="measured on an H200").spans:
+        if span.name == "wait for cluster":
+            left[span.cta] = max(left.get(span.cta, 0.0), span.end)
+    return [abs(left[cta] - left[cta + 1]) for cta in (0, 2, 4)]
+
+
+def skewed(record: KernelRecord, cta: int, *, cycles: int = 0, ns: int = 0) -> KernelRecord:
+    """The record of a GPU on which the clock or the timer of a CTA's SM is ahead."""
+    warps = []
+    for warp in record.warps:
+        own = warp
+        if warp.cta == cta:
+            events = tuple(
+                replace(event, clock=(event.clock + cycles) % 2**32, timer_ns=(event.timer_ns + ns) % 2**32)
+                for event in warp.events
+            )
+            own = replace(warp, clock=(warp.clock + cycles) % 2**32, timer_ns=warp.timer_ns + ns, events=events)
+        warps.append(own)
+    return replace(record, warps=tuple(warps))
+
+
+def test_two_ctas_of_a_cluster_leave_their_barrier_at_one_time_on_a_gpu() -> None:
+    """Each CTA has an SM of its own, so that this holds only if the clocks of SMs are placed rightly."""
+    (record,) = read(MEASURED)
+    found = timeline_of([record], source="measured on an H200")
+    assert found.unit == "ns"
+    assert not found.problems
+    assert 1.2 < Clocks([record]).ghz < 2.0
+    assert len({span.sm for span in found.spans}) == 6
+    assert max(apart_ns(record)) < 5.0
+    # The clock of an SM may start anywhere; the timer is common.
+    assert max(apart_ns(skewed(record, 3, cycles=3_000_000_000))) < 5.0
+    assert apart_ns(skewed(record, 3, ns=1000))[1] == pytest.approx(1000, abs=10)
