@@ -15,6 +15,7 @@ import pytest
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.profile.compare import compare
 from pytest_nvfp4.profile.read import read_report
+from pytest_nvfp4.profile.readers.ncu_csv import merged
 from pytest_nvfp4.profile.result import Profile
 from pytest_nvfp4.profile.units import metric, number, scaled
 from tests.profile.reports import RECORD, details_page, nsys_export, raw_page, sanitizer_xml
@@ -96,6 +97,43 @@ def test_the_details_page_of_display_names_and_rules(tmp_path):
     assert launch.sections[light]["DRAM Throughput"].value == 88
     (rule,) = launch.rules
     assert (rule.kind, rule.speedup_pct, rule.scope) == ("optimization", 12.5, "global")
+
+
+H200 = Path(__file__).parent / "h200"
+"""Pages that ncu 2025.3.1 wrote of kernels/nvfp4_group_gemm/sm90.py on 80x128x256, on an H200; shortened."""
+
+
+def test_pages_of_an_h200():
+    """The figures are those of the .ncu-rep of the same run, as read by ncu_report, rounded as the pages are."""
+    raw = read_report(H200 / "group_gemm.raw.csv")
+    details = read_report(H200 / "group_gemm.details.csv")
+    assert raw.device is not None
+    assert (raw.device.name, raw.device.capability) == ("NVIDIA H200", (9, 0))
+    exact = {
+        "duration": 14.208,
+        "sm_throughput": 0.184863,
+        "tensor_pipe": 2.64687,
+        "dram_read": 156_928,
+        "achieved_occupancy": 18.7316,
+        "registers": 168,
+        "dynamic_shared_memory": 219_264,
+        "shared_memory": 220_288,
+        "waves": 0.030303,
+        "sm_clock": 1961.24,
+    }
+    gemm = merged(raw.launches, details.launches)[1]
+    assert "group_gemm_kernel" in gemm.name
+    assert (gemm.grid, gemm.block, gemm.cluster) == ((4, 1, 1), (384, 1, 1), (2, 1, 1))
+    assert {name: gemm.value(name) for name in exact} == {
+        name: pytest.approx(value, rel=1e-3, abs=0.0051) for name, value in exact.items()
+    }
+    assert gemm.value("l2_hit_rate") is None, "the set basic has no hit rates"
+    assert gemm.stalls["barrier"].value == pytest.approx(11.57)
+    assert gemm.metric("registers").unit == ""
+    best = max(gemm.rules, key=lambda rule: rule.speedup_pct or 0)
+    assert (best.name, best.kind, best.scope) == ("LaunchConfiguration", "optimization", "global")
+    for name in ("duration", "dram_throughput", "registers", "achieved_occupancy"):
+        assert details.launches[1].value(name) == pytest.approx(raw.launches[1].value(name), abs=0.01)
 
 
 def test_an_export_of_nsys_of_a_new_schema_shows_the_kernels_of_the_region(tmp_path):

@@ -21,7 +21,7 @@ _IDENTITY: Final = {
     *("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream"),
     *("Block Size", "Grid Size", "Device", "CC", "Invocations"),
 }
-"""Columns of both pages that are no metrics."""
+"""Columns of both pages that are no metrics; with NVTX there are two more, whose names describe ranges of a domain."""
 _KINDS: Final[dict[str, Literal["optimization", "warning", "message", "error"]]] = {
     "OPT": "optimization", "WRN": "warning", "WARN": "warning", "INF": "message", "ERR": "error",
 }  # fmt: skip
@@ -104,7 +104,7 @@ def _raw(rows: Iterator[list[str]], header: list[str], columns: dict[str, int], 
     """Read a column a metric; the second row has the units."""
     builders: list[LaunchBuilder] = []
     units: list[str] = []
-    wanted = [(at, name) for at, name in enumerate(header) if name not in _IDENTITY]
+    wanted = [(at, name) for at, name in enumerate(header) if name not in _IDENTITY and "Domain:" not in name]
     for row in rows:
         if len(row) != len(header):
             continue  # a message of the program, or a row that was cut off
