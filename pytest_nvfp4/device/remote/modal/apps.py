@@ -7,7 +7,6 @@ import hashlib
 import json
 import time
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 from pytest_nvfp4.device.remote.base import RemoteError
@@ -111,25 +110,32 @@ async def stop_app(client: Any, app_id: str) -> None:
     await run_inside(stop)
 
 
+async def stop_containers(client: Any, app_id: str) -> None:
+    """Stop the containers of an app, which stays."""
+    from modal_proto import api_pb2
+
+    stub = inside(client)._stub
+
+    async def stop() -> None:
+        tasks = (await stub.TaskList(api_pb2.TaskListRequest(app_id=app_id))).tasks
+        await asyncio.gather(
+            *(stub.ContainerStop(api_pb2.ContainerStopRequest(task_id=task.task_id)) for task in tasks)
+        )
+
+    await run_inside(stop)
+
+
 async def end_apps(client: Any, *, named: str | None = None) -> list[FoundApp]:
     """End the running apps of this tool, or the containers of deployed ones, and wait until they have ended.
 
     Raises:
         RemoteError: Some have not ended in time.
     """
-    from modal_proto import api_pb2
-
-    stub = inside(client)._stub
-
-    async def end_containers(app: FoundApp) -> None:
-        tasks = (await stub.TaskList(api_pb2.TaskListRequest(app_id=app.id))).tasks
-        stops = [stub.ContainerStop(api_pb2.ContainerStopRequest(task_id=task.task_id)) for task in tasks]
-        await asyncio.gather(*stops)
 
     found = left = await running_apps(client, named=named)
     until = time.monotonic() + timeouts.STOP_S
     for app in found:
-        await (run_inside(partial(end_containers, app)) if app.deployed else stop_app(client, app.id))
+        await (stop_containers if app.deployed else stop_app)(client, app.id)
     while found and (left := await running_apps(client, named=named)) and time.monotonic() < until:
         await asyncio.sleep(_POLL_S)
     if missed := [app for app in left if app.id in {one.id for one in found}]:

@@ -193,3 +193,24 @@ def test_a_stop_that_does_not_stop_fails(server: Loopback, remote: Make, monkeyp
     with pytest.raises(RemoteError, match="still running after"):
         remote().end_all()
     monkeypatch.undo()
+
+
+def test_a_deployed_app_loses_its_containers_and_stays(server: Loopback, remote: Make) -> None:
+    import modal
+
+    from pytest_nvfp4.device.remote.modal.build import make_app
+
+    one = remote(deployed_app="mine")
+    app, _ = make_app(one.settings)
+    app.deploy(name="mine", client=modal.Client.from_credentials(*server.token))
+    (call,) = one.submit([batch()])
+    assert next(one.collect([call], timeout_s=LONGEST_S)).result
+    one.stop()
+    assert "stay up for 20 s after their last job: `nvfp4 remote stop modal --deployed-app mine` ends" in one.left()
+    assert not any("mine" in ended for ended in remote().end_all()), "that is not the usual name"
+    (ended,) = remote(deployed_app="mine").end_all()
+    assert ended.startswith("the containers of the deployed app mine (ap-")
+    assert (server.count("ContainerStop"), server.count("AppStop")) == (1, 0)
+    again = remote(deployed_app="mine")
+    (call,) = again.submit([batch()])
+    assert next(again.collect([call], timeout_s=LONGEST_S)).result, "it is still deployed"
