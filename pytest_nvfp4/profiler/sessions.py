@@ -25,6 +25,7 @@ MOST_BYTES = 1 << 30
 @dataclass(slots=True)
 class _Buffer:
     kernel: str
+    number: int
     words: Any
     regions: dict[str, int] = field(default_factory=dict)
 
@@ -49,13 +50,18 @@ class Session:
         self._buffers: list[_Buffer] = []
 
     def buffer(self, kernel: str) -> tuple[int, int, dict[str, int]]:
-        """Return the number of a kernel that is being compiled, the address of its new buffer, and its regions."""
-        torch = import_module("torch")
-        words = torch.zeros(buffer_words(self.slices, self.events), dtype=torch.int32, device="cuda")
-        made = _Buffer(kernel, words)
-        self._buffers.append(made)
-        number = len(Switch.kernels)
-        return number, words.data_ptr(), made.regions
+        """Return the number of a kernel that is being compiled, the address of its buffer, and its regions.
+
+        A kernel of the same name has the same ones: a jitted function that is called again is traced again, and the DSL
+        finds it compiled only if its code is the same.
+        """
+        made = next((each for each in self._buffers if each.kernel == kernel), None)
+        if made is None:
+            torch = import_module("torch")
+            words = torch.zeros(buffer_words(self.slices, self.events), dtype=torch.int32, device="cuda")
+            made = _Buffer(kernel, len(Switch.kernels), words)
+            self._buffers.append(made)
+        return made.number, made.words.data_ptr(), made.regions
 
     def clear(self) -> None:
         """Forget the events so far, such as those of a warm-up, when all launches have ended."""

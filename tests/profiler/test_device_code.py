@@ -49,6 +49,10 @@ with profiler.session(slices=8, events=32) as regions:
     regions.clear()
     own.call(function, 1)
     found["again"] = as_data(regions.records())
+    regions.clear()
+    own.call(own.launch, 1)
+    own.call(own.launch, 1)
+    found["jitted"] = as_data(regions.records())
 with profiler.session(slices=3, events=4) as regions:
     own.call(own.compiled(), 2)
     found["small"] = as_data(regions.records())
@@ -111,6 +115,13 @@ def test_records_are_of_the_launches_since_clear(found: Any) -> None:
     assert found["before"]["kernels"] == []
     assert record(found["again"]).launches == 1
     assert {each.name: each.count for each in timeline(found["again"]).statistics()}["round"] == 4
+
+
+@pytest.mark.slow
+def test_a_jitted_function_that_is_called_again_keeps_its_buffer(found: Any) -> None:
+    jitted = record(found["jitted"])
+    assert jitted.launches == 2
+    assert "2 launches; each overwrites the one before" in timeline(found["jitted"]).problems[0]
 
 
 @pytest.mark.slow
