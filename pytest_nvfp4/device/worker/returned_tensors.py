@@ -45,11 +45,14 @@ def inspect_returned(torch: Any, returned: Any, given: list[Any]) -> list[Return
     if (mode := _left_mode(torch)) is not None:
         problem = f"custom_kernel left {mode} active, a mode of torch that would run the kernel's code in its caller"
         return [Returned(problem)] * len(given)
-    if not isinstance(returned, list | tuple):
+    # A subclass may have methods of its own, which would run here: the length and the items are those of the base.
+    base = next((base for base in (list, tuple) if issubclass(type(returned), base)), None)
+    if base is None:
         return [Returned(f"custom_kernel returned {type(returned).__name__}, not the list of C")] * len(given)
-    if len(returned) != len(given):
-        return [Returned(f"custom_kernel returned {len(returned)} outputs for {len(given)} groups")] * len(given)
-    return [_inspect(torch, value, c) for value, c in zip(returned, given, strict=True)]
+    values = base.__getitem__(returned, slice(None))
+    if len(values) != len(given):
+        return [Returned(f"custom_kernel returned {len(values)} outputs for {len(given)} groups")] * len(given)
+    return [_inspect(torch, value, c) for value, c in zip(values, given, strict=True)]
 
 
 def _left_mode(torch: Any) -> str | None:
@@ -78,19 +81,25 @@ def _inspect(torch: Any, value: Any, c: Any) -> Returned:
         return Returned(f"an output has shape {tuple(value.shape)}, not {tuple(c.shape)}")
     if value.dtype != torch.float16:
         return Returned(f"an output is {value.dtype}, not torch.float16")
-    if value.data_ptr() == c.data_ptr() and tuple(value.stride()) == tuple(c.stride()):
+    if _place(value) == _place(c):
         return Returned("c")
     return Returned("other", value)
+
+
+def _place(tensor: Any) -> tuple[int, tuple[int, ...]]:
+    """Return address and strides of a tensor, by the methods of its class: an attribute of its own may replace them."""
+    kind = type(tensor)
+    return int(kind.data_ptr(tensor)), tuple(int(stride) for stride in kind.stride(tensor))
 
 
 def read_tensor(memory: DeviceMemory, tensor: Any) -> bytes:
     """Return the fp16 bits of a ``[m, n, 1]`` tensor, row-major, read by address."""
     m, n, _ = (int(size) for size in tensor.shape)
-    rows, columns, _ = (int(stride) for stride in tensor.stride())
+    address, (rows, columns, _) = _place(tensor)
     if m == 0 or n == 0:
         return b""
     extent = (m - 1) * rows + (n - 1) * columns + 1
-    flat = np.frombuffer(memory.read(int(tensor.data_ptr()), extent * 2), dtype=np.uint16)
+    flat = np.frombuffer(memory.read(address, extent * 2), dtype=np.uint16)
     view = np.lib.stride_tricks.as_strided(flat, shape=(m, n), strides=(rows * 2, columns * 2), writeable=False)
     return np.ascontiguousarray(view).tobytes()
 

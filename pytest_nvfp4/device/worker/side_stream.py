@@ -47,7 +47,10 @@ class SideStreamCall:
                 returned = custom_kernel(data)
             for copy, group in zip(taken, self._slot.groups, strict=True):
                 copy.copy_(group.c.owner)
-            own = [one.tensor.clone() if one.tensor is not None else None for one in self._inspect(returned, given)]
+            own = [
+                type(one.tensor).clone(one.tensor) if one.tensor is not None else None
+                for one in self._inspect(returned, given)
+            ]
         memory.synchronize()
         for copy, group in zip(taken, self._slot.groups, strict=True):
             memory.write(group.c.address, memory.read(int(copy.data_ptr()), group.c.size))
