@@ -138,6 +138,8 @@ def read(config: pytest.Config) -> RemoteRequest | None:
         if (error := option.error(option.pytest_flag, values[option.field])) is not None:
             raise pytest.UsageError(error)
     options = RemoteOptions(target=spec.partition(":")[2], simulates=device == "sim", **values)
+    if config.getoption("--nvfp4-profile", None) is not None:
+        options = replace(options, profilers=True)
     if not is_xdist_worker(config):
         try:
             if not options.simulates:

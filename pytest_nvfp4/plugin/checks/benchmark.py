@@ -119,7 +119,7 @@ class BenchmarkCheck(Check):
     def needs(self, item: CheckItem) -> Needs:
         """Return the trace if a remote does the timing; otherwise the machine must be idle, and there is no work."""
         remote = item.config.stash[DEVICES].remote
-        if remote is None or remote.unusable is not None:
+        if remote is None or remote.request.options.simulates or remote.unusable is not None:
             return Needs()
         return Needs(traces=(item.case.trace_case,))
 
@@ -138,6 +138,8 @@ class BenchmarkCheck(Check):
             session = getattr(item.config, "_benchmarksession", None)
             kernel = KernelUnderTest(item)
             if session is None or session.disabled or (remote := kernel.devices.remote) is None:
+                return
+            if remote.request.options.simulates:  # which has no clock
                 return
             if (spec := kernel.remote_spec(remote)) is not None:
                 specs.append((item, spec))
@@ -250,7 +252,7 @@ def _gpu_names(options: DeviceOptions) -> list[str]:
     """Return the GPUs that may time a kernel."""
     from pytest_nvfp4.device.gpus import gpu_names
 
-    if options.remote is not None:
+    if options.remote is not None and not options.remote.options.simulates:
         return [f"NVIDIA {options.remote.options.gpu}"]
     return gpu_names() if options.device in ("auto", "local") else []
 

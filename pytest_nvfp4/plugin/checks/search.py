@@ -94,7 +94,7 @@ class SearchCheck(Check):
         """Fail if a problem fails; the text names the smallest one and the command that repeats it."""
         from hypothesis.database import DirectoryBasedExampleDatabase
 
-        from pytest_nvfp4.search.problem_search import draw, search
+        from pytest_nvfp4.search.problem_search import BATCH, draw, search
 
         kernel = nvfp4_case
         kernel.devices.require_simulator(kernel.case.settings.arch)
@@ -105,6 +105,7 @@ class SearchCheck(Check):
             draw(bounds, examples=self.options.examples, repeatable=self.options.repeatable),
             simulator.failing,
             steps=bounds.steps,
+            batch=BATCH * (kernel.devices.simulations_at_once or 1),
             database=DirectoryBasedExampleDatabase(kernel.run.options.root / ".hypothesis" / "nvfp4"),
             key=f"{kernel.run.portable(kernel.case.path)}[{kernel.case.settings.name}]".encode(),
         )

@@ -152,6 +152,11 @@ def test_a_simulator_has_no_clock(user: User) -> None:
     assert "2 skipped" in said, said
     assert "has no clock" in said
     assert user.server.count("FunctionMap") == 2, "two measurements, sent ahead"
+    user.server.forget()
+    said = user.run("kernel.py", "-k", "benchmark", "-rs", "--nvfp4-device=sim", *SMALL, benchmark=True)
+    assert "2 skipped" in said, said
+    assert "has no clock" in said
+    assert user.server.calls == [], "that is known here"
 
 
 @pytest.mark.slow
