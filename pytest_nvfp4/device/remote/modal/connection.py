@@ -231,7 +231,7 @@ class Connection:
             return
         name = warm_name(self._settings)
         if not self._settings.single_use:  # no container of such an app serves two batches, so none can be warm
-            self.runner = await self._deployed(name)
+            self.runner = await self._warmed(name)
         if self.runner is not None:
             return
         with warnings.catch_warnings():
@@ -242,7 +242,10 @@ class Connection:
             if warm:
                 self.app, self._unwanted = UsedApp(name=name), True
                 await app.deploy.aio(name=name, client=self._client)
-                self.runner, self._unwanted = await self._deployed(name), False
+                self.runner = await self._deployed(name)
+                if self.runner is None:
+                    raise RemoteError("remote", f"the app {name} was deployed and is not there", "try again")
+                self._unwanted = False
                 return
             running: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._end_app = asyncio.Event()
@@ -253,6 +256,19 @@ class Connection:
                 await self.build_log.fetch(self._client, image)
             raise
         self.runner = runner()
+
+    async def _warmed(self, name: str) -> Any:
+        """Return the class of a warmed app; None if there is none or nothing is known of it: another app serves too."""
+        import modal
+
+        lookup = asyncio.ensure_future(self._deployed(name))
+        try:
+            await bounded(lookup, timeouts.SIGN_S)
+            return lookup.result()
+        except modal.exception.AuthError:
+            raise
+        except Exception:
+            return None
 
     async def _deployed(self, name: str) -> Any:
         """Return the class of a deployed app; None if there is no app of this name."""

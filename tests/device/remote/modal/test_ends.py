@@ -10,8 +10,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from grpclib import Status
 
 from pytest_nvfp4.device.remote.base import RemoteError
 from pytest_nvfp4.device.remote.modal import timeouts
@@ -214,3 +216,13 @@ def test_a_deployed_app_loses_its_containers_and_stays(server: Loopback, remote:
     again = remote(deployed_app="mine")
     (call,) = again.submit([batch()])
     assert next(again.collect([call], timeout_s=LONGEST_S)).result, "it is still deployed"
+
+
+@pytest.mark.parametrize("kind", ["error", "hang"])
+def test_a_server_that_knows_nothing_of_warmed_apps_serves_all_the_same(
+    idle_server: Loopback, remote: Make, monkeypatch: pytest.MonkeyPatch, kind: Literal["error", "hang"]
+) -> None:
+    monkeypatch.setattr(timeouts, "SIGN_S", 0.3)
+    idle_server.faults.add(Fault("ClassGet", kind, status=Status.UNKNOWN))
+    assert len(remote().submit([batch()])) == 1
+    assert idle_server.count("ClassGet")
