@@ -62,16 +62,33 @@ class _Unknown:
 
 
 class UnknownRegions:
-    """The regions that a launch has made unknown: ``grid.unit(UnknownRegions)``, shared by forked processes."""
+    """The regions that a launch has made unknown: ``grid.unit(UnknownRegions)``, shared by forked processes.
+
+    The tensor maps that the launch has copied to an unknown region are known until unknown values are stored there.
+    """
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._starts: set[int] = set()
+        self._maps: dict[int, set[int]] = {}
 
     def add(self, region: Region) -> None:
         """Make a region unknown."""
         region.unknown = True
         self._starts.add(region.start)
+        self._maps.pop(region.start, None)
+
+    def map_copied(self, address: int) -> None:
+        """Note that a known tensor map was copied to an address."""
+        region = self._grid.machine.memory.find(address)
+        if region is not None:
+            self._maps.setdefault(region.start, set()).add(address)
+
+    def demand_map(self, address: int) -> None:
+        """Raise Fault if the tensor map at an address is unknown."""
+        region = self._grid.machine.memory.find(address)
+        if region is not None and region.unknown and address not in self._maps.get(region.start, ()):
+            raise needs_data(f"uses a tensor map in {region.name}, which holds unknown data")
 
     def part(self) -> frozenset[int]:
         """Return the addresses of the regions."""
@@ -143,21 +160,22 @@ class DatalessRecorder(Recorder):
         super().map_copied(w, mask, at, index, address)
         if self._unknown(w, w.cta.shared)[index : index + _MAP_BYTES].any():
             raise needs_data("copies a tensor map of unknown bytes")
+        w.cta.launch.unit(UnknownRegions).map_copied(address)
 
     def map_stored(self, w: Warp, at: int, lane: int, address: int) -> None:
         """Demand that the map is known."""
         super().map_stored(w, at, lane, address)
-        _demand_map(w, address)
+        w.cta.launch.unit(UnknownRegions).demand_map(address)
 
     def map_loaded(self, w: Warp, at: int, address: int, targets: Sequence[CopyTarget]) -> None:
         """Demand that the map is known."""
         super().map_loaded(w, at, address, targets)
-        _demand_map(w, address)
+        w.cta.launch.unit(UnknownRegions).demand_map(address)
 
     def map_prefetched(self, w: Warp, at: int, address: int) -> None:
         """Demand that the map is known."""
         super().map_prefetched(w, at, address)
-        _demand_map(w, address)
+        w.cta.launch.unit(UnknownRegions).demand_map(address)
 
     # ---- memory of lanes -----------------------------------------------------------------------------------------
 
@@ -218,8 +236,7 @@ class DatalessRecorder(Recorder):
 
     @staticmethod
     def _wrote(w: Warp, region: Region) -> None:
-        if not region.unknown:
-            w.cta.launch.unit(UnknownRegions).add(region)
+        w.cta.launch.unit(UnknownRegions).add(region)
 
 
 def _any(unknown: NDArray[np.bool_], index: int, where: Pattern | int) -> bool:
@@ -239,9 +256,3 @@ def _mark(unknown: NDArray[np.bool_], index: int, where: Pattern | int, value: b
 def _places(index: int, where: Pattern) -> NDArray[np.int64]:
     places: NDArray[np.int64] = (where.offsets[:, None] + np.arange(where.size)).ravel() + index
     return places
-
-
-def _demand_map(w: Warp, address: int) -> None:
-    region = w.cta.launch.machine.memory.find(address)
-    if region is not None and region.unknown:
-        raise needs_data(f"uses a tensor map in {region.name}, which holds unknown data")
