@@ -34,6 +34,7 @@ class Slice:
         name: What happens.
         begin_ns, end_ns: Time since the start, in ns.
         details: Values that the viewer shows for the slice.
+        flows: Numbers of arrows; slices with one number are joined in the order of their begins.
     """
 
     process: str
@@ -42,6 +43,7 @@ class Slice:
     begin_ns: float
     end_ns: float
     details: Mapping[str, str | int | float] = field(default_factory=dict)
+    flows: tuple[int, ...] = ()
 
 
 def perfetto_trace(slices: Iterable[Slice], *, title: str) -> bytes:
@@ -124,6 +126,7 @@ class _Writer:
                 self._mark(track, stack.pop(), self._event.TYPE_SLICE_END)
             event = self._mark(track, begin, self._event.TYPE_SLICE_BEGIN)
             event.name = piece.name
+            event.flow_ids.extend(piece.flows)
             for name, value in piece.details.items():
                 note = event.debug_annotations.add()
                 note.name = name

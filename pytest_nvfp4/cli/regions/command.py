@@ -9,6 +9,7 @@ import click
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.options import arch_of, document_options, timeout_option
+from pytest_nvfp4.profiler.dag import Edge
 from pytest_nvfp4.profiler.spans import Timeline
 from pytest_nvfp4.report.document import Document
 
@@ -38,6 +39,9 @@ _COUNT = click.IntRange(1, 1 << 20)
 @click.option(
     "--timeline-ctas", "ctas", type=click.IntRange(1, 9999), default=16, show_default=True, help="CTAs of the timeline."
 )
+@click.option(
+    "--dag", type=_FILE, metavar="FILE.json", help="Arrows of the timeline, as iket.dag(...).save wrote them."
+)
 @click.option("--arch", callback=arch_of, metavar="ARCH", help="Architecture, such as sm_100a.")
 @click.option("--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several.")
 @click.option("--exercise", metavar="[FILE::]FUNCTION", help="Function that calls the kernel on inputs of its own.")
@@ -58,6 +62,7 @@ def regions_command(
     save: Path | None,
     timeline: Path | None,
     ctas: int,
+    dag: Path | None,
     arch: str | None,
     configuration: str | None,
     exercise: str | None,
@@ -75,6 +80,9 @@ def regions_command(
     for file in (timeline, save):
         if file is not None and not file.absolute().parent.is_dir():
             raise InputError(f"{file}: there is no folder {file.absolute().parent}")
+    if dag is not None and timeline is None:
+        raise InputError("--dag gives the arrows of a timeline: name its file with --timeline")
+    edges = sources.edges(dag) if dag is not None else []
     wrong: tuple[str, ...] = ()
     if source.suffix == ".json":
         if save is not None:
@@ -106,7 +114,7 @@ def regions_command(
             f"{source}: is not measured without a GPU, and has no modelled times: name a device with --table"
         )
     if timeline is not None:
-        _write(timeline, timelines, str(source), ctas)
+        _write(timeline, timelines, str(source), ctas, edges)
     return page.document(str(source), timelines, wrong)
 
 
@@ -139,13 +147,15 @@ def _modelled(subject: object, case: object, table: str | None, timeout_s: float
         return [sources.modelled(subject, case, constants, timeout_s=timeout_s)]
 
 
-def _write(file: Path, timelines: list[Timeline], title: str, ctas: int) -> None:
+def _write(file: Path, timelines: list[Timeline], title: str, ctas: int, edges: list[Edge]) -> None:
+    from pytest_nvfp4.profiler.dag import with_arrows
     from pytest_nvfp4.profiler.perfetto_trace import TimelineUnavailableError, perfetto_trace
     from pytest_nvfp4.profiler.slices import slices_of
 
+    slices = with_arrows(list(slices_of(timelines, ctas=ctas)), edges)
     sources = "; ".join(timeline.source for timeline in timelines)
     try:
-        output.write_file(file, perfetto_trace(slices_of(timelines, ctas=ctas), title=f"{title}: {sources}"))
+        output.write_file(file, perfetto_trace(slices, title=f"{title}: {sources}"))
     except TimelineUnavailableError as error:
         raise InputError(str(error)) from error
     output.note(f"{file}: open it at https://ui.perfetto.dev")

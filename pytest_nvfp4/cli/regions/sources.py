@@ -15,7 +15,7 @@ from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import read_file
 from pytest_nvfp4.isolation.door.json_values import Bounds, read_json
-from pytest_nvfp4.profiler import exchange, iket
+from pytest_nvfp4.profiler import dag, exchange, iket
 from pytest_nvfp4.profiler.spans import Timeline, timeline_of
 
 if TYPE_CHECKING:
@@ -59,6 +59,14 @@ def saved(file: Path) -> Timeline:
         return timeline_of(exchange.from_values(values, source=source), source=f"recorded in {file.name}")
     except DoorError as error:
         raise InputError(f"{error}; give what --save or run-iket --postprocess json wrote") from error
+
+
+def edges(file: Path) -> list[dag.Edge]:
+    """Return the edges of a DAG of IKET. Raises InputError."""
+    try:
+        return dag.read(file)
+    except DoorError as error:
+        raise InputError(f"{error}; give what iket.dag(...).save wrote") from error
 
 
 def run(
