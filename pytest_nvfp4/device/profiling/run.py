@@ -50,6 +50,7 @@ _NAN: Final = "counters are NaN"
 _MOST_NAN: Final = 0.3
 """Share of NaN among the counters of a report above which an older version is tried: that of CUDA 13.3 on B200
 reports many, where 2025.2 reports values (GPU MODE's kernelbot, pull request 530). A few are of units that idled."""
+_NUMBER: Final = re.compile(r"-?nan(\(.*\))?|[-+]?[0-9][0-9.,]*([eE][-+]?[0-9]+)?", re.IGNORECASE)
 _OLDER: Final = 2
 """Older versions of ncu that are tried then."""
 
@@ -253,8 +254,9 @@ def _nan(folder: Path) -> str:
     page = folder / "ncu.raw.csv"
     if not page.is_file():
         return ""
-    cells = re.findall(r'"(-?nan(?:\([^"]*\))?|[-+0-9.,eE]+)"', page.read_text("utf-8", "replace"), re.IGNORECASE)
-    nan = sum(cell.lower().lstrip("-").startswith("nan") for cell in cells)
+    text = page.read_text("utf-8", "replace")
+    cells = [found[0] for found in map(_NUMBER.fullmatch, re.findall(r'"([^"\n]*)"', text)) if found]
+    nan = sum("nan" in cell.lower() for cell in cells)
     return f"{nan} of {len(cells)}" if nan > _MOST_NAN * len(cells) else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 MODES = ("ncu", "nsys", "torch")
 PROPERTY = "nvfp4_profile"
 """Name of the property of an item, in JUnit files and other reports, with the profile as JSON."""
+_LEFT_OUT: Final[dict[str, Any]] = {
+    "artifacts": True,
+    "launches": {"__all__": {"counters": True, "sections": True, "texts": True}},
+}
+"""The thousands of raw counters, which a report has no room for; `nvfp4 profile --json` has them."""
 
 
 def add_option(group: pytest.OptionGroup) -> None:
@@ -76,7 +81,8 @@ class BenchmarkProfiles:
             out.mkdir()
             profile = profile_kernel(request, device, folder=job, out=out)
         self.made[item.nodeid] = profile
-        item.user_properties.append((PROPERTY, profile.model_dump_json(exclude={"artifacts"}, exclude_none=True)))
+        shown = profile.model_dump_json(exclude=_LEFT_OUT, exclude_none=True)
+        item.user_properties.append((PROPERTY, shown))
         verdict = profile.verdict
         if profile.tool is None:
             because = profile.attempts[-1].because if profile.attempts else verdict and verdict.because

@@ -85,6 +85,23 @@ def test_without_permission_for_counters_ncu_names_the_launches(programs: Path, 
 
 
 @pytest.mark.slow
+def test_an_older_ncu_takes_the_place_of_one_whose_counters_are_nan(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = tmp_path / "older"
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{older}{os.pathsep}{os.environ['PATH']}")
+    install(programs, "ncu", full=Step(), version="9999.2", pages={"raw": '"ID","a"\n"0","nan"\n"1","-nan(ind)"\n'})
+    install(older, "ncu", full=Step(), version="9999.1", pages={"raw": '"ID","a"\n"0","1.5"\n'})
+    result, _ = profile(tmp_path, Profiling(mode="ncu", warmup=0))
+    assert result.profile is not None
+    assert [(run.version, run.state) for run in result.profile.attempts] == [
+        ("9999.2", "unavailable"),
+        ("9999.1", "ran"),
+    ]
+    assert "2 of 4 counters are NaN" in result.profile.attempts[0].because
+
+
+@pytest.mark.slow
 def test_the_tools_of_a_timeline_are_tried_down_to_torch(programs: Path, tmp_path: Path) -> None:
     unknown = Step(runs=False, report=None, log="Unrecognized GPU UUID", status=1)
     install(programs, "nsys", full=unknown, nvtx=Step(runs=False, report=None, log="no", status=1), version="9999.1")
