@@ -110,7 +110,10 @@ class PopcornRemote(PooledRemote):
 
     def _run_job(self, job: Job, task: PoolTask) -> Result:
         if job.kernel is None or job.action not in ("verify", "benchmark"):
-            return _result(job, "unavailable", "GPU MODE's evaluation only tests and times kernels")
+            problem = "GPU MODE's evaluation only tests and times kernels"
+            if job.action == "profile":
+                problem += "; `popcorn submit FILE --profile` profiles one, and `nvfp4 profile show` reads the archive"
+            return _result(job, "unavailable", problem)
         if len(job.kernel.files) != 1 or job.kernel.entry is not None:
             names = ", ".join(file.path for file in job.kernel.files)
             problem = f"popcorn takes one file that defines custom_kernel(data), and this kernel is {names}"
