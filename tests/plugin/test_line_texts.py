@@ -14,7 +14,7 @@ def kernel(tmp_path: Path) -> Path:
     folder = tmp_path / "project" / "kernels"
     folder.mkdir(parents=True)
     (tmp_path / "secret.py").write_text("token = 1\n")
-    (tmp_path / "project" / "helper.py").write_text("# helper\n\tcopy( a,  b )\n")
+    (tmp_path / "project" / "helper.py").write_text("# helper\n\tcopy( a,  b )\n\x0c# page\u2028two\nend\n")
     (folder / "k.py").write_bytes(b"# coding: latin-1\nx = '\xe9\x1b[31m'\n" + b"y = " + b"1 + " * 60 + b"1\n")
     return folder / "k.py"
 
@@ -24,6 +24,8 @@ def kernel(tmp_path: Path) -> Path:
     [
         ("k.py:1", "# coding: latin-1"),
         ("helper.py:2", "copy( a, b )"),
+        ("helper.py:3", r"# page\u2028two"),
+        ("helper.py:4", "end"),
         ("kernels/k.py:1", "# coding: latin-1"),
         ("k.py:0", ""),
         ("k.py:99", ""),
