@@ -1,4 +1,4 @@
-"""Records of a profiler, which is made up here; what CUPTI records on a GPU is *not run on a GPU*."""
+"""Records of a profiler, which is made up here; what CUPTI records is seen on a GPU only."""
 
 from __future__ import annotations
 
