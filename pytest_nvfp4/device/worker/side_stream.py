@@ -48,8 +48,7 @@ class SideStreamCall:
             for copy, group in zip(taken, self._slot.groups, strict=True):
                 copy.copy_(group.c.owner)
             own = [
-                type(one.tensor).clone(one.tensor) if one.tensor is not None else None
-                for one in self._inspect(returned, given)
+                torch.clone(one.tensor) if one.tensor is not None else None for one in self._inspect(returned, given)
             ]
         memory.synchronize()
         for copy, group in zip(taken, self._slot.groups, strict=True):
