@@ -14,10 +14,11 @@ from typing import Literal
 
 from pytest_nvfp4.device.result import SimulatedCall, SimulatedLaunch
 from pytest_nvfp4.profile.result import ABSENT, Extents, Metric, ProfiledLaunch
-from pytest_nvfp4.profile.shared_counters import DELIVERED, SHARED_COUNTERS, Chip, SharedCounter
+from pytest_nvfp4.profile.shared_counters import SHARED_COUNTERS, UNALIGNED, WHILE_COUNTING, Chip, SharedCounter
 
 _INSTANCE = re.compile(r"([A-Z][\w.]*): (\d[\d,]*)")
-Verdict = Literal["equal", "differs", "unknown", "proportional", "not comparable"]
+Verdict = Literal["equal", "differs", "recompiled", "unknown", "proportional", "not comparable"]
+"""``recompiled``: ptxas changed loads, so that the numbers differ without a defect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class Comparison:
             return "not comparable"
         if self.difference == 0:
             return "equal"
+        if self.counter.exactness == "as compiled":
+            return "recompiled"
         if self.counter.exactness == "scaled" and self.ratio:
             return "proportional"
         return "differs"
@@ -140,10 +143,11 @@ def counted_by(counter: SharedCounter, launch: SimulatedLaunch) -> int | None:
     grid = {"ctas": launch.ctas, "warps": launch.ctas * -(-threads // 32)}
     total = 0
     for factor, name in counter.counted:
-        if name in DELIVERED and name not in launch.counters:
-            if launch.counters.get(f"{name.partition('.load')[0]}.load.requests"):
-                return None
-            continue
+        requests = WHILE_COUNTING.get(name)
+        if requests is not None and name not in launch.counters and launch.counters.get(requests):
+            return None
+        if requests == "tma.load.requests" and launch.counters.get(UNALIGNED):
+            return None
         total += factor * grid.get(name, launch.counters.get(name, 0))
     return total
 

@@ -15,7 +15,8 @@ Rules (PTX ISA, "cp.async.bulk", "cp.reduce.async.bulk", "cp.async.bulk.prefetch
 Counters: ``bulk.load.requests``, ``bulk.load.bytes``, ``bulk.load.multicast.bytes``, ``bulk.cluster.requests``,
 ``bulk.cluster.bytes`` (to another CTA), ``bulk.store.requests``, ``bulk.store.bytes``, ``bulk.reduce.requests``,
 ``bulk.reduce.bytes``; loads from global memory count in ``tma.load.unique_bytes`` too, and while the launch counts in
-``bulk.load.delivered_sectors`` (32-byte sectors of each copy, once a destination).
+``bulk.load.delivered_sectors`` (32-byte sectors of each copy, once a destination); ``bulk.store.sectors``,
+``bulk.reduce.sectors``.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from pytest_nvfp4.sim.tma.issue import SPACES, InboundCopy, by_lane, check_align
 from pytest_nvfp4.sim.tma.load import boxes_of_rows, check_rank, tensor_coordinates, tensor_mode
 from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, SHARED_TYPES, WIDTHS, reduce_bytes
 from pytest_nvfp4.sim.tma.tensormap import use_map
-from pytest_nvfp4.sim.tma.traffic import TouchedSectors
+from pytest_nvfp4.sim.tma.traffic import SECTOR, TouchedSectors
 
 ALIGN = 16
 """Alignment of sizes and addresses in bytes."""
@@ -237,6 +238,7 @@ def _out(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, 
     w.does.add("store")
     launch.counters[f"bulk.{name}.requests"] += 1
     launch.counters[f"bulk.{name}.bytes"] += size if chosen is None else chosen.size
+    launch.counters[f"bulk.{name}.sectors"] += (address + size - 1) // SECTOR - address // SECTOR + 1
     read = partial(_snapshot, shared, index, size)
     if form.operation:
         write = partial(_reduce, region, address - region.start, form, cta)

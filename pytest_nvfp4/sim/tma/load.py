@@ -16,8 +16,9 @@ each.
 
 Counters: ``tma.load.requests``, ``tma.load.bytes`` (bytes of boxes, once a request), ``tma.load.multicast.bytes``
 (bytes delivered by multicast requests, once a destination), and while the launch counts: ``tma.load.unique_bytes``
-(32-byte sectors of global memory that any load touched, each once) and ``tma.load.delivered_sectors`` (the sectors of
-each row of a box inside the tensor, once a destination).
+(32-byte sectors of global memory that any load touched, each once), ``tma.load.delivered_sectors`` (those of each row
+of a box, as if rows began at sectors, outside the tensor too, once a destination: what an H200 counts) and
+``tma.load.unaligned_requests`` (requests whose rows do not begin at sectors, of which an H200 reads more).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from pytest_nvfp4.sim.tma.issue import SPACES, InboundCopy, by_lane, submit_inbo
 from pytest_nvfp4.sim.tma.route import Route, Routes
 from pytest_nvfp4.sim.tma.tensormap import use_map
 from pytest_nvfp4.sim.tma.tile import ALIGN, TmaTile
-from pytest_nvfp4.sim.tma.traffic import TouchedSectors
+from pytest_nvfp4.sim.tma.traffic import SECTOR, TouchedSectors
 
 _DIMENSIONS = ("1d", "2d", "3d", "4d", "5d")
 _IM2COL = ("im2col", "im2col_no_offs", "im2col::w", "im2col::w::128")
@@ -190,7 +191,11 @@ def _issue(
         counters["tma.load.multicast.bytes"] += size * len(receivers)
     if launch.counting:
         touched = launch.unit(TouchedSectors)
-        counters["tma.load.delivered_sectors"] += len(receivers) * sum([touched.touch(each) for each in boxes])
+        for each in boxes:
+            touched.touch(each)
+        counters["tma.load.delivered_sectors"] += len(receivers) * (size // tile.inner) * -(-tile.inner // SECTOR)
+        if not tile.whole_sectors or coordinates[0] * tile.bits // 8 % SECTOR:
+            counters["tma.load.unaligned_requests"] += 1
     units = order.units if order.source is None else None
     if machine.monitor is not None:
         machine.monitor.copy_in(w, at, receivers, order.footprint, units, boxes[0])

@@ -13,8 +13,8 @@ Lanes of a warp that issue the same store make one, which belongs to the lowest 
 whole warp, and the machine code has one ``UTMASTG`` for each warp. For a reduction this is a fault (the DSL elects a
 lane).
 
-Counters: ``tma.store.requests``, ``tma.store.bytes`` (bytes written, inside the tensor), ``tma.reduce.requests``,
-``tma.reduce.bytes``.
+Counters: ``tma.store.requests``, ``tma.store.bytes`` (bytes written, inside the tensor), while the launch counts
+``tma.store.sectors`` (32-byte sectors of each row), and the same of ``tma.reduce``.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from pytest_nvfp4.sim.tma.load import boxes_of_rows, check_rank, tensor_coordina
 from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, reduce_bytes
 from pytest_nvfp4.sim.tma.tensormap import use_map
 from pytest_nvfp4.sim.tma.tile import ALIGN, TmaTile
+from pytest_nvfp4.sim.tma.traffic import TouchedSectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,8 @@ def _issue(
     w.does.add("store")
     counters[f"tma.{name}.requests"] += 1
     counters[f"tma.{name}.bytes"] += sum(box.inside_bytes for box in boxes)
+    if launch.counting:
+        counters[f"tma.{name}.sectors"] += sum(map(launch.unit(TouchedSectors).count, boxes))
     if form.operation:
         write = partial(_reduce, boxes[0], form.operation, _element_type(tile, form), cta)
     else:

@@ -49,6 +49,7 @@ class TmaTile:
         limits: Largest coordinate in each dimension at which a box lies inside the tensor.
         span: Bytes of global memory from the first to the last byte of a box.
         pitches: Bytes of global memory from one element of the box to the next, for each dimension but the first.
+        whole_sectors: Whether the tensor and its rows begin at 32-byte sectors.
         row_offsets: Bytes from the box's first row in global memory to each of its rows.
         convert: Whether loads round to tf32.
         period: Bytes after which the swizzle repeats.
@@ -74,6 +75,7 @@ class TmaTile:
         self.limits = tuple(dim - 1 - far for dim, far in zip(tensor_map.dims, reach, strict=True))
         self.span = self.inner + sum(far * stride for far, stride in zip(reach[1:], tensor_map.strides, strict=True))
         self.pitches = tuple(s * t for s, t in zip(tensor_map.strides, steps[1:], strict=True))
+        self.whole_sectors = not any(part % 32 for part in (tensor_map.address, *self.pitches))
         self.row_offsets = np.zeros(1, np.intp)
         for count, pitch in zip(self.counts[1:], self.pitches, strict=True):
             along = np.arange(count, dtype=np.intp) * pitch

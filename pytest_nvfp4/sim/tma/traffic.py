@@ -33,26 +33,39 @@ class TouchedSectors:
         """Sectors of a whole box relative to the first, by the first byte's offset in its sector, and their sum over
         the rows."""
 
-    def touch(self, box: TmaBox) -> int:
-        """Mark the sectors of a box that lie inside the tensor; return their sum over the rows of the box."""
+    def touch(self, box: TmaBox) -> None:
+        """Mark the sectors of a box that lie inside the tensor."""
+        region = box.region
+        if region is None:
+            return
+        if box.cut is not None:
+            offsets, size = box.rows()
+            self.touch_rows(region, offsets, size)
+            return
+        key = (region.start + box.offset, box.tile)
+        if key not in self._whole:
+            self._whole.add(key)
+            pattern, _, first = self._of_whole(region, box)
+            self._mark(region, pattern + first)
+
+    def count(self, box: TmaBox) -> int:
+        """Return the sectors of a box inside the tensor, summed over its rows, without marking them."""
         region = box.region
         if region is None:
             return 0
-        if box.cut is not None:
-            offsets, size = box.rows()
-            return self.touch_rows(region, offsets, size)
+        if box.cut is None:
+            return self._of_whole(region, box)[1]
+        offsets, size = box.rows()
+        return _sectors(offsets + region.start % SECTOR, size)[1] if size else 0
+
+    def _of_whole(self, region: Region, box: TmaBox) -> tuple[NDArray[np.intp], int, int]:
+        """Return the sectors of a whole box relative to the first, their sum over the rows, and the first one."""
         lead = region.start % SECTOR + box.offset
         phase = lead % SECTOR
         known = self._patterns.get((box.tile, phase))
         if known is None:
-            known = _sectors(box.tile.row_offsets + phase, box.tile.inner)
-            self._patterns[box.tile, phase] = known
-        pattern, count = known
-        key = (region.start + box.offset, box.tile)
-        if key not in self._whole:
-            self._whole.add(key)
-            self._mark(region, pattern + lead // SECTOR)
-        return count
+            known = self._patterns[box.tile, phase] = _sectors(box.tile.row_offsets + phase, box.tile.inner)
+        return *known, lead // SECTOR
 
     def touch_rows(self, region: Region, offsets: NDArray[np.intp], size: int) -> int:
         """Mark the sectors of runs of ``size`` bytes at offsets of a region; return their sum over the runs."""
