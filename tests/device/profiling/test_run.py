@@ -113,14 +113,6 @@ def test_the_tools_of_a_timeline_are_tried_down_to_torch(programs: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_clean_check_needs_no_xml_but_a_summary(programs: Path, tmp_path: Path) -> None:
-    log = "========= ERROR SUMMARY: 0 errors"
-    install(programs, "compute-sanitizer", full=Step(report=None, log=log), version="9999.1")
-    result, _ = profile(tmp_path, Profiling(mode="sanitizer", warmup=0))
-    assert attempts(result) == [("sanitizer", "ran")]
-
-
-@pytest.mark.slow
 def test_a_sanitizer_without_a_summary_is_unavailable(programs: Path, tmp_path: Path) -> None:
     install(programs, "compute-sanitizer", full=Step(report=None), version="9999.1")
     result, _ = profile(tmp_path, Profiling(mode="sanitizer", warmup=0))
@@ -133,13 +125,11 @@ def test_a_sanitizer_without_a_summary_is_unavailable(programs: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("body", "status", "state"),
     [
-        ("raise ValueError(7)", "error", "failed"),
         ("import os; os._exit(3)", "crashed", "failed"),
         ("while True: pass", "timeout", "timeout"),
-        ("return [c for _, _, c in data[0]]", "failed", "ran"),
     ],
 )
-def test_a_kernel_that_is_wrong_or_ends_is_said(
+def test_a_kernel_that_ends_or_hangs_is_said(
     programs: Path, tmp_path: Path, body: str, status: str, state: str
 ) -> None:
     kernel = tmp_path / "kernel.py"
@@ -156,12 +146,14 @@ def test_a_kernel_that_is_wrong_or_ends_is_said(
 def test_a_kernel_that_its_defects_end_is_checked_all_the_same(programs: Path, tmp_path: Path) -> None:
     kernel = tmp_path / "kernel.py"
     kernel.write_text("def custom_kernel(data):\n    raise RuntimeError('CUDA error 719')\n")
-    install(programs, "compute-sanitizer", full=Step(log="========= ERROR SUMMARY: 9 errors"), version="9999.1")
+    install(
+        programs, "compute-sanitizer", full=Step(report=None, log="========= ERROR SUMMARY: 9 errors"), version="9999.1"
+    )
     result, verdict = profile(tmp_path, Profiling(mode="sanitizer", warmup=0), kernel=kernel)
     assert attempts(result) == [("sanitizer", "ran")]
     assert verdict.status == "error"
     assert result.profile is not None
-    assert [file.name for file in result.profile.files] == ["sanitizer.log", "sanitizer.xml"]
+    assert [file.name for file in result.profile.files] == ["sanitizer.log"], "without XML, too"
 
 
 def test_the_simulator_has_no_profiler(tmp_path: Path) -> None:
