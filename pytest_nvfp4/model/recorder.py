@@ -12,7 +12,8 @@ Of a kernel in a worker, through the strict door::
     (result,) = device.simulate.simulate(device, kernel, [case], folder=folder, outputs=False, recording=True)
     recordings = model.storage.loads(result.recording)
 
-With ``sampled=True`` besides, here or there, only some clusters of a large launch run (``model.large``).
+With ``sampled=True`` besides, here or there, only some clusters of a large launch run (``model.large``); a worker then
+records without data (``model.recorder_dataless``).
 
 Nothing is added to the simulation's meaning. Without a recorder, compiled blocks are the same as ever; with one, each
 appends its number to its warp's path, from which the instructions between two events follow.

@@ -82,13 +82,13 @@ def record_gemms(gemm: Any, sizes: Iterable[tuple[int, int, int]], clusters: int
     import torch
 
     from pytest_nvfp4.device.worker.simulator import simulate
-    from pytest_nvfp4.model.recorder import Recorder
+    from pytest_nvfp4.model.recorder_dataless import DatalessRecorder
     from pytest_nvfp4.model.storage import dumps
     from tests.model.kernels import gemm_inputs
 
     with simulate(arch="sm_100a") as session:
         launch = gemm_inputs.compile_gemm(gemm)
-        session.machine.monitor = recorder = Recorder()
+        session.machine.monitor = recorder = DatalessRecorder()
         for m, n, k in sizes:
             c = torch.empty((m, n), dtype=gemm_inputs.TORCH[gemm.c_type], device="cuda")
             launch(gemm_inputs.room(gemm.kind, m, n, k), c, m, n, k, clusters)
