@@ -56,7 +56,7 @@ def job_runner(backend: str) -> RunJob:
     if backend not in BACKENDS:
         return _import_runner(backend)
     if backend == "sim" and importlib.util.find_spec("pytest_nvfp4.sim") is None:
-        remedy = "deploy the app again with NVFP4_MODAL_BACKEND=sim"
+        remedy = "deploy the app again with NVFP4_MODAL_GPU=none"
         raise RemoteError("setup", "the remote side has no simulator", remedy)
     return lambda job, folder: run_job(job, backend=backend, folder=folder, base=SOURCE)
 

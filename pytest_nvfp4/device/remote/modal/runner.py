@@ -37,8 +37,9 @@ class Runner:
 
         try:
             batch = unpack_batch(decompress(data))
+            run = job_runner(batch.backend)
             check_code(batch.code, backend=batch.backend)
-            result = execute_batch(batch, run=job_runner(batch.backend), place=self._place)
+            result = execute_batch(batch, run=run, place=self._place)
         except RemoteError as error:
             return compress(json.dumps({"error": error.kind, "problem": error.problem, "remedy": error.remedy}))
         self._place = self._place.model_copy(update={"startup_s": 0.0})

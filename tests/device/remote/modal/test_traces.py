@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,14 +65,21 @@ def test_the_same_work_without_the_dsl(tmp_path: Path) -> None:
         assert ".entry" in nvfp4(user, "ptx", "k.nvfp4")
         (problem,) = json.loads(nvfp4(user, "run", "k.nvfp4", "--json", code=1))["runs"]
         assert "12288 of 12288 outputs wrong (12256 not written)" in json.dumps(problem), "simulated and judged here"
-        gate = ("k.py", "-k", "layouts", "--nvfp4-device=sim", "--nvfp4-trace-remote", "--nvfp4-problem=gpumode-0")
+        gate = ("k.py", "--nvfp4-device=sim", "--nvfp4-trace-remote", "--nvfp4-problem=gpumode-0", "--nvfp4-races=off")
         path = {"PYTHONPATH": f"{tmp_path / 'site'}:{ROOT}"}
-        assert "1 passed" in user.run(*gate, "--snapshot-update", **path)
+        said = user.run(*gate, "-k", "layouts or verify", "--nvfp4-family=pow2_exact", "--snapshot-update", **path)
+        assert "1 failed, 1 passed" in said, said
+        assert re.search(r"^results of: simulated NVIDIA B200", said, re.MULTILINE), said
+        assert "outputs wrong (12256 not written)" in said, "it was simulated there"
+        functions = [function.definition for function in server.service.functions.values()]
+        assert not any(one.resources.gpu_config.gpu_type for one in functions if one is not None), "no GPU was rented"
+        user.assert_no_secret(said)
+        sent = server.count("FunctionMap")
         (snapshot,) = (path for path in tmp_path.rglob("*") if path.is_file() and "layouts" in path.name)
         nvfp4(user, "diff", str(snapshot), "k.nvfp4")
-        assert server.count("FunctionMap") == 3
+        assert server.count("FunctionMap") == sent, "what is here is compared here"
         user.write("k.py", f"import helper\n{SEVERE}")
-        said = user.run(*gate, **path)
+        said = user.run(*gate, "-k", "layouts", **path)
         assert "1 failed" in said, said
         assert "go.stages" in said
-        assert server.count("FunctionMap") == 4
+        assert server.count("FunctionMap") == sent + 1, "another kernel is compiled there, and nothing else done"
