@@ -136,6 +136,14 @@ def test_pages_of_an_h200():
         assert details.launches[1].value(name) == pytest.approx(raw.launches[1].value(name), abs=0.01)
 
 
+def test_findings_of_memcheck_on_an_h200():
+    write, call = read_report(H200 / "memcheck.xml").defects
+    assert write.text.startswith("Invalid __global__ write of size 4 bytes")
+    assert "block (0,0,0), thread (0,0,0), address 0x1000" in write.text
+    assert (write.kernel, write.severity) == ("out_of_bounds", "error")
+    assert "error 719" in call.text
+
+
 def test_an_export_of_nsys_of_a_new_schema_shows_the_kernels_of_the_region(tmp_path):
     path = nsys_export(
         tmp_path / "x.sqlite",
