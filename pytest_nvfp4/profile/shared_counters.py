@@ -59,9 +59,9 @@ class SharedCounter:
 
 _EQUAL_ON_AN_H200 = frozenset(
     (
-        "ctas", "warps", "tma.loads", "tma.stores", "tma.load_bytes", "tma.store_bytes", "wgmma",
+        "ctas", "warps", "tma.loads", "tma.stores", "tma.load_bytes", "tma.store_bytes", "wgmma", "wgmma.operations",
         "global.loads", "global.load_sectors", "global.stores", "global.store_sectors", "cp_async", "cp_async_sectors",
-        "shared.loads", "shared.stores", "shared.load_wavefronts", "shared.store_wavefronts",
+        "shared.loads", "shared.stores", "shared.load_wavefronts", "shared.store_wavefronts", "barriers",
     )
 )  # fmt: skip
 """Counters that were equal in all launches of the shipped Hopper kernels that have them, loads but for one kernel."""
