@@ -20,17 +20,8 @@ from pydantic import BaseModel, ConfigDict
 
 from pytest_nvfp4.device.job import JobCase
 
-_RUN_IKET = """
-import sys
-from iket.cli.main import get_parser
-
-parser = get_parser()
-known, _ = parser.parse_known_args(["profile", "--postprocess", "json", "-o", "iket", "--clobber"])
-known._validate_args(parser, known)
-sys.exit(known.func(known, ["--", *sys.argv[1:]]).returncode)
-"""
-"""What the program ``run-iket`` does, without its command line: argparse of Python 3.12.5 and later removes the ``--``
-that it looks for (measured, DSL 4.8.1)."""
+_RUN_IKET = "import sys; sys.argv[0] = 'run-iket'; from iket.cli.main import entrypoint; entrypoint()"
+_PLAIN = "from pytest_nvfp4.device.worker.regions import main; main()"
 
 
 class Request(BaseModel):
@@ -114,9 +105,11 @@ def _call(request: Request) -> tuple[Callable[[], object], Callable[[], tuple[st
 def _traced(request: Request) -> Answer:
     """Run the kernel under ``run-iket``, which starts processes with its library loaded into the driver."""
     own = request.model_copy(update={"how": "plain"}).model_dump_json()
-    program = [sys.executable, "-c", "from pytest_nvfp4.device.worker.regions import main; main()", own]
+    # Its options for the folder stand before the subcommand (DSL 4.8.1). It passes no PYTHONPATH on.
+    arguments = ["-o", "iket", "--clobber", "profile", "--postprocess", "json", "--"]
+    program = [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {_PLAIN}", own]
     done = subprocess.run(
-        [sys.executable, "-c", _RUN_IKET, *program],
+        [sys.executable, "-c", _RUN_IKET, *arguments, *program],
         env={**os.environ, "CUTE_DSL_COMPILER_OPT": "iket"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
