@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_nvfp4.profile.metrics import METRICS
+from pytest_nvfp4.profile.readers.durations import SECTION
 from pytest_nvfp4.profile.result import Profile, ProfiledLaunch
 from pytest_nvfp4.report.document import Block, Cell, Column, Facts, Items, Section, Styled, Table
 from pytest_nvfp4.text import clip, plural
@@ -82,7 +83,7 @@ def launch_section(launch: ProfiledLaunch) -> Section:
     several = f" ({launch.instances} launches)" if launch.instances > 1 else ""
     blocks: list[Block] = [", ".join(shape)] if shape else []
     blocks.append(Table([Column("metric"), Column("value", right=True)], list(_metrics(launch)), heading=False))
-    if unknown := _unknown(launch):
+    if SECTION not in launch.sections and (unknown := _unknown(launch)):  # a timeline has no counters at all
         blocks.append(Styled(f"unknown: {unknown}", "muted"))
     stalls = sorted(
         ((one.value, reason) for reason, one in launch.stalls.items() if one.value), key=lambda item: -item[0]
