@@ -28,8 +28,8 @@ WHILE_COUNTING: Final = {
 }
 """Counters that are missing, rather than 0, where the simulator did not count them for these requests."""
 UNALIGNED: Final = "tma.load.unaligned_requests"
-"""With such requests the sectors of TMA loads are unknown: an H200 reads five sectors of rows of 128 bytes whose pitch
-is not a multiple of 32, even of those rows that begin at a sector."""
+"""With such requests the sectors of TMA loads are unknown: of rows of 128 bytes whose pitch is not a multiple of 32, an
+H200 reads 5 sectors (a pitch of 272 bytes) or 5.5 on average (144 bytes), also where rows begin at a sector."""
 
 
 @dataclass(frozen=True, slots=True)
