@@ -214,7 +214,11 @@ def device_for(arch: str, name: str | None = None) -> DeviceConstants:
     raise ConstantsError(f"there is no table of {product!r} for {arch}; there are tables of {', '.join(DEVICES)}")
 
 
-CONDITIONS: Mapping[str, Conditions] = {"gpumode": Conditions.gpumode(), "single": Conditions()}
+CONDITIONS: Mapping[str, Conditions] = {
+    "gpumode": Conditions.gpumode(),
+    "single": Conditions(),
+    "alone": Conditions(launch="alone"),
+}
 """Conditions by the names that options give them."""
 
 
@@ -240,6 +244,7 @@ _LAUNCHED = {
     "stream": "launched in a stream",
     "dependent": "programmatic dependent launches",
     "graph": "launched by a graph",
+    "alone": "alone between two events",
     "none": "without launch costs",
 }
 

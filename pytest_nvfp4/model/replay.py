@@ -38,8 +38,8 @@ class Conditions:
 
     Attributes:
         cold_l2: Whether L2 holds nothing of the launch's memory; else the same launch ran just before.
-        launch: How launches follow each other: in a stream, with programmatic dependent launch, in a graph, each
-            alone, or at once.
+        launch: How launches follow each other: in a stream, with programmatic dependent launch, in a graph, alone
+            between two events (a call's own launches in a stream, or dependent as they were made), or at once.
         clock_ghz: Clock of the SMs; None for the device's.
         dram_tb_s: Rate of DRAM; None for the device's.
         ctas_per_sm: Resident CTAs an SM; None for the recording's.
@@ -171,8 +171,8 @@ def replay_sequence(
             l2 = machine.l2
             machine = _machine(recording, device, conditions, samples, most, timeline=timeline)
             machine.l2 = l2
-        if before is None or not (recording.dependent and conditions.launch == "dependent"):
-            start = 0.0 if before is None else before.end + _launch_ns(device, conditions)
+        if before is None or not (recording.dependent and conditions.launch in ("dependent", "alone")):
+            start = 0.0 if before is None else before.end + _launch_ns(device, conditions, first=False)
             machine.run(start, before.end if before else 0.0)
         else:
             opened = before.trigger
@@ -184,7 +184,9 @@ def replay_sequence(
     return replays
 
 
-def _launch_ns(device: DeviceConstants, conditions: Conditions) -> float:
+def _launch_ns(device: DeviceConstants, conditions: Conditions, *, first: bool) -> float:
+    if conditions.launch == "alone" and not first:
+        return device["launch"]
     names = {"stream": "launch", "dependent": "launch_dependent", "graph": "launch_graph", "alone": "launch_alone"}
     return device[names[conditions.launch]] if conditions.launch in names else 0.0
 
@@ -229,7 +231,7 @@ def _result(machine: Machine, device: DeviceConstants, conditions: Conditions, b
     recording = machine.recording
     start = machine.started if before is None else max(machine.started, before.end)
     kernel = machine.end - machine.started
-    launch = _launch_ns(device, conditions) if before is None else max(0.0, machine.started - before.end)
+    launch = _launch_ns(device, conditions, first=True) if before is None else max(0.0, machine.started - before.end)
     scale = machine.traffic.scale if machine.traffic else 1.0
     sms = int(device["sms"]) / scale
     sampled = f"replayed: {len(recording.clusters)} clusters, each for {scale:.3g}"

@@ -26,7 +26,7 @@ def path_of(table: str, number: int) -> Path:
 def record(name: str) -> None:
     """Record the rows of a table, or one, that have no recording; this process has the simulator's environment."""
     from pytest_nvfp4.device.worker.simulator import simulate
-    from pytest_nvfp4.model.recorder import Recorder
+    from pytest_nvfp4.model.recorder_dataless import DatalessRecorder
     from pytest_nvfp4.model.storage import dumps
     from tests.model.measure_hopper import TABLES
 
@@ -37,7 +37,7 @@ def record(name: str) -> None:
             continue
         began = time.monotonic()
         with simulate(arch=ARCH) as session:
-            session.machine.monitor = recorder = Recorder(sampled=True)
+            session.machine.monitor = recorder = DatalessRecorder(sampled=True)
             for _ in TABLES[table]([row], checked=False):
                 pass
             if session.findings:

@@ -21,13 +21,19 @@ from pytest_nvfp4.model.replay import Conditions, replay
 from pytest_nvfp4.model.scope import kind_of
 from pytest_nvfp4.model.storage import loads
 from tests.model import record_twins, validation
+from tests.model.record_hopper import path_of
 from tests.model.record_twins import RECORDINGS
-from tests.model.tables import Errors
+from tests.model.tables import Errors, rows
 
 pytestmark = pytest.mark.slow
 
 GUIDE = Path(__file__).parents[2] / "pytest_nvfp4" / "guide" / "model.md"
 SETS = {"grouped GEMMs": validation.grouped, "main loops": validation.loops, "persistent GEMMs": validation.gemms}
+HOPPER = {
+    "warp-specialised GEMMs": (validation.hopper("hopper_gemm"), "wgmma GEMM"),
+    "problems of the grouped GEMM": (validation.hopper("hopper_group_gemm"), "wgmma GEMM"),
+    "transposes": (validation.hopper("hopper_transpose"), "copy"),
+}
 LEAST_CHANGE = 0.08
 """Published times of two versions that differ by less are not told apart."""
 
@@ -55,6 +61,24 @@ def test_errors_are_no_worse_than_the_guide_says(what, modelled):
     assert round(found.median, 1) <= said.median
     assert round(found.ninety, 1) <= said.ninety
     assert round(found.worst, 1) <= said.worst
+
+
+@pytest.mark.parametrize("what", HOPPER)
+def test_errors_on_an_h200_are_no_worse_than_the_guide_says_and_are_the_bands(what):
+    points, kind = HOPPER[what]
+    held = list(points(load_device("h200")))
+    found, said = Errors.of(time / measured for _, time, measured in held), claimed(what)
+    assert found.points == said.points
+    assert round(found.median, 1) <= said.median
+    assert round(found.ninety, 1) <= said.ninety
+    assert round(found.worst, 1) <= said.worst
+    assert {kind_of(validation.recordings(name)) for name, _, _ in held} == {kind}
+    shortest = min(measured for _, _, measured in held)
+    (band,) = (band for band in bands() if (band.device, band.shortest_us) == ("h200", shortest))
+    assert (band.kind, band.conditions) == (kind, conditions_text(validation.ALONE))
+    assert (band.points, 100 * band.median, 100 * band.p90, 100 * band.worst) == pytest.approx(
+        (said.points, said.median, said.ninety, said.worst)
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +119,13 @@ def test_no_faster_version_is_called_slower(modelled):
 
 
 def test_all_points_and_no_others_are_recorded():
-    assert {path.stem for path in RECORDINGS.iterdir()} == set(record_twins.points())
+    hopper = {
+        path_of(table, number).stem
+        for table in ("hopper_gemm", "hopper_group_gemm", "hopper_transpose")
+        for number, row in enumerate(rows(f"{table}.csv"))
+        if row["split"] == "held"
+    }
+    assert {path.stem for path in RECORDINGS.iterdir()} == {*record_twins.points(), *hopper}
 
 
 @pytest.mark.skipif(

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from pytest_nvfp4.model.constants import DeviceConstants
 from pytest_nvfp4.model.recording import Recording
-from pytest_nvfp4.model.replay import Conditions, replay
+from pytest_nvfp4.model.replay import Conditions, replay, replay_sequence
 from pytest_nvfp4.model.storage import loads
 from tests.model.main_loop import MAIN_LOOP_CLOCK, K
+from tests.model.record_hopper import path_of
 from tests.model.record_twins import GEMM_FIELDS, LONG, LOOP_FIELDS, RECORDINGS, SHORT
 from tests.model.tables import rows
 
-__all__ = ["Point", "gemms", "grouped", "loops"]
+__all__ = ["ALONE", "Point", "gemms", "grouped", "hopper", "loops"]
 
 GEMM_CLOCK = 1.3
 """GHz, locked (hbarclay/gemm-model)."""
@@ -63,6 +64,23 @@ def loops(device: DeviceConstants) -> Iterator[Point]:
         )
         rate = (second - first) / ((LONG - SHORT) * stages)
         yield name, (second + (K // tile_k - LONG * stages) * rate) / 1e3, float(row["time_ms"])
+
+
+ALONE = Conditions(launch="alone")
+"""How ``measure_hopper`` measures."""
+
+
+def hopper(table: str, *, held: bool = True) -> Callable[[DeviceConstants], Iterator[Point]]:
+    """Return a function that yields the points of a Hopper table that were held out, or the others, in us."""
+
+    def points(device: DeviceConstants) -> Iterator[Point]:
+        for number, row in enumerate(rows(f"{table}.csv")):
+            if (row["split"] == "held") == held:
+                name = path_of(table, number).stem
+                times = replay_sequence(recordings(name), device, conditions=ALONE)
+                yield name, sum(time.total_us for time in times), float(row["measured_us"])
+
+    return points
 
 
 def near(recording: Recording) -> Recording:
