@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from pytest_nvfp4.profile.result import Metric
@@ -29,6 +30,14 @@ _BASE: Final = {"second": "s", "sec": "s", "s": "s", "byte": "byte", "B": "byte"
 _PER: Final = {"/second": "/s", "/sec": "/s", "/nsecond": "/ns"}
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _GROUPED: Final = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_SPACES: Final = re.compile("(?<=\\d)[ \u00a0\u202f'\u2019](?=\\d{3})")
+"""What other locales have between groups of digits."""
+_FRACTIONS: Final = {
+    mark: re.compile(rf"[+-]?(?:\d{{1,3}}(?:{group}\d{{3}})+{mark}\d+|0{mark}\d+|\d+{mark}(?:\d\d?|\d{{4,}}))")
+    for mark, group in ((",", r"\."), (r"\.", ","))
+}
+"""By decimal mark, numbers that have no other one: not ``1,024``, which is 1024 or 1.024."""
+_SWAPPED: Final = str.maketrans(",.", ".,")
 _MOST_CHARACTERS: Final = 60
 
 
@@ -45,11 +54,28 @@ def scaled(value: float, unit: str) -> tuple[float, str]:
     return value * factor, base + _PER.get(per, per)
 
 
-def number(text: str) -> float | None:
+def has_decimal_comma(cells: Iterable[str]) -> bool:
+    """Return whether the numbers of a table are of a locale with a decimal comma: one has it, and none has a point.
+
+    ncu prints in the locale of its process, and the same cell may be 1024 or 1.024, so that the table decides.
+    """
+    comma = False
+    for cell in cells:
+        text = _SPACES.sub("", cell[:_MOST_CHARACTERS].partition(" (")[0].strip())
+        if _FRACTIONS[r"\."].fullmatch(text):
+            return False
+        comma = comma or _FRACTIONS[","].fullmatch(text) is not None
+    return comma
+
+
+def number(text: str, *, decimal_comma: bool = False) -> float | None:
     """Return the number of a cell: with thousands separators, as hexadecimal, or NaN; None if it is none."""
     text = text.strip()
     if len(text) > _MOST_CHARACTERS:
         return None
+    text = _SPACES.sub("", text)
+    if decimal_comma:
+        text = text.translate(_SWAPPED)
     if _GROUPED.fullmatch(text):
         return float(text.replace(",", ""))
     if _NUMBER.fullmatch(text):

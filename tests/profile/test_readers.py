@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import json
 import math
 import random
@@ -58,6 +60,35 @@ def test_numbers_of_cells():
     assert number("9" * 100) is None
     assert metric(3.0, "usecond", to="us").value == pytest.approx(3)
     assert metric(3.0, "%", to="us").value is None, "a unit that does not fit is unknown, not a number"
+
+
+def test_a_table_is_of_a_locale_with_decimal_commas_if_a_number_shows_it(tmp_path):
+    def launch(*values):
+        return read(tmp_path, raw_page([dict(zip(UNITS, values, strict=False))], UNITS)).launches[0]
+
+    german, french = launch("1.024", "45,12"), launch("1\u202f024", "45,125")
+    assert (german.counter(DURATION).value, german.value("dram_throughput")) == (1024, 45.12)
+    assert french.counter(DURATION).value == 1024
+    english = launch("1,024", "45.12")
+    assert (english.counter(DURATION).value, english.value("dram_throughput")) == (1024, 45.12)
+    both = launch("1,5", "45.12")
+    assert both.counter(DURATION).value is None, "a table with both marks is of no locale"
+    metrics = [("GPU Speed Of Light Throughput", "Duration", "us", "1.234,5")]
+    gain = [("GPU Speed Of Light Throughput", "SOLBottleneck", "OPT", "text", "12,5")]
+    (details,) = read(tmp_path, details_page(metrics, gain)).launches
+    assert (details.value("duration"), details.rules[0].speedup_pct) == (1234.5, 12.5)
+
+
+@pytest.mark.parametrize("each", ["{}", "0x7f7a3b7a{:04x}: 1,440"])
+def test_values_of_instances_stand_behind_the_value_however_many_there_are(tmp_path, each):
+    instances = "; ".join(each.format(at) for at in range(40_000))
+    assert len(instances) > 131_072, "the limit of Python's csv reader"
+    before = csv.field_size_limit()
+    values = {DURATION: f"12,500 ({instances})", "launch__func_cache_config": "PreferNone (1)"}
+    (launch,) = read(tmp_path, raw_page([values], UNITS)).launches
+    assert launch.value("duration") == 12.5
+    assert launch.texts == {"launch__func_cache_config": "PreferNone (1)", "CC": "9.0"}
+    assert csv.field_size_limit() == before
 
 
 def test_the_raw_page(tmp_path):
@@ -244,6 +275,25 @@ def test_an_archive_of_popcorn(tmp_path):
         archive.writestr("../x.csv", page)
     with pytest.raises(DoorError, match="stay below its folder"):
         read_report(path)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_archive_is_read_or_refused_in_a_sentence(tmp_path, method):
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", method) as archive:
+        archive.writestr("caf\u00e9/report.csv", raw_page([{DURATION: "12"}], UNITS))
+        archive.writestr("__MACOSX/._report.csv", b"\0\5\x16\7")
+    assert read(tmp_path, whole.getvalue(), "a.zip").launches[0].value("duration") == 0.012
+    chance, refused = random.Random(method), 0
+    for _ in range(100):
+        data = bytearray(whole.getvalue())
+        for _ in range(chance.choice((1, 2, 8))):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        try:
+            read(tmp_path, bytes(data), "a.zip")
+        except DoorError:
+            refused += 1
+    assert refused > 10
 
 
 def test_a_folder_of_reports_and_the_json_of_a_profile(tmp_path):

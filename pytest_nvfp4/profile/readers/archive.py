@@ -6,12 +6,14 @@ folder for each (gpu-mode/popcorn-cli, pull requests 64, 67 and 80).
 
 from __future__ import annotations
 
+import errno
+import lzma
 import shutil
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Final
 
 from pytest_nvfp4.isolation.door import DoorError
@@ -22,6 +24,15 @@ _MOST_FILES: Final = 1000
 _MOST_BYTES: Final = 1 << 30
 _SUFFIXES: Final = (".ncu-rep", ".sqlite", ".xml", ".csv")
 """Kinds of reports, the one with most in it first; of several in one folder the first kind is read."""
+_DAMAGED: Final = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError, ValueError
+)  # fmt: skip
+"""What zipfile and its decompressors raise for damaged bytes; names that are not UTF-8 are a ValueError."""
+
+
+def _is_report(path: PurePath) -> bool:
+    """Return whether a name is one of a report; ``._NAME`` holds what macOS notes of the file NAME."""
+    return path.suffix in _SUFFIXES and not path.name.startswith("._")
 
 
 @contextmanager
@@ -36,7 +47,7 @@ def unpacked(path: Path, *, source: str) -> Iterator[Path]:
         left = _MOST_BYTES
         try:
             with zipfile.ZipFile(path) as archive:
-                members = [one for one in archive.infolist() if PurePosixPath(one.filename).suffix in _SUFFIXES]
+                members = [one for one in archive.infolist() if _is_report(PurePosixPath(one.filename))]
                 if len(members) > _MOST_FILES:
                     raise DoorError(source, f"has {len(members)} reports, and at most {_MOST_FILES} are read")
                 for member in members:
@@ -50,10 +61,16 @@ def unpacked(path: Path, *, source: str) -> Iterator[Path]:
                     # zipfile reads no more than the announced size, and compares the checksum.
                     with archive.open(member) as packed, target.open("xb") as file:
                         shutil.copyfileobj(packed, file)
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        except DoorError:
+            raise
+        except _DAMAGED as error:
             raise DoorError(source, f"is a damaged archive: {error}") from None
         except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
             raise DoorError(source, f"has two files of one name: {error.filename!r}") from None
+        except OSError as error:
+            if error.errno not in (None, errno.EINVAL):  # those of bz2, and of a place before the file's begin
+                raise
+            raise DoorError(source, f"is a damaged archive: {error}") from None
         yield folder
 
 
@@ -67,7 +84,7 @@ def reports_below(folder: Path, *, source: str) -> list[Path]:
     for number, path in enumerate(sorted(folder.rglob("*"))):
         if number >= 100 * _MOST_FILES:
             raise DoorError(source, f"has more than {100 * _MOST_FILES} files below it; name the report itself")
-        if path.suffix in _SUFFIXES and path.is_file():
+        if _is_report(path) and path.is_file():
             by_folder.setdefault(path.parent, []).append(path)
     found: list[Path] = []
     for paths in by_folder.values():

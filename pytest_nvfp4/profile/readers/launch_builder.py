@@ -13,6 +13,8 @@ _STALLS = tuple(re.compile(pattern) for pattern in STALL_COUNTERS)
 _COUNTER = re.compile(r"[a-z0-9]+__\w+(?:\.\w+)*")
 """A metric name of Nsight Compute: unit, two underscores, and submetrics after dots."""
 _EXTENTS = re.compile(r"\(?\s*(\d{1,10})\s*,\s*(\d{1,10})\s*,\s*(\d{1,10})\s*\)?")
+_INSTANCES = re.compile(r"([^\s()]{1,60}) \(.*\)", re.DOTALL)
+"""A value with those of its instances (``--print-metric-instances``): ``8,632 (120; 12)``, ``24 (0x7f10: 12; ...)``."""
 _MOST_EXTENT = 1 << 31
 _MOST_NAME, _MOST_UNIT = 1000, 60
 
@@ -42,6 +44,7 @@ class LaunchBuilder:
     Attributes:
         raw: Value and unit by the tool's name of a metric, as the report has them.
         labelled: The same by section and label.
+        decimal_comma: Whether numbers have a comma before the fraction.
     """
 
     index: int
@@ -53,12 +56,15 @@ class LaunchBuilder:
     labelled: dict[tuple[str, str], tuple[float | None, str]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     rules: list[Rule] = field(default_factory=list)
+    decimal_comma: bool = False
 
     def add(self, section: str, name: str, text: str, unit: str) -> None:
         """Add one cell: a number with its unit, or a text."""
         section, name, unit = section[:_MOST_NAME], name[:_MOST_NAME], unit[:_MOST_UNIT]
-        value = number(text)
-        if value is None and text.strip() and text.strip().lower() not in ("n/a", "-"):
+        text = text.strip()
+        with_instances = _INSTANCES.fullmatch(text)
+        value = number(with_instances[1] if with_instances else text, decimal_comma=self.decimal_comma)
+        if value is None and text and text.lower() not in ("n/a", "-"):
             self.texts[name] = text[:100_000]
         elif is_counter(name):
             self.raw[name] = value, unit

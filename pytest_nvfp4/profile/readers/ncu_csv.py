@@ -9,13 +9,14 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, Literal
 
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.profile.readers.launch_builder import LaunchBuilder, extents
 from pytest_nvfp4.profile.result import MOST_LAUNCHES, MOST_METRICS, Metric, ProfiledDevice, ProfiledLaunch, Rule
-from pytest_nvfp4.profile.units import number
+from pytest_nvfp4.profile.units import has_decimal_comma, number
 
 _IDENTITY: Final = {
     *("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream"),
@@ -43,14 +44,29 @@ def read_ncu_csv(text: str, *, source: str) -> tuple[tuple[ProfiledLaunch, ...],
     start = _header(text)
     if start is None:
         raise DoorError(source, "has no table of `ncu --csv`: no line has the column Kernel Name")
-    rows = _rows(text[start:], source)
+    # A cell with all instances of a metric is longer than Python's csv reads; the limit is one of the process.
+    limit = csv.field_size_limit(max(len(text), 1 << 17))
+    try:
+        return _table(partial(_rows, text[start:], source), source)
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _table(
+    table: Callable[[], Iterator[list[str]]], source: str
+) -> tuple[tuple[ProfiledLaunch, ...], ProfiledDevice | None]:
+    rows = table()
     header = next(rows, [])
     columns = {name: at for at, name in enumerate(header)}
     if "Kernel Name" not in columns:
         raise DoorError(source, "has a damaged table of `ncu --csv`: its header has no column Kernel Name")
     if len(header) > MOST_METRICS:
         raise DoorError(source, f"has {len(header)} columns, and at most {MOST_METRICS} are read")
-    builders = _details(rows, columns, source) if "Metric Name" in columns else _raw(rows, header, columns, source)
+    details = "Metric Name" in columns
+    values = [columns.get("Metric Value", columns.get("Average", -1))] if details else _metrics(header)
+    cells = (row[at] for row in table() for at in values if 0 <= at < len(row))
+    comma = has_decimal_comma(cells)
+    builders = _details(rows, columns, source, comma) if details else _raw(rows, header, columns, source, comma)
     if not builders:
         raise DoorError(source, "has the header of a table of ncu, and no launch below it")
     return tuple(builder.build() for builder in builders), _device(builders)
@@ -83,16 +99,24 @@ def _cell(row: Sequence[str], columns: dict[str, int], name: str) -> str:
     return row[at] if 0 <= at < len(row) else ""
 
 
-def _new(builders: list[LaunchBuilder], row: Sequence[str], columns: dict[str, int], source: str) -> LaunchBuilder:
+def _metrics(header: Sequence[str]) -> list[int]:
+    """Return the columns of metrics of the raw page."""
+    return [at for at, name in enumerate(header) if name not in _IDENTITY and "Domain:" not in name]
+
+
+def _new(
+    builders: list[LaunchBuilder], row: Sequence[str], columns: dict[str, int], source: str, comma: bool
+) -> LaunchBuilder:
     if len(builders) >= MOST_LAUNCHES:
         raise DoorError(source, f"has more than {MOST_LAUNCHES} launches")
-    made = number(_cell(row, columns, "Invocations"))
+    made = number(_cell(row, columns, "Invocations"), decimal_comma=comma)
     builder = LaunchBuilder(
         index=len(builders),
         name=_cell(row, columns, "Kernel Name"),
         instances=int(made) if made is not None and 0 < made < 1 << 31 else 1,
         grid=extents(_cell(row, columns, "Grid Size")),
         block=extents(_cell(row, columns, "Block Size")),
+        decimal_comma=comma,
     )
     if capability := _cell(row, columns, "CC"):
         builder.texts["CC"] = capability[:100]
@@ -100,24 +124,26 @@ def _new(builders: list[LaunchBuilder], row: Sequence[str], columns: dict[str, i
     return builder
 
 
-def _raw(rows: Iterator[list[str]], header: list[str], columns: dict[str, int], source: str) -> list[LaunchBuilder]:
+def _raw(
+    rows: Iterator[list[str]], header: list[str], columns: dict[str, int], source: str, comma: bool
+) -> list[LaunchBuilder]:
     """Read a column a metric; the second row has the units."""
     builders: list[LaunchBuilder] = []
     units: list[str] = []
-    wanted = [(at, name) for at, name in enumerate(header) if name not in _IDENTITY and "Domain:" not in name]
+    wanted = [(at, header[at]) for at in _metrics(header)]
     for row in rows:
         if len(row) != len(header):
             continue  # a message of the program, or a row that was cut off
         if not builders and not units and not _cell(row, columns, "Kernel Name"):
             units = row
             continue
-        builder = _new(builders, row, columns, source)
+        builder = _new(builders, row, columns, source, comma)
         for at, name in wanted:
             builder.add("", name, row[at], units[at] if units else "")
     return builders
 
 
-def _details(rows: Iterator[list[str]], columns: dict[str, int], source: str) -> list[LaunchBuilder]:
+def _details(rows: Iterator[list[str]], columns: dict[str, int], source: str, comma: bool) -> list[LaunchBuilder]:
     """Read a row a metric or rule; a summary of all launches of a kernel has averages in place of values."""
     builders: list[LaunchBuilder] = []
     by_launch: dict[tuple[str, str, str], LaunchBuilder] = {}
@@ -132,17 +158,17 @@ def _details(rows: Iterator[list[str]], columns: dict[str, int], source: str) ->
         key = _cell(row, columns, "Process ID"), _cell(row, columns, "ID"), kernel
         builder = by_launch.get(key)
         if builder is None:
-            builder = by_launch[key] = _new(builders, row, columns, source)
+            builder = by_launch[key] = _new(builders, row, columns, source, comma)
         section = _cell(row, columns, "Section Name")
         if name := _cell(row, columns, "Metric Name"):
             builder.add(section, name, _cell(row, columns, value), _cell(row, columns, "Metric Unit"))
         elif (rule := _cell(row, columns, "Rule Name")) and len(builder.rules) < 10_000:
-            builder.rules.append(_rule(rule, section, row, columns))
+            builder.rules.append(_rule(rule, section, row, columns, comma))
     return builders
 
 
-def _rule(name: str, section: str, row: Sequence[str], columns: dict[str, int]) -> Rule:
-    speedup = number(_cell(row, columns, "Estimated Speedup").removesuffix("%"))
+def _rule(name: str, section: str, row: Sequence[str], columns: dict[str, int], comma: bool) -> Rule:
+    speedup = number(_cell(row, columns, "Estimated Speedup").removesuffix("%"), decimal_comma=comma)
     scope = _cell(row, columns, "Estimated Speedup Type").lower()
     return Rule(
         name=name[:4096],
