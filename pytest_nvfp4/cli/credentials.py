@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 _FILES = (
-    *(".env", ".env.*", "*.env", ".envrc", ".netrc", "_netrc", ".authinfo*", ".pgpass", "pgpass.conf", ".my.cnf"),
+    *(".env", ".env.*", "*.env", ".envrc*", ".netrc", "_netrc", ".authinfo*", ".pgpass", "pgpass.conf", ".my.cnf"),
     *(".pypirc", ".npmrc", ".yarnrc", ".yarnrc.yml", "pip.conf", ".condarc", ".boto", ".s3cfg", ".passwd-s3fs"),
     *(".modal.toml", ".popcorn.yaml", ".git-credentials", ".gitcookies", ".hgrc", ".dockercfg", ".dockerconfigjson"),
     *("kubeconfig*", "*.kubeconfig", "*.kubeconfig.*", ".vault-token", ".terraformrc", "*.tfstate", "*.tfstate.*"),
@@ -29,7 +29,7 @@ _FILES = (
     ),
     *("*service*account*.json", "client_secret*.json", "*.secret", "*.secrets", "secret", "secrets", "secrets.*"),
     *("token", "tokens", "*.token", "*_token", "*-token", "token.txt", "token.json", ".token*", "*password*.txt"),
-    *("cookies.txt", "*.passwd", ".htpasswd", "password", "passwords"),
+    *("*.passwd", ".htpasswd", "password", "passwords", "gha-creds-*.json", "rclone.conf", ".databrickscfg"),
 )
 _FOLDERS = (
     *(".aws", ".azure", ".gcloud", "gcloud", ".docker", ".kube", ".ssh", ".gnupg", ".modal", ".oci", ".vault"),
@@ -40,22 +40,22 @@ _CONTENT: tuple[tuple[str, bytes], ...] = (
     ("a key of AWS", rb"\b(AKIA|ASIA)[0-9A-Z]{16}\b|(?i:aws_secret_access_key)[\"']?\s*[=:]\s*[\"']?[\w/+]{20,}"),
     ("a token of GitHub or GitLab", rb"\bgh[pousr]_[A-Za-z0-9]{36}|\bgithub_pat_\w{22,}|\bglpat-[\w-]{20}"),
     ("a token of Slack", rb"\bxox[abeoprs]-[\w-]{10,}"),
-    ("a key of Google", rb"\bAIza[\w-]{35}|\"type\"\s*:\s*\"(service_account|authorized_user)\""),
+    ("a key of Google", rb"\bAIza[\w-]{35}|\"type\"\s*:\s*\"(service_account|authorized_user|external_account)\""),
     ("a key of a language model's service", rb"\bsk-(ant-|proj-)?[A-Za-z0-9_-]{24,}|\bhf_[A-Za-z0-9]{30,}"),
     ("a token of Modal", rb"\ba[ks]-[A-Za-z0-9]{22}\b"),
     ("a token of a package registry", rb"\bpypi-AgE[\w-]{40,}|\bnpm_[A-Za-z0-9]{36}|:_(authToken|password|auth)\s*="),
-    ("a signed token", rb"\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}"),
+    ("a signed token", rb"\beyJ[\w-]{10,2000}\.eyJ[\w-]{10,}\.[\w-]{10,}"),
     ("keys of Kubernetes", rb"(?m)^\s*(-\s*)?(client-key-data|client-key|id-token)\s*:\s*\S"),
     ("a login of Docker", rb"\"auths?\"\s*:\s*(\{\s*\"[^\"]+\"\s*:\s*\{\s*\"(auth|identitytoken)\"|\"[\w+/=]{8,})"),
     # A password that is a template ({password}, $PASSWORD, <password>, ***) or the word itself stands for none.
     (
         "an address with a password",
-        rb"\b[a-z][a-z0-9+.-]*://[^\s/:@'\"<>{}$*]*:"
+        rb"\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@'\"<>{}$*]*:"
         rb"(?!(?i:pass|passw|password|passwd|pw|pwd|secret|token|xx+)@)[^\s/@'\"<>{}$*\[\]]{3,}@[\w\[.-]",
     ),
 )
 _SETTING = re.compile(
-    rb"(?im)^\s*(export\s+)?[\"']?[\w.-]*(password|passwd|secret|api[_-]?key|token|private[_-]?key)[\w.-]*[\"']?"
+    rb"(?im)^\s*(export\s+)?[\"']?[\w.-]{0,80}(password|passwd|secret|api[_-]?key|token|private[_-]?key)[\w.-]{0,80}[\"']?"
     rb"\s*[=:]\s*[\"']?(?=[\w+/.=-]*\d)(?=[\w+/.=-]*[A-Za-z])[\w+/.=-]{16,}[\"']?\s*,?\s*$"
 )
 """A setting with a long value of letters and digits, in files that are no source code."""

@@ -45,9 +45,17 @@ def try_out(
         raise InputError(f"{name}: no price is known, so no budget can hold: give one with --gpu-price USD")
     if not agreed and not click.confirm("nvfp4: begin?", err=True):
         raise InputError(f"{name}: nothing was done; --yes begins without a question")
-    records = smoke.run(lambda step: output.note(f"{step.name}: {step.what} ..."))
-    data = _report(name, remote, records, budget=budget)
-    output.write_file(file, f"{json_text(data)}\n")
+
+    def write() -> dict[str, Any]:
+        data = _report(name, remote, smoke.records, budget=budget)
+        output.write_file(file, f"{json_text(data)}\n")
+        return data
+
+    write()  # a file that cannot be written is noticed before anything is paid for
+    try:
+        records = smoke.run(lambda step: output.note(f"{step.name}: {step.what} ..."))
+    finally:
+        data = write()  # after Ctrl-C too: what was seen is paid for
     rows = [(one.name, one.outcome, f"{one.seconds:.1f}", (one.error or {}).get("problem")) for one in records]
     blocks: list[Block] = [Table(_COLUMNS, rows), f"wrote {file}: it holds no secret; send it back as it is"]
     return Document(f"Try-out of {name}", blocks, data, all(one.outcome == "done" for one in records))
@@ -58,7 +66,7 @@ def _plan(smoke: Smoke, name: str, remote: Remote, *, budget: float) -> list[str
     price = "no price is known" if usd is None else f"about ${usd:.2f} in all"
     lines = [f"{name}: {remote.describe()}"]
     lines += [f"  {step.name}: {step.what} (about {step.seconds:.0f} s)" for step in smoke.steps]
-    lines.append(f"{price}, by list prices; no step begins that would bring the estimate above ${budget:.2f}")
+    lines.append(f"{price} ({remote.cost().note}); no step begins that would bring the estimate above ${budget:.2f}")
     return lines
 
 

@@ -16,6 +16,7 @@ from tests.cli.helpers import ROOT, git
 JOINED = "".join
 CONTENTS = [
     JOINED(["-----BEGIN OPENSSH PRI", "VATE KEY-----\nb3Blbn"]),
+    JOINED(['{"type": "external_', 'account", "audience": "a"}']),
     JOINED(["-----BEGIN PGP PRI", "VATE KEY BLOCK-----"]),
     JOINED(["key = AKI", "A2E0A8F3B244C9986"]),
     JOINED(["aws_secret_", "access_key = wJalrXUtnFEMI/K7MDENG+bPxRfiCYzzzzzzzzzz"]),
@@ -36,6 +37,7 @@ INNOCENT = [
     "password: <your password>\nsecret: ${{ secrets.DEPLOY_TOKEN }}",
     "a mask-of-0123456789abcdefghijABCD is no key",
     "http://localhost:8080/path@version",
+    *(piece * 20_000 for piece in ("token", "a.", "eyJ-")),  # a search of quadratic time would take minutes
 ]
 
 
@@ -55,7 +57,7 @@ def test_names_of_credentials() -> None:
         ".envrc .pgpass kubeconfig kubeconfig-prod prod.kubeconfig service-account.json my_service_account_x.json "
         "a.pem token deploy_key deploy_key.pub ci-deploy-key .aws/config .docker/config.json a/secrets/b.txt "
         "x/.KUBE/config a/.ssh/known_hosts .Env prod.env application_default_credentials.json gcloud/x "
-        "terraform.tfstate host_ed25519"
+        "terraform.tfstate host_ed25519 gha-creds-1a2b3c.json .envrc.local rclone.conf"
     )
     for name in secret.split():
         assert named_like_one(PurePosixPath(name)), name

@@ -5,13 +5,19 @@ from __future__ import annotations
 from pytest_nvfp4.device.remote.base import Cost, Remote, RemoteError, dollars
 
 
-def cost_error(cost: Cost, most: float | None) -> RemoteError | None:
-    """Return the error of a session that has cost too many US dollars; None below the limit, or without one."""
+def cost_error(cost: Cost, most: float | None, *, limit: str = "--nvfp4-remote-max-cost") -> RemoteError | None:
+    """Return the error of a session that has cost too many US dollars; None below the limit, or without one.
+
+    Args:
+        cost: The cost so far.
+        most: The limit in US dollars; None for none.
+        limit: What sets the limit.
+    """
     if most is None or cost.usd is None or cost.usd < most:  # a cost that is no number is not below the limit
         return None
     return RemoteError(
         "cost",
-        f"the session has cost about {dollars(cost.usd)}, and --nvfp4-remote-max-cost is {dollars(most)}: "
+        f"the session has cost about {dollars(cost.usd)}, and {limit} is {dollars(most)}: "
         "the open batches were cancelled",
         "raise the limit and run again with --nvfp4-resume; received results are cached",
     )

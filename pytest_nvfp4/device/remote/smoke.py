@@ -19,16 +19,21 @@ from pytest_nvfp4.device.remote.base import (
     ProgramRemote,
     PythonProgram,
     Remote,
+    RemoteCall,
     RemoteError,
     RemoteOptions,
+    left_on,
 )
 from pytest_nvfp4.device.remote.gpus import capability_of
+from pytest_nvfp4.device.remote.limits import cost_error
 from pytest_nvfp4.isolation.door.json_values import Bounds, read_json
 from pytest_nvfp4.text import printed
 
 _PROBES = 5
 _QUIET_S = 45.0
 """Seconds without output of the silent program: longer than a client waits before it asks for a sign of life."""
+_SLICE_S = 1.0
+"""Seconds between two looks at the cost of a job that is waited for."""
 _MOST_TEXT = 4000
 _REPORTED = Bounds(size=1 << 20, depth=8, values=20_000)
 
@@ -131,6 +136,10 @@ class Smoke:
         options: Its options.
         budget: US dollars that the steps may cost by the remote's own estimate.
         without: Makes the same remote with other options, for the steps that try errors.
+
+    Attributes:
+        steps: The steps, in order.
+        records: What the steps so far have seen.
     """
 
     def __init__(
@@ -148,6 +157,7 @@ class Smoke:
         # Only a container has a limit of its own: a machine of the user's is left alone.
         self._memory_gib: int = getattr(remote, "container_memory_gib", 0)
         self.steps = list(self._plan())
+        self.records: list[StepRecord] = []
 
     def _plan(self) -> Iterator[SmokeStep]:
         yield SmokeStep("status", "ask what runs there", 5, self._status)
@@ -170,14 +180,13 @@ class Smoke:
 
     def run(self, on_step: Callable[[SmokeStep], None]) -> list[StepRecord]:
         """Do the steps in order, and stop the remote, whatever happens; ``on_step`` is called before each."""
-        records = []
         try:
             for step in self.steps:
                 on_step(step)
-                records.append(self._record(step))
+                self.records.append(self._record(step))
         finally:
             self._remote.stop()
-        return records
+        return self.records
 
     def _record(self, step: SmokeStep) -> StepRecord:
         cost = self._remote.cost()
@@ -192,6 +201,9 @@ class Smoke:
             record.facts = step.act()
         except RemoteError as error:
             record.outcome, record.error = "failed", _described(error)
+        except Exception as error:  # what a real account does is not known: the later steps still show something
+            problem = f"unexpected: {type(error).__name__}: {error}"
+            record.outcome, record.error = "failed", _described(RemoteError("remote", problem))
         record.seconds = time.monotonic() - start
         record.facts["estimated_usd_so_far"] = self._remote.cost().usd
         return record
@@ -220,20 +232,32 @@ class Smoke:
         capability = None if self._options.simulates else capability_of(self._options)
         batch = Batch(jobs=(Job(id="smoke", action="probe", deadline_s=120),), capability=capability)
         calls = self._remote.submit([batch])
-        for ended in self._remote.collect(calls, timeout_s=timeout_s):
-            if ended.error is not None:
-                raise ended.error
-            assert ended.result is not None
-            (result,) = ended.result.results
-            return {
-                "status": result.status,
-                "findings": [printed(str(finding))[:_MOST_TEXT] for finding in result.findings],
-                "device": None if result.device is None else printed(str(result.device)),
-                "place": ended.result.place.model_dump(mode="json"),
-                "busy_s": ended.result.busy_s,
-            }
-        self._remote.cancel(calls)
-        raise RemoteError("capacity", f"no machine answered within {timeout_s:.0f} s ({self._remote.status().summary})")
+        ended = self._ended(calls, until=time.monotonic() + timeout_s)
+        if ended is None:
+            summary = self._remote.status().summary
+            self._remote.cancel(calls)
+            raise RemoteError("capacity", f"no machine answered within {timeout_s:.0f} s ({summary})")
+        if ended.error is not None:
+            raise ended.error
+        assert ended.result is not None
+        (result,) = ended.result.results
+        return {
+            "status": result.status,
+            "findings": [printed(str(finding))[:_MOST_TEXT] for finding in result.findings],
+            "device": None if result.device is None else printed(str(result.device)),
+            "place": ended.result.place.model_dump(mode="json"),
+            "busy_s": ended.result.busy_s,
+        }
+
+    def _ended(self, calls: list[RemoteCall], *, until: float) -> RemoteCall | None:
+        """Return the end of the only call; None at the time limit. Raises RemoteError if the budget ends before."""
+        while (left_s := until - time.monotonic()) > 0:
+            for ended in self._remote.collect(calls, timeout_s=min(_SLICE_S, left_s)):
+                return ended
+            if (error := cost_error(self._remote.cost(), self._budget, limit="the budget")) is not None:
+                self._remote.cancel(calls)
+                raise error
+        return None
 
     def _run(self, source: str, *, deadline_s: float = 60.0, json_output: bool = False) -> dict[str, Any]:
         """Run a program; an error of the remote is a fact too, since its text is what is looked for."""
@@ -294,7 +318,8 @@ class Smoke:
             status = other.status()
         finally:
             other.stop()
-        return {"containers": status.containers, "summary": printed(status.summary)}
+        left = printed(left_on(self._remote))
+        return {"containers": status.containers, "summary": printed(status.summary), "may still run": left}
 
 
 def _described(error: RemoteError) -> dict[str, str]:

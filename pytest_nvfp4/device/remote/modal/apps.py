@@ -14,7 +14,7 @@ from pytest_nvfp4.device.remote.modal import timeouts
 from pytest_nvfp4.device.remote.modal.requests import inside, run_inside
 from pytest_nvfp4.device.remote.modal.settings import APP, ModalSettings
 from pytest_nvfp4.device.remote.parts import sent_code
-from pytest_nvfp4.text import clip, printed
+from pytest_nvfp4.text import clip, plural, printed
 
 WARM = f"{APP}-warm-"
 """Start of the names of warmed apps."""
@@ -58,6 +58,10 @@ class FoundApp:
     name: str
     deployed: bool
     containers: int
+
+    def __str__(self) -> str:
+        what = "the containers of the deployed app" if self.deployed else "app"
+        return f"{what} {self.name} ({self.id}, {plural(self.containers, 'container')})"
 
 
 def shared_settings(settings: ModalSettings) -> ModalSettings:

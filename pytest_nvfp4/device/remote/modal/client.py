@@ -36,7 +36,6 @@ from pytest_nvfp4.device.remote.modal.settings import SCALEDOWN_S, WARM_S, Modal
 from pytest_nvfp4.device.remote.parts import sent_code, simulator_scope
 from pytest_nvfp4.device.remote.serialization import compress, pack_batch
 from pytest_nvfp4.isolation import OnOutput
-from pytest_nvfp4.text import plural
 
 _POLL_S = 0.5
 _APP_ID = re.compile(r"(?<=\s)ap-[A-Za-z0-9]+(?=\s|$)")
@@ -165,9 +164,11 @@ class ModalRemote:
                 self._connection.run(self._connection.cancel(names), timeout_s=timeouts.CANCEL_S)
 
     def status(self) -> RemoteStatus:
-        """Return the status of the app."""
+        """Return the status of the app in use; before one is used, of all apps of this tool. Starts none."""
         details = {"gpu": "none" if self.settings.simulates else self.options.gpu, "image": self.settings.label}
         try:
+            if self.options.deployed_app is None and self._connection.runner is None:
+                return self._status_of_all(details)
             self._open()
             details["app"] = self.where
             request = self._connection.runner.batch.get_current_stats.aio()
@@ -184,6 +185,12 @@ class ModalRemote:
             self._meter.none_up()
         summary = f"{stats.num_total_runners} containers, {stats.backlog} queued jobs"
         return RemoteStatus(True, summary, int(stats.num_total_runners), details)
+
+    def _status_of_all(self, details: dict[str, str]) -> RemoteStatus:
+        self._connection.connect()
+        found = self._connection.run(self._connection.running_apps(), timeout_s=timeouts.STATUS_S)
+        summary = "; ".join(map(str, found)) or "nothing of this tool runs"
+        return RemoteStatus(True, summary, sum(app.containers for app in found), details)
 
     def warm(self) -> None:
         """Start a container that the next sessions with these options use, and wait until it has run a job.
@@ -232,11 +239,7 @@ class ModalRemote:
             raise self._connection.explained(error, "stopping apps") from None
         finally:
             self._connection.close()
-        return [
-            f"{'the containers of the deployed app' if app.deployed else 'app'} {app.name} ({app.id}, "
-            f"{plural(app.containers, 'container')})"
-            for app in found
-        ]
+        return [str(app) for app in found]
 
     def left(self) -> str:
         """Return what may still run after `stop`, and the command that ends it; empty if nothing can."""

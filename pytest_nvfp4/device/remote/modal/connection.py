@@ -24,6 +24,7 @@ from pytest_nvfp4.device.remote.modal.apps import (
     UsedApp,
     end_apps,
     live_apps,
+    running_apps,
     shared_settings,
     stop_app,
     warm_name,
@@ -337,6 +338,10 @@ class Connection:
     async def end_apps(self, named: str | None) -> list[FoundApp]:
         """End the running apps of this tool, or those of one name; see `apps.end_apps`."""
         return await end_apps(self._client, named=named)
+
+    async def running_apps(self) -> list[FoundApp]:
+        """Return the apps of this tool that run or have containers, of other sessions too."""
+        return await running_apps(self._client)
 
     async def stream_of(self, text: str) -> AsyncIterator[str]:
         """Run a program (``Runner.execute``) and yield its output."""

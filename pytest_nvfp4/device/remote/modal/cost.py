@@ -16,10 +16,13 @@ from pytest_nvfp4.device.remote.options import RemoteOptions
 USD_PER_HOUR = {"B200": 6.25, "H200": 4.54, "H100": 3.95}
 """Price of a GPU-hour by Modal's public price list (2025), without CPU and memory."""
 CPU_USD_PER_HOUR, GIB_USD_PER_HOUR = 0.0000131 * 3600, 0.00000222 * 3600
-"""Prices of a physical core and of a GiB of memory by the same list, which names them for a second."""
+"""Assumed prices of a physical core and of a GiB of memory: pages of others name them for a second as Modal's
+(finops.apis.io, beam.cloud, 2026), no bill has confirmed them. A region or machines that are never preempted cost more.
+"""
 NOTE = (
-    "estimated from the time that containers were held, idle time included, and {price} of the GPU, with CPUs and "
-    "memory at list prices; modal.com/settings has the bill"
+    "estimated from the time that containers were held, idle time included, and {price} of the GPU, with assumed "
+    f"prices of CPUs (${CPU_USD_PER_HOUR:.3f} a core and hour) and memory (${GIB_USD_PER_HOUR:.3f} a GiB and hour); "
+    "modal.com/settings has the bill"
 )
 
 

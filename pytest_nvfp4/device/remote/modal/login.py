@@ -65,10 +65,9 @@ def find_login() -> Login:
     if not (token_id and token_secret) and any(_optional_setting(config, name) for name in _OAUTH):
         raise RemoteError("login", "Modal's OAuth credentials are not supported, only tokens", LOGIN)
     if not token_id or not token_secret:
-        missing = " and ".join(
-            name for name, value in (("token_id", token_id), ("token_secret", token_secret)) if not value
-        )
-        raise RemoteError("login", f"no token for Modal is set ({missing} is missing)", LOGIN)
+        missing = [name for name, value in (("token_id", token_id), ("token_secret", token_secret)) if not value]
+        which = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+        raise RemoteError("login", f"no token for Modal is set ({which})", LOGIN)
     return Login(token_id=str(token_id), token_secret=str(token_secret), server=str(config.get("server_url")))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_nvfp4.device.remote.base import Place, RemoteOptions
-from pytest_nvfp4.device.remote.modal.cost import Meter, price, usd_per_hour
+from pytest_nvfp4.device.remote.modal.cost import NOTE, Meter, price, usd_per_hour
 from pytest_nvfp4.device.remote.modal.settings import ModalSettings
 
 
@@ -180,3 +180,4 @@ def test_the_price_of_a_container_is_that_of_gpu_cpus_and_memory(gpu: str, given
     settings = ModalSettings(gpu=gpu, cpus=4.0, memory_gib=32)
     assert usd_per_hour(options, settings) == pytest.approx(gpu_usd + 4 * 0.04716 + 32 * 0.007992)
     assert usd_per_hour(RemoteOptions(gpu="A100"), settings) is None
+    assert "assumed prices of CPUs ($0.047 a core and hour) and memory ($0.008 a GiB and hour)" in NOTE

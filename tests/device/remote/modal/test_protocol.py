@@ -253,11 +253,19 @@ def test_two_sessions_at_once(remote: Make) -> None:
     two.close()
 
 
-@pytest.mark.usefixtures("server")
-def test_status_and_warm(remote: Make) -> None:
+def test_status_and_warm(server: Loopback, remote: Make) -> None:
+    for app in server.service.apps.values():  # of other tests
+        server.service._end_app(app)
     one = remote()
     assert one.status().containers == 0
     with pytest.raises(RemoteError, match="runs nothing"):
         one.warm()
     assert one.status().containers == 1
     assert one.cost().seconds > 0
+    server.calls.clear()
+    status = remote().status()
+    assert (status.reachable, status.containers) == (True, 1), "another session sees it too, and starts nothing"
+    assert status.summary.startswith("app pytest-nvfp4-warm-")
+    assert not {"AppCreate", "ImageGetOrCreate"} & set(server.calls)
+    one.stop()
+    assert remote().status().summary == "nothing of this tool runs"

@@ -10,11 +10,15 @@ import pytest
 from click.testing import CliRunner
 
 from pytest_nvfp4.cli.app import app
+from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.smoke import try_out
 from pytest_nvfp4.device.remote import smoke
+from pytest_nvfp4.device.remote.base import Batch, Cost, RemoteOptions, RemoteStatus
 from pytest_nvfp4.device.remote.modal.client import ModalRemote
 from pytest_nvfp4.device.remote.smoke import Smoke
+from tests.waiting import LONGEST_S
 
+from ..fakes import FakeRemote
 from ..loopback import Loopback
 from ..loopback.server import TOKEN_ID, TOKEN_SECRET
 
@@ -55,6 +59,53 @@ def test_no_step_begins_that_would_exceed_the_budget(server: Loopback, remote: M
     records = done.run(lambda _: None)
     assert {record.outcome for record in records[:-1]} == {"left out"}
     assert server.count("FunctionMap") == 0
+
+
+class Costly(FakeRemote):
+    """Nothing ever ends there, and every look at the cost finds 20 seconds more of it."""
+
+    def cost(self) -> Cost:
+        self.seconds += 20
+        return super().cost()
+
+
+def test_no_wait_goes_on_above_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smoke, "_SLICE_S", 0.01)
+    one = Costly(lambda _: None, usd_per_hour=3600.0)
+    done = Smoke(one, RemoteOptions(timeout_s=10 * LONGEST_S), budget=300.0, without=lambda _: one)
+    start = next(record for record in done.run(lambda _: None) if record.name == "start")
+    assert start.error is not None
+    assert start.error["kind"] == "cost"
+    assert "the budget is $300.00" in start.error["problem"]
+    assert len(one.cancelled) == 1
+
+
+class Odd(FakeRemote):
+    """Raises an error that no remote should."""
+
+    def status(self) -> RemoteStatus:
+        raise KeyError("odd")
+
+
+def interrupted(_: Batch) -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_was_seen_is_written_whatever_ends_the_steps(tmp_path: Path) -> None:
+    one, file = Odd(interrupted, usd_per_hour=1.0), tmp_path / "report.json"
+
+    def attempt(to: Path) -> None:
+        try_out(one, "odd", RemoteOptions(), budget=2.0, file=to, agreed=True, dry=False)
+
+    with pytest.raises(InputError, match="cannot be written"):
+        attempt(tmp_path / "no folder" / "report.json")
+    assert one.stopped == 0, "nothing was begun"
+    with pytest.raises(KeyboardInterrupt):
+        attempt(file)
+    (step,) = json.loads(file.read_text())["steps"]
+    assert (step["name"], step["outcome"]) == ("status", "failed")
+    assert "KeyError" in step["error"]["problem"]
+    assert one.stopped == 1
 
 
 @pytest.mark.parametrize(("more", "code"), [(("--dry-run",), 0), ((), 1), (("--gpu", "A10"), 2)])
