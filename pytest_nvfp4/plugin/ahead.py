@@ -17,7 +17,10 @@ from pytest_nvfp4.plugin.checks.base import CheckItem, RemoteBatch
 from pytest_nvfp4.plugin.checks.registry import CheckRegistry, check_items
 from pytest_nvfp4.plugin.remote import RemoteRun
 from pytest_nvfp4.plugin.state import xdist_worker
-from pytest_nvfp4.text import printed
+from pytest_nvfp4.text import clip, printed
+
+_MOST_CHARACTERS = 300
+_NO_JOB = "it sends no job: its kernel cannot be compiled, its result is known, or its problem is not"
 
 
 class LookAhead:
@@ -37,8 +40,10 @@ class LookAhead:
         items = [item for item in check_items(session.items) if item.check.uses_device]
         if self._remote.request.dry:
             files = dict.fromkeys(item.parent for item in items)
-            batches = [batch for file in files for batch in self._batches(file, items)]
+            without: list[str] = []
+            batches = [batch for file in files for batch in self._batches(file, items, without)]
             self._estimate = self._remote.estimate((batch.jobs, batch.blocks) for batch in batches).lines()
+            self._estimate += [f"not counted: {printed(why)}" for why in without]
             if self._remote.request.options.simulates:
                 self._estimate.append("only the jobs of verify are counted, not those that other checks simulate there")
             self._config.option.collectonly = True  # nothing runs, in this plugin and in others
@@ -61,19 +66,35 @@ class LookAhead:
         finally:
             self._remote.sent()
 
-    def _batches(self, file: object, items: Sequence[CheckItem]) -> Iterator[RemoteBatch]:
-        """Yield the jobs of the items of a file; those of a check end with an exception, which its items report."""
+    def _batches(
+        self, file: object, items: Sequence[CheckItem], without: list[str] | None = None
+    ) -> Iterator[RemoteBatch]:
+        """Yield the jobs of the items of a file; those of a check end with an exception, which its items report.
+
+        Args:
+            file: The file.
+            items: The items of the run.
+            without: Receives the first item of each check that has no jobs or ends with an exception, and why.
+        """
         for check in self._registry:
             of_check = [item for item in items if item.parent is file and item.check is check]
-            batches = iter(check.remote_batches(of_check) if of_check else ())
+            if not of_check:
+                continue
+            batches, sends, why = iter(check.remote_batches(of_check)), False, _NO_JOB
             while True:
                 try:
                     batch = next(batches)
                 except KeyboardInterrupt:
                     raise
-                except BaseException:  # the end too; and pytest.skip raises no subclass of Exception
+                except StopIteration:
                     break
+                except BaseException as error:  # pytest.skip raises no subclass of Exception
+                    sends, why = False, clip(str(error).partition("\n")[0], _MOST_CHARACTERS) or type(error).__name__
+                    break
+                sends = True
                 yield batch
+            if without is not None and not sends:
+                without.append(f"{of_check[0].nodeid}: {why}")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Write the estimate of a dry run."""

@@ -231,8 +231,11 @@ class RemoteRun:
     def unusable(self) -> str | None:
         """Why this machine cannot use the remote, such as without a token; None if it can. Contacts nothing.
 
-        It is known before any kernel is traced. A test process of xdist knows it from the controlling process.
+        It is known before any kernel is traced. A test process of xdist knows it from the controlling process. A dry
+        run does not use the remote.
         """
+        if self.request.dry:
+            return None
         given: str | None = getattr(self._config, "workerinput", {}).get(_UNUSABLE)
         if given is not None or is_xdist_worker(self._config):
             return given

@@ -115,8 +115,10 @@ def test_checks_on_torchs_cpu_as_device(user: User) -> None:
     wrong = (KERNELS / "honest.py").read_text().replace("[:rows, : k // 16]", "[:rows, : k // 16].roll(1, dims=1)")
     user.write("wrong.py", wrong)
     given = ("kernel.py", "wrong.py", "-k", "verify", *SMALL)
-    dry = user.run(*given, "--nvfp4-remote-dry-run")
-    assert "2 jobs in 2 calls, 1 at once" in dry, dry
+    user.write("broken.py", "import no_such_module\n\n\ndef custom_kernel(data): ...\n")
+    dry = user.run(*given, "broken.py", "--nvfp4-remote-dry-run", MODAL_TOKEN_SECRET="")
+    assert "2 jobs in 2 calls, 1 at once" in dry, "it needs no token: " + dry
+    assert re.search(r"^not counted: broken\.py::verify\[.*it sends no job", dry, re.MULTILINE), dry
     assert "no time is known of 2 calls: at most 1200 s by their deadlines, $2" in dry
     assert user.server.calls == [], "nothing is contacted"
     said = user.run(*given)
