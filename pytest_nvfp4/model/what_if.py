@@ -37,6 +37,7 @@ class WhatIf:
         replay: The modelled launch with this change, or a sample of its clusters; None if the change is not possible.
         change: Relative change of ``total_us``; -0.1 is 10 % faster, and 0 if the change is not possible. Both times
             are of the same sample, if any.
+        kernel_change: The same of ``kernel_us``, which has no gap between launches.
         refused: Why the change is not possible; else empty.
         provided: What must hold for it that a recording does not show; may be empty.
     """
@@ -45,6 +46,7 @@ class WhatIf:
     question: str
     replay: Replay | None
     change: float
+    kernel_change: float = 0.0
     refused: str = ""
     provided: str = ""
 
@@ -134,7 +136,8 @@ def what_if(
             result = replay(changed, other, conditions=under, samples=samples, most_events=MOST_EVENTS)
             registers = most_registers(recording, 2) if name == "occupancy" else None
             provided = "" if registers is None else f"if a thread has at most {registers} registers"
-            answers.append(WhatIf(name, question, result, result.total_us / base.total_us - 1, provided=provided))
+            changes = result.total_us / base.total_us - 1, result.kernel_us / base.kernel_us - 1
+            answers.append(WhatIf(name, question, result, *changes, provided=provided))
     return tuple(sorted(answers, key=lambda answer: (answer.change, answer.name)))
 
 

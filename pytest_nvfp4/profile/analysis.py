@@ -122,7 +122,8 @@ class ModelledGains:
 
     Attributes:
         launch: Its modelled time.
-        changes: Relative change of that time by what-if question.
+        changes: Relative change by what-if question of the kernel's time; of the time with the gap between launches for
+            questions about that gap.
         remarks: By question, why the device cannot make the change, or what must hold for it.
     """
 

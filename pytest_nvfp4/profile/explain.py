@@ -18,6 +18,9 @@ from pytest_nvfp4.profile.counted import ComparedLaunch, compare_call
 from pytest_nvfp4.profile.result import Profile
 from pytest_nvfp4.profile.shared_counters import chip_of
 
+_BETWEEN = ("dependent", "launch")
+"""Questions about the time between kernels, which the time of a kernel in a profile does not have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
@@ -85,7 +88,8 @@ def explain(profile: Profile, simulated: Simulated | None = None) -> Explanation
 def simulated_call(done: SimulationResult, arch: str) -> Simulated | None:
     """Return a simulation for ``explain``; None if the call reached no launch.
 
-    Gains are modelled if the simulation was recorded, under GPU MODE's conditions.
+    Gains are modelled if the simulation was recorded, under GPU MODE's conditions, as shares of the kernel's time; for
+    a shorter gap between launches, as shares of the time with the gap.
     """
     from pytest_nvfp4.driver.device_model import for_arch
 
@@ -114,7 +118,11 @@ def _gains(done: SimulationResult, arch: str) -> tuple[dict[int, ModelledGains],
         answers = what_if(recording, device, base, conditions=conditions, samples=samples)
         gains[number] = ModelledGains(
             launch,
-            {answer.name: answer.change for answer in answers if answer.replay is not None},
+            {
+                answer.name: answer.change if answer.name in _BETWEEN else answer.kernel_change
+                for answer in answers
+                if answer.replay is not None
+            },
             {answer.name: answer.refused or answer.provided for answer in answers if answer.refused or answer.provided},
         )
     return gains, ()

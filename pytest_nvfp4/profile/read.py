@@ -106,12 +106,21 @@ def _together(profiles: list[Profile], source: str) -> Profile:
     if len(launches) > MOST_LAUNCHES:
         raise DoorError(source, f"has {len(launches)} launches, and at most {MOST_LAUNCHES} are read")
     first = profiles[0]
+    devices = list(dict.fromkeys(profile.device for profile in profiles if profile.device is not None))
+    notes = [note for profile in profiles for note in profile.notes]
+    if len({(device.name, device.capability, device.sms) for device in devices}) > 1:
+        names = ", ".join(device.name[:60] for device in devices[:10])
+        notes.insert(
+            0, f"the reports are of several GPUs ({names}): the number of SMs is unknown; show them one by one"
+        )
+        devices = []
     return first.model_copy(
         update={
             "source": source,
+            "device": devices[0] if devices else None,
             "launches": tuple(launch.model_copy(update={"index": at}) for at, launch in enumerate(launches)),
             "ranges": tuple(one for profile in profiles for one in profile.ranges)[:1000],
             "defects": tuple(one for profile in profiles for one in profile.defects)[:10_000],
-            "notes": tuple(one for profile in profiles for one in profile.notes)[:1000],
+            "notes": tuple(notes[:1000]),
         }
     )

@@ -9,6 +9,7 @@ Its fields that are read here::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pytest_nvfp4.profiler.spans import Span, Timeline
 
 MOST_BYTES = 256 << 20
 _BOUNDS = Bounds(size=MOST_BYTES, values=20_000_000)
+_MOST, _LAST_NS = 1 << 53, 1 << 63
 
 
 def is_iket(values: object) -> bool:
@@ -42,8 +44,11 @@ def timeline_of(values: Any, source: str, *, last: bool = False) -> Timeline:
         launches = values["launches"]
         if last:
             launches = {_kernel(values, launch): launch for launch in launches}.values()
-        spans = [span for launch in launches for entry in launch["ranges"] for span in _spans(values, launch, entry)]
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        ctas = _ctas(values["locationTable"])
+        spans = [
+            span for launch in launches for entry in launch["ranges"] for span in _spans(values, launch, entry, ctas)
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
         raise DoorError(source, f"is a trace of IKET that is not understood: {type(error).__name__} {error}") from error
     first = min((span.begin for span in spans), default=0.0)
     moved = tuple(
@@ -53,18 +58,46 @@ def timeline_of(values: Any, source: str, *, last: bool = False) -> Timeline:
     return Timeline("measured with IKET", "ns", moved)
 
 
-def _spans(values: dict[str, Any], launch: dict[str, Any], entry: dict[str, Any]) -> list[Span]:
+def _ctas(places: list[dict[str, Any]]) -> list[int | None]:
+    """Return the number of the CTA of each place, and None where it has none.
+
+    The trace does not have the extents of the grid, so CTAs of several rows are numbered in their order.
+    """
+    found: list[tuple[int, int, int] | None] = []
+    for place in places:
+        axes = place.get("ctaId")
+        x, y, z = (*axes, 0, 0)[:3] if isinstance(axes, list) and axes else (axes, 0, 0)
+        found.append(None if axes is None else (_number(z), _number(y), _number(x)))
+    known = [cta for cta in found if cta is not None]
+    if not any(z or y for z, y, _ in known):
+        return [None if cta is None else cta[2] for cta in found]
+    order = {cta: number for number, cta in enumerate(sorted(set(known)))}
+    return [None if cta is None else order[cta] for cta in found]
+
+
+def _number(value: Any) -> int:
+    value = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 17 else value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST:
+        raise ValueError(f"{str(value)[:40]!r} is no number from 0 to 2^53")
+    return int(value)
+
+
+def _spans(
+    values: dict[str, Any], launch: dict[str, Any], entry: dict[str, Any], ctas: Sequence[int | None]
+) -> list[Span]:
     strings, places = values["stringTable"], values["locationTable"]
     kernel, name = _kernel(values, launch), strings[_index(entry["rangeNameIdx"], strings)]
     begin, end = float(entry["startTs"]), float(entry["endTs"])
-    if not isinstance(name, str) or not 0 <= begin <= end:
-        raise ValueError("a range has no name, or ends before it begins")
+    if not isinstance(name, str) or not 0 <= begin <= end < _LAST_NS:
+        raise ValueError("a range has no name, ends before it begins, or later than 2^63 ns")
     found = []
     for which in entry["warpLocIdxs"]:
         place = places[_index(which, places)]
-        cta = place["ctaId"]
-        number = int(cta[0] if isinstance(cta, list) else cta)
-        found.append(Span(kernel, number, int(place["warpId"]), int(place.get("smId", -1)), name, begin, end, 0))
+        cta, sm = ctas[which], place.get("smId")
+        if cta is None:
+            raise ValueError(f"place {which} has no ctaId")
+        sm = -1 if sm is None or sm == -1 else _number(sm)
+        found.append(Span(kernel, cta, _number(place["warpId"]), sm, name, begin, end, 0))
     return found
 
 

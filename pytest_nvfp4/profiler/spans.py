@@ -136,21 +136,25 @@ class Pairing:
         Args:
             whole: Whether no event is missing; else regions that are open at the end are no mistake of the kernel.
         """
-        opened: list[tuple[Moment, int]] = []
-        for moment in moments:
+        opened: dict[int, tuple[Moment, int]] = {}  # by number of the moment; a stack of these numbers for each name
+        numbers: dict[str, list[int]] = {}
+        for number, moment in enumerate(moments):
             if moment.kind == Kind.MARK:
                 yield Span(kernel, cta, warp, sm, moment.name, moment.at, moment.at, len(opened), moment.value, True)
             elif moment.kind == Kind.BEGIN:
-                opened.append((moment, len(opened)))
-            else:
-                places = [n for n, other in enumerate(opened) if moment.name in ("", other[0].name)]
-                if not places:
-                    self.unopened[moment.name] += 1
-                    continue
-                begun, depth = opened.pop(places[-1])
+                opened[number] = moment, len(opened)
+                numbers.setdefault(moment.name, []).append(number)
+            elif moment.name and numbers.get(moment.name):
+                begun, depth = opened.pop(numbers[moment.name].pop())
                 yield Span(kernel, cta, warp, sm, begun.name, begun.at, moment.at, depth, begun.value)
+            elif not moment.name and opened:
+                _, (begun, depth) = opened.popitem()
+                numbers[begun.name].pop()
+                yield Span(kernel, cta, warp, sm, begun.name, begun.at, moment.at, depth, begun.value)
+            else:
+                self.unopened[moment.name] += 1
         if whole:
-            self.unclosed.update(moment.name for moment, _ in opened)
+            self.unclosed.update(moment.name for moment, _ in opened.values())
 
     def problems(self) -> list[str]:
         """Return what did not pair, as sentences."""

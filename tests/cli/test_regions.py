@@ -11,6 +11,7 @@ import pytest
 
 from pytest_nvfp4.cli.regions.page import document
 from pytest_nvfp4.profiler.exchange import as_data
+from pytest_nvfp4.profiler.iket import timeline_of
 from pytest_nvfp4.profiler.records import Kind
 from pytest_nvfp4.profiler.spans import Span, Timeline
 from pytest_nvfp4.report.render import OutputFormat, render
@@ -19,6 +20,7 @@ from tests.profiler.buffers import buffer, decoded
 from tests.profiler.programs import FALLBACK, KERNEL
 
 Cli = Callable[..., Result]
+IKET_RANGE = {"warpLocIdxs": [0], "rangeNameIdx": 1, "startTs": 1000, "endTs": 1250}
 IKET = {
     "stringTable": ["kernel", "load", "mma"],
     "locationTable": [{"ctaId": [0, 0, 0], "warpId": 4}, {"ctaId": [1, 0, 0], "warpId": 5, "smId": 7}],
@@ -26,7 +28,7 @@ IKET = {
         {
             "kernelName": "gemm",
             "ranges": [
-                {"warpLocIdxs": [0], "rangeNameIdx": 1, "startTs": 1000, "endTs": 1250},
+                IKET_RANGE,
                 {"warpLocIdxs": [0, 1], "rangeNameIdx": 2, "startTs": 1100, "endTs": 2000},
             ],
         }
@@ -72,6 +74,12 @@ def test_a_trace_of_iket_stands_beside_records_with_the_difference(cli: Cli, rec
     assert line.split()[1:4] == ["2", "2", "900.0"]
 
 
+def test_ctas_of_a_grid_of_several_rows_stay_apart() -> None:
+    places = [{"ctaId": [1, y, 0], "warpId": 0} for y in (2, 0)]
+    found = timeline_of(IKET | {"locationTable": places}, "trace").spans
+    assert [(span.name, span.cta) for span in found] == [("load", 1), ("mma", 1), ("mma", 0)]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -79,6 +87,13 @@ def test_a_trace_of_iket_stands_beside_records_with_the_difference(cli: Cli, rec
         ({"launches": [{"kernelName": "k", "ranges": [{"startTs": 1}]}]}, "not understood: KeyError"),
         ({"locationTable": [{"ctaId": 0}]}, "not understood"),
         ({"launches": 3}, "not understood"),
+        ({"locationTable": [{"ctaId": [0, -1], "warpId": 0}]}, "'-1' is no number"),
+        ({"locationTable": [{"warpId": 0}]}, "place 0 has no ctaId"),
+        ({"locationTable": [[1]]}, "not understood"),
+        (
+            {"launches": [{"kernelName": "k", "ranges": [IKET_RANGE | {"endTs": 1e300}]}]},
+            "later than 2^63 ns",
+        ),
     ],
 )
 def test_what_is_no_trace_is_one_clear_error(cli: Cli, tmp_path: Path, change: dict[str, Any], said: str) -> None:

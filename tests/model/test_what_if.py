@@ -34,6 +34,16 @@ def test_one_more_stage_is_the_loop_with_one_more_stage(stages: int):
     )
 
 
+def test_the_gap_between_launches_is_no_part_of_the_kernels_time():
+    made = main_loop(128, 128, 128, 2, 40)
+    base = replay(made, B200)
+    (launch,) = (answer for answer in what_if(made, B200, base) if answer.name == "launch")
+    assert launch.kernel_change == pytest.approx(0, abs=1e-9)
+    assert launch.change == pytest.approx(-base.launch_us / base.total_us, rel=1e-6)
+    (stage,) = (answer for answer in what_if(made, B200, base) if answer.name == "stage")
+    assert stage.kernel_change < stage.change < 0
+
+
 def test_a_large_launch_is_asked_by_a_sample(monkeypatch: pytest.MonkeyPatch):
     made = main_loop(128, 64, 128, 2, 30, cold=True, clusters=592)
     base = replay(made, B200)

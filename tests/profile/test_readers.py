@@ -305,6 +305,18 @@ def test_a_folder_of_reports_and_the_json_of_a_profile(tmp_path):
     saved = tmp_path / "saved.json"
     saved.write_text(json.dumps(both.model_dump(mode="json")))
     assert read_report(saved).launches == both.launches
+    assert both.device is not None
+
+
+def test_reports_of_several_gpus_have_no_number_of_sms(tmp_path):
+    devices = [None, {"name": "H200", "sms": 132}, {"name": "B200", "sms": 148}]
+    reports = [{"device": device, "launches": [{"name": "gemm"}]} for device in devices]
+    known = read(tmp_path, json.dumps({"profiles": reports[:2]}), "known.json")
+    assert known.device is not None, "a report without a device hides none"
+    assert known.device.sms == 132
+    mixed = read(tmp_path, json.dumps({"profiles": reports}), "mixed.json")
+    assert mixed.device is None
+    assert "several GPUs (H200, B200)" in mixed.notes[0]
 
 
 def test_a_comparison_has_only_what_both_reports_know(tmp_path):

@@ -116,6 +116,14 @@ def test_what_does_not_pair_is_said_unless_events_are_missing() -> None:
     assert spans((BEGIN, "a", 0.0), whole=False) == ([], [])
 
 
+def test_pairing_takes_time_in_proportion_to_the_moments() -> None:
+    count = 30_000  # minutes, if each end looked at every begin
+    begins = [(BEGIN, "a", 0.0)] * count
+    found, problems = spans(*begins, *[(END, "b", 1.0)] * count, *[(END, "a", 2.0), (END, "", 2.0)] * (count // 2))
+    assert [depth for _, _, depth in found] == list(reversed(range(count)))
+    assert problems == [f"region 'b' ended {count} times without a begin"]
+
+
 def test_statistics_are_over_all_warps() -> None:
     events: Events = [(0.0, BEGIN, 0), (3_000.0, END, 0)]
     found = timeline(buffer({0: (0, 0.0, events), 1: (0, 0.0, [(0.0, BEGIN, 0), (5_000.0, END, 0)])}))
