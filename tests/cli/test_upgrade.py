@@ -136,6 +136,7 @@ def test_a_side_that_does_not_compile_is_said_and_the_other_shown(cli, monkeypat
         assert shown.code == 1
         assert "with CuTe DSL 1.2.3 compile" in shown.out
         assert "nvidia-cutlass-dsl cannot be imported" in shown.out
+        assert "--nvfp4-trace-remote" in shown.out
         assert "  registers " in shown.out, "the side that compiles is shown"
 
 

@@ -56,6 +56,11 @@ class TraceSession:
         self.report(from_exception(kind, what, error, self.watched, hint=self._hint(kind, error)))
 
     def _hint(self, kind: str, error: BaseException) -> str:
+        if kind == "environment" and isinstance(error, ModuleNotFoundError):
+            return (
+                "pip install nvidia-cutlass-dsl (Linux), or compile on another machine: `nvfp4 ... --remote modal` or "
+                "ssh:HOST, pytest --nvfp4-remote=... --nvfp4-trace-remote (`nvfp4 guide remotes`)"
+            )
         message = described(error)  # not str(error): the __str__ of a kernel's own error may fail
         if "expects arch to be" in message:
             return (
