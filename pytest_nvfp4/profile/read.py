@@ -44,6 +44,8 @@ def read_report(path: Path) -> Profile:
 def _read(path: Path, source: str) -> Profile:
     if path.is_dir():
         return _together([read_report(one) for one in archive.reports_below(path, source=source)], source)
+    if not path.is_file():
+        read_file(path, source=source, most=_MOST_BYTES)  # refuses it: opening a pipe would wait for its writer
     with path.open("rb") as file:
         start = file.read(512)
     if start.startswith(_SQLITE):

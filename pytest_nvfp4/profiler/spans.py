@@ -201,6 +201,12 @@ def timeline_of(records: Sequence[KernelRecord], *, source: str) -> Timeline:
         for warp in record.warps:
             moments = _moments(warp, record.regions, clocks)
             spans += pairing.spans(moments, kernel=name, cta=warp.cta, warp=warp.warp, sm=warp.sm, whole=not warp.lost)
+    kernels: dict[str, set[str]] = {}
+    for span in spans:
+        kernels.setdefault(span.name, set()).add(span.kernel)
+    if shared := [name for name, several in kernels.items() if len(several) > 1]:
+        names = ", ".join(map(repr, shared[:_MOST_PROBLEMS]))
+        problems.append(f"several kernels have regions {names}: the figures are over all of them; name them apart")
     problems += clocks.problems
     return Timeline(source, clocks.unit, tuple(spans), (*problems, *pairing.problems()))
 

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import math
+import os
 import random
 import sqlite3
 import zipfile
@@ -261,6 +262,12 @@ def test_what_is_no_report_is_refused_with_the_way_out(tmp_path, text, name, wor
         return
     with pytest.raises(DoorError, match=words):
         read(tmp_path, text, name)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "report.csv")
+    with pytest.raises(DoorError, match="is a pipe"):
+        read_report(tmp_path / "report.csv")
 
 
 def test_an_archive_of_popcorn(tmp_path):

@@ -135,6 +135,14 @@ def test_statistics_are_over_all_warps() -> None:
     assert found.extent == pytest.approx(5_000, rel=0.02)
 
 
+def test_a_name_that_several_kernels_have_is_said() -> None:
+    events: Events = [(0.0, BEGIN, 0), (3_000.0, END, 0)]
+    one = decoded(buffer({0: (0, 0.0, events)}))
+    assert not timeline_of([one], source="a GPU").problems
+    (problem,) = timeline_of([one, replace(one, kernel="other")], source="a GPU").problems
+    assert problem.startswith(f"several kernels have regions {one.regions[0]!r}: the figures are over all")
+
+
 def test_records_survive_a_file() -> None:
     record = replace(decoded(buffer({0: (0, 5.0, SPAN), 9: (3, 9.0, SPAN)})), not_recorded=3)
     assert from_text(json.dumps(as_data([record])).encode(), source="x") == [record]
