@@ -13,6 +13,9 @@ from typing import NamedTuple
 _MOST_BESIDE = 2000
 """Number of files of a folder above which it is no folder of a kernel."""
 
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of installed packages that are on the import path by PYTHONPATH, or by Debian, and not in `sysconfig`."""
+
 
 class OwnFiles(NamedTuple):
     """Files that may be read, and folders whose names may be listed, as Python does to find a module in them."""
@@ -63,7 +66,8 @@ def user_entries() -> Iterator[Path]:
     libraries = [Path(path).resolve() for path in sysconfig.get_paths().values()]
     for entry in sys.path:
         place = Path(entry).resolve()
-        if entry and place.is_dir() and not any(place.is_relative_to(library) for library in libraries):
+        installed = _INSTALLED & {*Path(entry).parts, *place.parts}
+        if entry and place.is_dir() and not installed and not any(map(place.is_relative_to, libraries)):
             yield place
 
 

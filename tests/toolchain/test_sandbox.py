@@ -92,6 +92,19 @@ def test_a_kernel_s_own_files_are_what_it_imports_and_what_lies_beside_it(tmp_pa
     }
 
 
+def test_packages_on_the_import_path_are_not_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The modules of a package such as torch are neither read nor listed one by one, wherever it is installed."""
+    kernel = tmp_path / "kernels/k.py"
+    for name in ("kernels/k.py", "site-packages/installed.py", "edited/mine.py"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("")
+    kernel.write_text("import installed\nimport mine\n")
+    for folder in ("site-packages", "edited"):
+        monkeypatch.syspath_prepend(tmp_path / folder)
+    own = own_files(kernel, None, roots=[])
+    assert {os.path.relpath(path, tmp_path) for path in own.files} == {"kernels/k.py", "edited/mine.py"}
+
+
 def test_a_compile_reads_what_settings_name_and_nothing_else_of_the_user(trace_it: TraceIt, tmp_path: Path) -> None:
     table = tmp_path / "elsewhere" / "table"
     table.parent.mkdir()
