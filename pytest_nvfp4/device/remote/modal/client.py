@@ -57,12 +57,12 @@ class ModalRemote:
             )
         self.options = options
         self.settings = ModalSettings.of(options)
-        source = "the list price" if options.gpu_price is None else "the given price"
+        source = "the list price of the GPU" if options.gpu_price is None else "the given price of the GPU"
         self._meter = Meter(
             usd_per_hour(options, self.settings),
             options.containers,
             idle_s=0.0 if options.single_use else SCALEDOWN_S,
-            note=NOTE.format(price=source),
+            note=NOTE.format(price="no GPU" if self.settings.simulates else source),
         )
         self._connection = Connection(options, self.settings, none_up=self._meter.none_up)
         self._ended: queue.Queue[RemoteCall] = queue.Queue()

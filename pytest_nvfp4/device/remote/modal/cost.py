@@ -20,7 +20,7 @@ CPU_USD_PER_HOUR, GIB_USD_PER_HOUR = 0.0000131 * 3600, 0.00000222 * 3600
 (finops.apis.io, beam.cloud, 2026), no bill has confirmed them. A region or machines that are never preempted cost more.
 """
 NOTE = (
-    "estimated from the time that containers were held, idle time included, and {price} of the GPU, with assumed "
+    "estimated from the time that containers were held, idle time included, and {price}, with assumed "
     f"prices of CPUs (${CPU_USD_PER_HOUR:.3f} a core and hour) and memory (${GIB_USD_PER_HOUR:.3f} a GiB and hour); "
     "modal.com/settings has the bill"
 )
