@@ -33,9 +33,13 @@ What a recording holds of each mechanism:
   for.
 - ``mma.sync`` and ``griddepcontrol.launch_dependents``: an operation that nothing waits for.
 
+- flags in global memory: a loop that only polls one (``recorder_polls``) is a single load, which begins when the flag
+  has been written; an ordered store or an addition writes it, after a fence if it is a release. Clusters have one
+  program if they differ only in their flags and in the values of these.
+
 A recording is refused if control flow depends on the order in which CTAs or warps run: cluster launch control, an
-atomic operation whose result is used, and a load of global memory that is ordered with respect to other CTAs (a spin on
-a flag). Flags are not modelled. Not seen: a ``test_wait`` or ``try_wait`` whose result selects other work than another
+atomic operation whose result is used, and any other load of global memory that is ordered with respect to other CTAs.
+Not seen: a ``test_wait`` or ``try_wait`` whose result selects other work than another
 wait, because waits succeed here unless nothing else can run; prefetches into L2, which move nothing here.
 """
 

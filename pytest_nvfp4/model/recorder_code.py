@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from pytest_nvfp4.model.recorder_polls import polls_of
 from pytest_nvfp4.model.recording import INSTRUCTION_CLASSES
 from pytest_nvfp4.sim.lower.compiler import Program
 from pytest_nvfp4.sim.ptx.roles import results, sources
@@ -72,6 +73,8 @@ _ALU = frozenset(
 )
 _SHARED = frozenset({"shared", "shared::cta", "shared::cluster"})
 _ORDERED = frozenset({"volatile", "relaxed", "acquire", "mmio"})
+_WORDS = frozenset({"b32", "u32", "s32", "b64", "u64", "s64"})
+_VECTORS = frozenset({"v2", "v4", "v8"})
 _OWN = frozenset({"shared", "shared::cta", "shared::cluster", "local", "param"})
 
 
@@ -133,6 +136,8 @@ class Code:
         classes: By instruction, the number of its class.
         own: Operations without an event: ``mma.sync`` and ``griddepcontrol.launch_dependents``.
         loads: By instruction, the slots that a load of global or of a peer's memory writes.
+        polls: Loads that poll a flag, by instruction.
+        flag_writes: Kinds of the instructions that may write a flag, by instruction, if there are polls.
         refusing: By instruction, why a launch that executes it has no model.
         marks: What the author named; ``marked`` has its number by instruction.
     """
@@ -147,6 +152,8 @@ class Code:
             for ins in self.instructions
             if ins.root in ("ld", "atom") and (_SHARED.isdisjoint(ins.parts) or ins.has("shared::cluster"))
         }
+        self.polls = polls_of(program, [ins for ins in self.instructions if _is_ordered_load(ins)])
+        self.flag_writes = {ins.index: kind for ins in self.instructions if self.polls and (kind := _written(ins))}
         self.refusing = {ins.index: why for ins in self.instructions if (why := self._refusal(ins))}
         self.marks = tuple(dict.fromkeys(program.marks.values()))
         numbers = {mark: number for number, mark in enumerate(self.marks)}
@@ -177,6 +184,19 @@ class Code:
             return f"{where} takes over the work of clusters that have not started, so that the work depends on times"
         if ins.root == "atom" and any(register.slot in self._read for register in results(ins)):
             return f"{where} uses the result of an atomic operation, which depends on the order of the warps"
-        if ins.root == "ld" and not _ORDERED.isdisjoint(ins.parts) and _OWN.isdisjoint(ins.parts):
+        if _is_ordered_load(ins) and ins.index not in self.polls:
             return f"{where} reads what other CTAs may write meanwhile, so that what follows depends on times"
         return ""
+
+
+def _is_ordered_load(ins: Instruction) -> bool:
+    return ins.root == "ld" and not _ORDERED.isdisjoint(ins.parts) and _OWN.isdisjoint(ins.parts)
+
+
+def _written(ins: Instruction) -> str:
+    """Return the kind of a write of a flag (``flags.WRITE_KINDS``); nothing for other instructions."""
+    if ins.parts[-1] not in _WORDS or not _OWN.isdisjoint(ins.parts) or any(part in _VECTORS for part in ins.parts):
+        return ""
+    if ins.root == "st" and not _ORDERED.union(("release",)).isdisjoint(ins.parts):
+        return f"st.b{ins.parts[-1][1:]}"
+    return f"add.b{ins.parts[-1][1:]}" if ins.root in ("atom", "red") and ins.has("add") else ""

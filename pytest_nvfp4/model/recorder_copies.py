@@ -94,6 +94,9 @@ class CopyEvents(SyncEvents):
             made = _tile_shape(tile, len(boxes), (), kind)
             shape = launch.add(key, made)
         store.shape, store.footprint = shape, launch.footprints.boxes(boxes)
+        if launch.code.polls:
+            for region in {box.region.start: box.region for box in boxes if box.region is not None}.values():
+                launch.flags.copied(region, 0, region.size)
 
     def global_written_out(
         self, w: Warp, at: int, lane: int, region: Region, offset: int, size: int, reduces: bool
@@ -104,6 +107,8 @@ class CopyEvents(SyncEvents):
         if reduces:
             store.shape = launch.shape(Shape(rows=-(-size // _ROW), bytes=size, kind="reduce", shared_bytes=size))
         store.footprint = launch.footprints.run(region, offset, size)
+        if launch.code.polls:
+            launch.flags.copied(region, offset, size)
 
     def bulk_commit(self, w: Warp, mask: int, at: int) -> None:
         """Give the stores of each lane's new group its phases: one for their completion, one for their reads."""
@@ -158,4 +163,6 @@ class CopyEvents(SyncEvents):
         region = w.cta.launch.machine.memory.find(address)
         if region is None:
             return NO_SLOT
+        if self._launch(w).code.polls:
+            self._launch(w).flags.copied(region, address - region.start, _MAP_BYTES)
         return self._launch(w).footprints.run(region, address - region.start, _MAP_BYTES)

@@ -195,7 +195,10 @@ class DatalessRecorder(Recorder):
     def global_accessed(
         self, w: Warp, at: int, region: Region, offset: int, where: Pattern | int, kind: int, mask: int = 0
     ) -> None:
-        """Follow what is read and written."""
+        """Follow what is read and written. Flags are followed with data only."""
+        if at in self._launch(w).code.polls:
+            self._read(w, at, region.name)
+            raise needs_data(f"polls a flag in {region.name}")
         super().global_accessed(w, at, region, offset, where, kind, mask)
         if kind != WRITE and region.unknown:
             self._read(w, at, region.name)

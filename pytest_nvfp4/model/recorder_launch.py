@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.model.large import LEAST, Derivation, Observed, UnlikeError, samples
 from pytest_nvfp4.model.recorder_code import Code
+from pytest_nvfp4.model.recorder_flags import FlagTape
 from pytest_nvfp4.model.recorder_footprints import NOWHERE, Footprints, LineNumbers, Place
 from pytest_nvfp4.model.recorder_program import identity, program_of
 from pytest_nvfp4.model.recorder_tape import Tape
-from pytest_nvfp4.model.recording import Cluster, Program, Recording, Shape, Site, Unit
+from pytest_nvfp4.model.recording import NO_FLAGS, Cluster, Program, Recording, Shape, Site, Unit
 from pytest_nvfp4.model.segments import Segments
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.grid import Grid
@@ -51,12 +52,14 @@ class LaunchTape:
         code: Its kernel.
         dependent: Whether it is a programmatic dependent launch.
         constants: Addresses of the regions of its parameters and constants.
+        flags: Its flags in global memory.
     """
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self.code = Code(grid.program)
         self.ended = False
+        self.flags = FlagTape(self.code)
         self.dependent = False
         self.constants: set[int] = set()
         self.footprints = Footprints(LineNumbers())
@@ -66,7 +69,8 @@ class LaunchTape:
         self._own = {at: self._own_operation(self.code.instructions[at]) for at in self.code.own}
         self._programs: dict[tuple[object, ...], int] = {}
         self._all: list[Program] = []
-        self._known: dict[tuple[object, ...], tuple[int, tuple[int, ...]]] = {}
+        self._known: dict[tuple[object, ...], tuple[int, tuple[int, ...], tuple[int, ...]]] = {}
+        self._flags: dict[int, NDArray[np.int64]] = {}
         self._clusters: list[tuple[int, int, NDArray[np.int32]]] = []
         self._refused: dict[str, None] = {}
         self._notes: list[str] = []
@@ -85,7 +89,7 @@ class LaunchTape:
     def sample(self) -> None:
         """Let only some of the clusters run, if there are many; the others are derived from them (``large``)."""
         count = self._grid.clusters_left
-        if count >= LEAST and not self.code.refusing:
+        if count >= LEAST and not self.code.refusing and not self.code.polls:
             self._sampled = True
             self._grid.select(samples(count))
 
@@ -164,9 +168,13 @@ class LaunchTape:
         if known is None:
             numbered = program_of(tape, self.code, self._by_number, self._own, roles)
             self._refused.update(dict.fromkeys(numbered.refused))
-            known = self._known[key] = (self._program(numbered.program), numbered.slots)
-        program, slots = known
+            known = self._known[key] = (self._program(numbered.program), numbered.slots, numbered.flags)
+        program, slots, flags = known
         operations = tape.operations
+        if flags:
+            self.flags.settle()
+            rows = [(each.cell, _signed(each.value)) for at in flags if (each := operations[at].flag) is not None]
+            self._flags[self._number(tape)] = np.array(rows, np.int64)
         footprints = np.array([operations[slot].footprint for slot in slots], np.int32)
         self._clusters.append((self._number(tape), program, footprints))
 
@@ -179,7 +187,7 @@ class LaunchTape:
         grid = self._grid
         sites = sorted({int(at) for program in self._all for warp in program.warps for at in warp.events["site"]})
         places = np.array(sites, np.int32)
-        refused = list(self._refused)
+        refused = [*self._refused, *self.flags.refusals()]
         if not self.ended:
             refused.append("the launch did not end, because of an error that the simulation reports")
         if self.ended and not refused and len(self._clusters) != self._total:
@@ -195,11 +203,15 @@ class LaunchTape:
             dependent=self.dependent,
             sites=tuple(self._site(at, below) for at in sites),
             programs=tuple(_placed(program, places) for program in self._all),
-            clusters=tuple(Cluster(*each) for each in sorted(self._clusters, key=lambda each: each[0])),
+            clusters=tuple(
+                Cluster(*each, self._flags.get(each[0], NO_FLAGS))
+                for each in sorted(self._clusters, key=lambda each: each[0])
+            ),
             footprints=self.footprints.footprints(),
             refused=tuple(refused),
             notes=tuple(self._notes),
             marks=self.code.marks,
+            cells=tuple(self.flags.cells),
         )
 
     # ---- units' hooks --------------------------------------------------------------------------------------------
@@ -261,6 +273,11 @@ class LaunchTape:
         where = ins.location
         source = "" if where is None else f"{where.file.removeprefix(f'{below}/')}:{where.line}"
         return Site(at, ins.opcode, source)
+
+
+def _signed(value: int) -> int:
+    """Return the low 64 bits of a number as a signed one."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _placed(program: Program, places: NDArray[np.int32]) -> Program:

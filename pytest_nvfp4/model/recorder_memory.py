@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from pytest_nvfp4.model.recorder_copies import CopyEvents
+from pytest_nvfp4.model.recorder_flags import FlagAccess
 from pytest_nvfp4.model.recorder_launch import LaunchTape, kind_of
 from pytest_nvfp4.model.recorder_tape import MARK, NO_SLOT, PASSES, Operation, WarpTape
 from pytest_nvfp4.model.recording import Shape, Unit
@@ -23,6 +24,7 @@ from pytest_nvfp4.sim.wgmma.unit import Warpgroup
 
 _UNIT = 16
 """Bytes of the units in which an operation's shared memory is given."""
+_RELEASES = frozenset({"release", "acq_rel"})
 _UNITS = {READ: Unit.GLOBAL_LOAD, ATOMIC: Unit.ATOMIC}
 
 
@@ -132,7 +134,16 @@ class MemoryEvents(CopyEvents):
         launch = self._launch(w)
         if region.start in launch.constants:
             return
+        flag: FlagAccess | bool = True
+        if launch.code.polls:
+            flag = launch.flags.accessed(self._warp(w), at, region, offset, where, kind)
+            if not flag:
+                return
         footprint, sectors = launch.footprints.items(region, offset, where)
+        if flag is not True:
+            assert isinstance(flag, FlagAccess)
+            self._flag(w, at, flag, footprint, sectors)
+            return
         key = ("lanes", where, sectors, mask if isinstance(where, int) else 0)
         shape = launch.find(key)
         if shape is None:
@@ -141,6 +152,20 @@ class MemoryEvents(CopyEvents):
             shape = launch.add(key, Shape(bytes=size, lanes=lanes, sectors=sectors))
         unit = _UNITS.get(kind, Unit.GLOBAL_STORE)
         self._access(w, at, unit, shape, returns=unit is not Unit.GLOBAL_STORE, footprint=footprint)
+
+    def _flag(self, w: Warp, at: int, flag: FlagAccess, footprint: int, sectors: int) -> None:
+        """Issue a poll that has succeeded, or the write of a flag, which follows the fence that a release implies."""
+        warp, launch = self._warp(w), self._launch(w)
+        ins = launch.code.instructions[at]
+        if flag.unit is Unit.FLAG_WRITE and not _RELEASES.isdisjoint(ins.parts) and not ins.has("cta"):
+            # PTX ISA, "Memory Consistency Model": a release orders what precedes it, as a fence before the write does.
+            warp.issue_and_wait(at, Unit.FENCE, launch.shape(Shape(kind="acq_rel.gpu")))
+        size = int(flag.kind[-2:]) // 8
+        shape = launch.shape(Shape(bytes=size, kind=flag.kind, lanes=1, sectors=sectors))
+        issued = warp.issue(at, flag.unit, shape, footprint=footprint)
+        issued.flag = flag
+        if flag.unit is Unit.FLAG_WAIT:
+            warp.tape.completes(issued, warp.tape.phase())
 
     def _access(self, w: Warp, at: int, unit: Unit, shape: int, *, returns: bool, footprint: int | None = None) -> None:
         """Issue an access; a phase stands for its result, if it has one."""

@@ -23,7 +23,7 @@ from pytest_nvfp4.sim.run.warp import Warp
 _MOST = 0xFFFF
 """Largest count of an event."""
 _RUN = int(Does.RUN)
-_LOADS = (int(Unit.GLOBAL_LOAD), int(Unit.SHARED_REMOTE), int(Unit.ATOMIC))
+_LOADS = (int(Unit.GLOBAL_LOAD), int(Unit.SHARED_REMOTE), int(Unit.ATOMIC), int(Unit.FLAG_WAIT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class Numbered:
     program: Program
     slots: tuple[int, ...]
     """By slot, the number of the operation on the tape."""
+    flags: tuple[int, ...]
+    """The same of the polls and writes of flags, in the order of the program's operations."""
     refused: tuple[str, ...]
 
 
@@ -175,6 +177,7 @@ def program_of(
     used: dict[int, int] = {}
     signals: dict[tuple[int, ...], int] = {}
     slots: list[int] = []
+    flags: list[int] = []
     rows: list[tuple[int, ...]] = []
 
     def number(phase: int) -> int:
@@ -190,6 +193,8 @@ def program_of(
         if made.footprint != NO_SLOT:
             slot = len(slots)
             slots.append(recorded)
+        if made.flag is not None:
+            flags.append(recorded)
         shape = used.setdefault(made.shape, len(used))
         rows.append((made.unit, shape, slot, made.pipe, listed(made.done), listed(made.read)))
         return operations[recorded]
@@ -216,7 +221,7 @@ def program_of(
         signals=tuple(signals),
         slots=len(slots),
     )
-    return Numbered(program, tuple(slots), tuple(code.refusing[at] for at in sorted(refused)))
+    return Numbered(program, tuple(slots), tuple(flags), tuple(code.refusing[at] for at in sorted(refused)))
 
 
 def identity(program: Program) -> tuple[object, ...]:

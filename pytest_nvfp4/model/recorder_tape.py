@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
+from pytest_nvfp4.model.recorder_flags import FlagAccess
 from pytest_nvfp4.model.recording import Does, Unit
 from pytest_nvfp4.sim.run.cta import Cluster, Cta
 from pytest_nvfp4.sim.run.warp import Warp
@@ -38,9 +39,10 @@ class Operation:
         pipe: Number of its pipe; -1 for none.
         done, read: Phases that it signals.
         footprint: Number of its footprint in the launch, or ``NO_SLOT``.
+        flag: What it is to the launch's flags, if it is a poll or writes one.
     """
 
-    __slots__ = ("done", "footprint", "pipe", "read", "shape", "unit")
+    __slots__ = ("done", "flag", "footprint", "pipe", "read", "shape", "unit")
 
     def __init__(self, unit: int, shape: int, pipe: int, footprint: int) -> None:
         self.unit = unit
@@ -49,6 +51,7 @@ class Operation:
         self.done: list[int] = []
         self.read: list[int] = []
         self.footprint = footprint
+        self.flag: FlagAccess | None = None
 
 
 class Groups:
@@ -73,9 +76,22 @@ class WarpTape:
         loads, stores: The phase of loads and stores of TMEM that no wait has covered; -1 for none.
         copies: Its ``cp.async``; ``copied`` is the last.
         bulk: Its bulk stores, by lane.
+        polled: The loops in which it has polled a flag in vain, by the instruction that loads the flag.
     """
 
-    __slots__ = ("bulk", "copied", "copies", "launch", "loads", "path", "stores", "tape", "warp")
+    __slots__ = (
+        "_polled_at",
+        "bulk",
+        "copied",
+        "copies",
+        "launch",
+        "loads",
+        "path",
+        "polled",
+        "stores",
+        "tape",
+        "warp",
+    )
 
     def __init__(self, warp: Warp, tape: Tape) -> None:
         self.warp = warp
@@ -87,6 +103,20 @@ class WarpTape:
         self.copies = Groups()
         self.copied: Operation | None = None
         self.bulk: dict[int, Groups] = {}
+        self.polled: dict[int, frozenset[int]] = {}
+        self._polled_at = 0
+
+    def poll_begins(self, at: int, loop: frozenset[int]) -> None:
+        """Drop what vain polls have executed; lanes that have diverged may have executed something else meanwhile."""
+        if self.polled:
+            vain = frozenset().union(*self.polled.values())
+            passages = self.launch.code.program.passages
+            since = self.path[self._polled_at :]
+            self.path[self._polled_at :] = [
+                item for item in since if item.__class__ is not int or not vain.issuperset(passages[item].instructions)
+            ]
+        self.polled[at] = loop
+        self._polled_at = len(self.path)
 
     def issue(self, at: int, unit: int, shape: int, *, pipe: int = -1, footprint: int = NO_SLOT) -> Operation:
         """Record the issue of an operation."""

@@ -74,6 +74,14 @@ class Unit(IntEnum):
     GRID_WAIT = 15
     """griddepcontrol.wait."""
     TMEM_ALLOCATE = 16
+    FLAG_WAIT = 17
+    """Loads of a word of global memory, until a comparison holds: the warp's last one, once the word has its value."""
+    FLAG_WRITE = 18
+    """An ordered store to such a word, or an addition to it."""
+
+
+FLAGS = (Unit.FLAG_WAIT, Unit.FLAG_WRITE)
+"""Units of operations with a row of ``Cluster.flags``; the kind of their shape is one of ``flags``."""
 
 
 INSTRUCTION_CLASSES = (
@@ -176,6 +184,9 @@ class Program:
     """Number of footprints of each cluster."""
 
 
+NO_FLAGS = np.zeros((0, 2), np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """One cluster of the grid, in launch order."""
@@ -185,6 +196,9 @@ class Cluster:
     program: int
     footprints: NDArray[np.int32]
     """Index into ``Recording.footprints`` for each slot; -1 for none (a box wholly outside its tensor)."""
+    flags: NDArray[np.int64] = field(default_factory=lambda: NO_FLAGS)
+    """For each operation of ``FLAGS``, in the order of the program's operations: the index into ``Recording.cells``,
+    and the operand of the comparison or of the write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +230,7 @@ class Recording:
         grid, block, cluster: Dimensions; a grid counts CTAs.
         ctas_per_sm: Resident CTAs an SM, limited by shared memory, threads, registers and TMEM.
         dependent: Whether it is a programmatic dependent launch.
+        cells: Values, before the launch, of the words of global memory by which its clusters wait for each other.
         marks: The places that the author named: begins and ends of regions (``sim.ptx.marks``).
         refused: Why no time may be modelled from it (control flow that depends on order ...); empty if one may.
     """
@@ -235,3 +250,4 @@ class Recording:
     refused: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
     marks: tuple[Mark, ...] = ()
+    cells: tuple[int, ...] = ()

@@ -208,7 +208,8 @@ def _machine(
     slots = slots_of(recording, device, ctas_per_sm=conditions.ctas_per_sm)
     traffic = None
     events = events_of(recording)
-    if events > most and slots.groups > 1:
+    # Clusters that wait for each other are replayed all: those of a sample would wait for others.
+    if events > most and slots.groups > 1 and not recording.cells:
         chosen = max(2, slots.groups * most // events)
         recording, traffic, slots = samples.of(
             recording, slots, chosen, device["l2_capacity"] * 1e6, device["dram_written"]

@@ -14,13 +14,17 @@ from heapq import heapify, heappop, heappush
 
 from pytest_nvfp4.model.placement import Slots
 from pytest_nvfp4.model.recording import Recording
+from pytest_nvfp4.model.replay_flags import Flags
 from pytest_nvfp4.model.replay_memory import Memory
 from pytest_nvfp4.model.replay_state import Cause, ClusterRun, ReplayError, WarpRun
-from pytest_nvfp4.model.replay_steps import END, MARK, RUN, SIGNAL, WAIT, Costs, ProgramSteps
+from pytest_nvfp4.model.replay_steps import END, FLAG_WAIT, FLAG_WRITE, MARK, RUN, SIGNAL, WAIT, Costs, ProgramSteps
 from pytest_nvfp4.model.replay_units import Interval, Units
 from pytest_nvfp4.model.servers import L2, Atoms, Traffic
 
 __all__ = ["Machine"]
+
+_SAME = 1e-6
+"""Difference in ns below which two times are the same but for their rounding."""
 
 
 @dataclass(slots=True)
@@ -75,6 +79,7 @@ class Machine:
         schedulers = [0.0] * (4 * sms)
         memory = Memory(self.costs, self.l2, self.atoms, self.recording, self.traffic)
         arrive_ns = self.costs.arrive
+        flags = Flags(self.recording.cells, self.recording.clusters)
         clusters = self.recording.clusters
         upcoming = 0
         queue: list[tuple[float, int, WarpRun]] = []
@@ -206,9 +211,26 @@ class Machine:
                     order += 1
                     heappush(queue, (now, order, w))
                     break
+                if code == FLAG_WAIT:
+                    polled = flags.poll(w, step, now)
+                    if polled is None:
+                        w.time, w.pc = t, pc
+                        break
+                    if polled[0] > now + _SAME:
+                        w.log.append((pc, *polled))
+                        if timeline is not None:
+                            timeline.append((f"wait {w.warp.role}", w.sm, now, polled[0], step[2]))
+                        w.time, w.pc = polled[0] - step[1], pc
+                        order += 1
+                        heappush(queue, (polled[0], order, w))
+                        break
                 if code != END:
                     w.pc = pc
                     t, done, signals, causes = handlers[code](w, step, now)
+                    if code == FLAG_WRITE:
+                        for other in flags.write(w, step, done, (w, pc, now, causes)):
+                            order += 1
+                            heappush(queue, (other.time, order, other))
                     if signals:
                         signal(w, signals, done, (w, pc, now, causes))
                     pc += 1
@@ -238,6 +260,7 @@ class Machine:
             raise ReplayError(
                 f"{self.recording.kernel}: {len(stuck)} warps wait for phases that never complete: "
                 + ", ".join(sorted(places)[:6])
+                + f"; {len(clusters) - upcoming} clusters find no place before they end" * (upcoming < len(clusters))
             )
         self.end, self.last = units.end, units.last
         self.l2_busy, self.dram_busy = memory.l2_busy, memory.dram_busy

@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 
 from pytest_nvfp4.model.constants import DeviceConstants
-from pytest_nvfp4.model.recording import INSTRUCTION_CLASSES, Does, Program, Recording, Shape, Unit
+from pytest_nvfp4.model.recording import FLAGS, INSTRUCTION_CLASSES, Does, Program, Recording, Shape, Unit
 
 __all__ = [
     "COMMIT",
     "DELAY",
     "DEPENDENTS",
     "END",
+    "FLAG_WAIT",
+    "FLAG_WRITE",
     "GLOBAL_READ",
     "GLOBAL_WRITE",
     "GRID_WAIT",
@@ -41,7 +43,7 @@ __all__ = [
 ]
 
 (RUN, WAIT, SIGNAL, LOAD, TENSOR, COMMIT, TMEM, STORE, DELAY, GLOBAL_READ, GLOBAL_WRITE, REMOTE) = range(12)
-DEPENDENTS, GRID_WAIT, END, MARK = range(12, 16)
+DEPENDENTS, GRID_WAIT, END, MARK, FLAG_WAIT, FLAG_WRITE = range(12, 18)
 
 Step = tuple[Any, ...]
 
@@ -154,6 +156,9 @@ class _Compiler:
         # Operations as plain tuples: reading a structured array element by element would dominate.
         self.operations: list[tuple[int, int, int, int, int, int]] = program.operations.tolist()
         self.barriers = self._barriers()
+        flags = np.isin(program.operations["unit"], FLAGS)
+        self.flags: list[int] = (np.cumsum(flags) - 1).tolist()
+        """By operation of a flag, its row of ``Cluster.flags``."""
 
     def _barriers(self) -> set[int]:
         """Return the phases of barriers: a warp polls these, and is stalled for the others (results, groups)."""
@@ -255,6 +260,13 @@ class _Compiler:
                     continue
                 head = (before, site, number)
                 step = self.operation(Unit(unit), cta, head, shape, (slot, pipe, done, read))
+                if unit in FLAGS:
+                    step = (
+                        FLAG_WAIT if unit == Unit.FLAG_WAIT else FLAG_WRITE,
+                        *step[1:8],
+                        self.flags[item],
+                        shape.kind,
+                    )
             batch = None
             steps.append(step)
             before = 0.0
@@ -292,11 +304,12 @@ class _Compiler:
                 time = max(shape.columns, 1) * device["tmem_column"] * cycle
                 self.busy["tensor memory"][cta] += time / 4
                 return (TMEM, *head, time, device["tmem_load_latency"] * cycle, own)
-            case Unit.GLOBAL_LOAD | Unit.GLOBAL_STORE | Unit.ATOMIC:
+            case Unit.GLOBAL_LOAD | Unit.GLOBAL_STORE | Unit.ATOMIC | Unit.FLAG_WAIT | Unit.FLAG_WRITE:
                 time = max(shape.sectors * 32, shape.bytes, 1) * costs.load_byte
                 if code == Unit.GLOBAL_STORE:
                     return (GLOBAL_WRITE, *head, slot, time, 0.0, own)
-                latency = device["atomic_latency"] * cycle if code == Unit.ATOMIC else costs.load_latency
+                adds = code == Unit.ATOMIC or (code == Unit.FLAG_WRITE and shape.kind.startswith("add"))
+                latency = device["atomic_latency"] * cycle if adds else costs.load_latency
                 return (GLOBAL_READ, *head, slot, time, latency, own)
             case Unit.SHARED_REMOTE:
                 time = (device["remote_latency"] + shape.bytes / device["shared_port"]) * cycle

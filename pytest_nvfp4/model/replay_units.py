@@ -15,6 +15,8 @@ from pytest_nvfp4.model.replay_steps import (
     COMMIT,
     DELAY,
     DEPENDENTS,
+    FLAG_WAIT,
+    FLAG_WRITE,
     GLOBAL_READ,
     GLOBAL_WRITE,
     GRID_WAIT,
@@ -92,6 +94,8 @@ class Units:
             REMOTE: self._remote,
             DEPENDENTS: self._dependents,
             GRID_WAIT: self._grid_wait,
+            FLAG_WAIT: self._read,
+            FLAG_WRITE: self._flag,
         }
 
     def _load(self, w: WarpRun, step: Step, t: float) -> Booked:
@@ -196,7 +200,7 @@ class Units:
         return done, done, signals, ((name, done),)
 
     def _read(self, w: WarpRun, step: Step, t: float) -> Booked:
-        _, _, _, _, slot, lanes_ns, latency, signals = step
+        _, _, _, _, slot, lanes_ns, latency, signals = step[:8]
         free = self._loads[w.sm]
         self._loads[w.sm] = through = there = free = (free if free > t else t) + lanes_ns
         print_ = w.cluster.footprints[slot] if slot >= 0 else -1
@@ -210,7 +214,7 @@ class Units:
         return t + self._cycle, done, signals, causes
 
     def _write(self, w: WarpRun, step: Step, t: float) -> Booked:
-        _, _, _, _, slot, lanes_ns, _, signals = step
+        _, _, _, _, slot, lanes_ns, _, signals = step[:8]
         free = self._loads[w.sm]
         self._loads[w.sm] = done = free = (free if free > t else t) + lanes_ns
         print_ = w.cluster.footprints[slot] if slot >= 0 else -1
@@ -222,6 +226,15 @@ class Units:
         if self._timeline is not None:
             self._timeline.append(("global memory", w.sm, t, done, step[2]))
         return t + self._cycle, done, signals, causes
+
+    def _flag(self, w: WarpRun, step: Step, t: float) -> Booked:
+        """Book the write of a flag: an addition is one of L2, whose latency passes before others see it."""
+        if step[9].startswith("st"):
+            return self._write(w, step, t)
+        booked = self._read(w, step, t)
+        if booked[1] > self.end:
+            self.end, self.last = booked[1], (w, w.pc, t, booked[3])
+        return booked
 
     def _remote(self, w: WarpRun, step: Step, t: float) -> Booked:  # noqa: ARG002
         done = t + step[4]

@@ -23,8 +23,10 @@ from pytest_nvfp4.isolation.door.fields import STRICT, Extent, Index
 from pytest_nvfp4.isolation.door.files import read_file
 from pytest_nvfp4.isolation.door.json_values import Bounds
 from pytest_nvfp4.isolation.door.models import parsed
+from pytest_nvfp4.model.flags import POLL_KINDS, WRITE_KINDS
 from pytest_nvfp4.model.recording import (
     EVENT,
+    FLAGS,
     INSTRUCTION_CLASSES,
     OPERATION,
     Cluster,
@@ -103,6 +105,7 @@ class _Recording(_Model):
     refused: tuple[_Text, ...]
     notes: tuple[_Text, ...]
     marks: tuple[tuple[What, _Text], ...] = ()
+    cells: _Many = 0
 
 
 class _Header(_Model):
@@ -160,6 +163,9 @@ def _describe(recording: Recording, prefix: str, arrays: dict[str, NDArray[Any]]
         rows.append(cluster.footprints - before.get(cluster.program, np.int32(0)))
         before[cluster.program] = cluster.footprints
     arrays[f"{prefix}slots"] = np.concatenate([np.empty(0, np.int32), *rows]).astype(np.int32)
+    if recording.cells:
+        arrays[f"{prefix}cells"] = np.array(recording.cells, np.uint64)
+        arrays[f"{prefix}flags"] = np.concatenate([np.empty((0, 2), np.int64), *(each.flags for each in clusters)])
     shapes: dict[bytes, int] = {}
     relative = [(footprint.lines - footprint.lines[:1]).astype(np.int32) for footprint in footprints]
     arrays[f"{prefix}shape"] = np.array([shapes.setdefault(each.tobytes(), len(shapes)) for each in relative], np.int32)
@@ -174,6 +180,7 @@ def _describe(recording: Recording, prefix: str, arrays: dict[str, NDArray[Any]]
         "sites": [[site.at, site.opcode, site.source] for site in recording.sites],
         "programs": [_describe_program(program) for program in recording.programs],
         "clusters": len(clusters),
+        "cells": len(recording.cells),
         "footprints": len(footprints),
     }
 
@@ -234,14 +241,17 @@ def _recording(header: _Recording, archive: StoredArrays) -> Recording:
     slots = archive.array("slots", np.int32)
     if sum(programs[number].slots for number in program.tolist()) != slots.size:
         raise DoorError(archive.source, "has another number of footprints than its clusters need")
-    clusters, at = [], 0
+    flags = _flags(header.cells, [programs[number] for number in program.tolist()], archive)
+    clusters: list[Cluster] = []
+    at = 0
     before: dict[int, NDArray[np.int64]] = {}
     for place, number in zip(index.tolist(), program.tolist(), strict=True):
         size = programs[number].slots
         row = slots[at : at + size].astype(np.int64) + before.get(number, np.int64(0))
         before[number] = row
         at += size
-        clusters.append(Cluster(place, number, archive.within("slots", row, header.footprints, low=-1)))
+        row = archive.within("slots", row, header.footprints, low=-1)
+        clusters.append(Cluster(place, number, row, flags[len(clusters)]))
     return Recording(
         **{name: getattr(header, name) for name in ("kernel", "arch", "grid", "block", "cluster", "shared_bytes")},
         ctas_per_sm=header.ctas_per_sm,
@@ -253,7 +263,27 @@ def _recording(header: _Recording, archive: StoredArrays) -> Recording:
         refused=header.refused,
         notes=header.notes,
         marks=tuple(Mark(*mark) for mark in header.marks),
+        cells=tuple(archive.array("cells", np.uint64, header.cells).tolist()) if header.cells else (),
     )
+
+
+def _flags(cells: int, programs: Sequence[Program], archive: StoredArrays) -> list[NDArray[np.int64]]:
+    """Return the rows of the polls and writes of flags, by cluster."""
+    for program in {id(each): each for each in programs}.values():
+        for unit, kinds in zip(FLAGS, (POLL_KINDS, WRITE_KINDS), strict=True):
+            used = np.unique(program.operations["shape"][program.operations["unit"] == unit]).tolist()
+            if wrong := [program.shapes[shape].kind for shape in used if program.shapes[shape].kind not in kinds]:
+                raise DoorError(
+                    archive.source, f"has a flag of kind {wrong[0]!r}, and not of {', '.join(sorted(kinds))}"
+                )
+    counts = {id(each): int(np.isin(each.operations["unit"], FLAGS).sum()) for each in programs}
+    ends = np.cumsum([counts[id(each)] for each in programs]).tolist()
+    total = ends[-1] if ends else 0
+    rows = archive.array("flags", np.int64, total, 2) if cells else np.empty((0, 2), np.int64)
+    if len(rows) != total:
+        raise DoorError(archive.source, "polls or writes flags, and has no cells")
+    archive.within("flags", rows[:, 0], cells)
+    return np.split(rows, ends[:-1]) if ends else []
 
 
 def _footprints(count: int, archive: StoredArrays) -> tuple[Footprint, ...]:
