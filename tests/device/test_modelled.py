@@ -22,7 +22,7 @@ from pytest_nvfp4.device.modelled import (
     modelled_call,
 )
 from pytest_nvfp4.model.bands import Band, bands, bands_of, widest
-from pytest_nvfp4.model.constants import ConstantsError, load_device
+from pytest_nvfp4.model.constants import ConstantsError, load_device, shipped_device
 from pytest_nvfp4.model.recording import Recording, Site
 from pytest_nvfp4.report.document import Document
 from pytest_nvfp4.report.render import OutputFormat, render
@@ -97,12 +97,17 @@ class TestBand:
         assert widest([], 4.0) is None
 
     def test_bands_are_those_of_a_kind_on_a_device_and_name_a_test_that_exists(self) -> None:
-        conditions = {"grouped tcgen05 GEMM": "gpumode", "dense tcgen05 GEMM": "single"}
-        assert {band.kind for band in bands() if band.device == "b200"} == set(conditions)
-        assert not bands_of("h200", "copy")
+        conditions = {
+            ("b200", "grouped tcgen05 GEMM"): "gpumode",
+            ("b200", "dense tcgen05 GEMM"): "single",
+            ("h200", "wgmma GEMM"): "alone",
+            ("h200", "copy"): "alone",
+        }
+        assert {(band.device, band.kind) for band in bands()} == set(conditions)
+        assert not bands_of("h200", "mma GEMM")
         for band in bands():
-            if band.device == "b200":
-                assert band.conditions == conditions_text(conditions_of(conditions[band.kind], B200))
+            name = conditions[band.device, band.kind]
+            assert band.conditions == conditions_text(conditions_of(name, shipped_device(band.device)))
             assert (Path(__file__).parents[2] / band.test).is_file()
 
     def test_an_error_is_a_share_of_the_measured_time(self) -> None:
