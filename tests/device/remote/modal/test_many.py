@@ -189,9 +189,13 @@ def test_what_came_before_the_server_went_is_not_paid_for_again(
     done = len(executed_jobs(log))
     again = user.run("kernel.py", *CHECKS, "--nvfp4-resume", "--nvfp4-remote-containers=20")
     assert "20 passed" in again, again
-    assert f"{kept} from earlier sessions" in again
-    assert small.count("FunctionMap") == lost
-    assert len(executed_jobs(log)) == done + lost
+    # What went on while only the network was gone has ended on the server, and is fetched by the ids of its calls.
+    stored = re.search(r"(\d+) from earlier sessions", again)
+    assert stored, again
+    had = int(stored[1])
+    assert had >= kept if gone == "connected" else had == kept
+    assert small.count("FunctionMap") == 20 - had
+    assert len(executed_jobs(log)) == done + 20 - had
 
 
 @pytest.mark.slow
