@@ -70,12 +70,12 @@ ALONE = Conditions(launch="alone")
 """How ``measure_hopper`` measures."""
 
 
-def hopper(table: str, *, held: bool = True) -> Callable[[DeviceConstants], Iterator[Point]]:
-    """Return a function that yields the points of a Hopper table that were held out, or the others, in us."""
+def hopper(table: str) -> Callable[[DeviceConstants], Iterator[Point]]:
+    """Return a function that yields the points of a Hopper table that were held out, in us."""
 
     def points(device: DeviceConstants) -> Iterator[Point]:
         for number, row in enumerate(rows(f"{table}.csv")):
-            if (row["split"] == "held") == held:
+            if row["split"] == "held":
                 name = path_of(table, number).stem
                 times = replay_sequence(recordings(name), device, conditions=ALONE)
                 yield name, sum(time.total_us for time in times), float(row["measured_us"])
