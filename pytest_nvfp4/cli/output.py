@@ -16,8 +16,8 @@ from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.report.console import Terminal
 from pytest_nvfp4.report.document import Document
 from pytest_nvfp4.report.render import OutputFormat, render
-from pytest_nvfp4.temporary import name_beside, remove_unfinished
 from pytest_nvfp4.text import json_text, printed, without_commands
+from pytest_nvfp4.writing import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +97,10 @@ def write_file(path: Path, content: str | bytes) -> None:
     Raises:
         InputError: The file cannot be written.
     """
-    # A file beside it that is renamed: a reader or an interrupt sees the old content or the new, never a part.
-    data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
-    remove_unfinished(path.parent)
-    beside = name_beside(path)
     try:
-        with beside.open("xb") as file:
-            file.write(data)
-        beside.replace(path)
+        write_whole(path, content)
     except OSError as error:
-        _unlink(beside)
         raise InputError(f"{path} cannot be written: {error.strerror}") from error
-    except BaseException:
-        _unlink(beside)
-        raise
-
-
-def _unlink(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink()
 
 
 def size_text(count: int) -> str:

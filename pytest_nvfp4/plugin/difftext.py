@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_nvfp4.layout.change import Change, HeaderChange, ListingDiff, Severity
 from pytest_nvfp4.plugin.state import Run
-from pytest_nvfp4.plugin.writing import write_whole
+from pytest_nvfp4.writing import write_whole
 from pytest_nvfp4.report.model import CheckReport, Report
 from pytest_nvfp4.report.terminal import render_terminal
 from pytest_nvfp4.text import clip, visible

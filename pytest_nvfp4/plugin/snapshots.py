@@ -19,7 +19,7 @@ from syrupy.location import PyTestLocation
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.places import folder_of, safe_name
 from pytest_nvfp4.plugin.state import RUN
-from pytest_nvfp4.plugin.writing import write_whole
+from pytest_nvfp4.writing import write_whole
 
 _MOST_BYTES = 64 << 20
 

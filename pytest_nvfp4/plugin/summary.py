@@ -14,7 +14,7 @@ from pytest_nvfp4.plugin.checks.registry import CheckRegistry
 from pytest_nvfp4.plugin.recognise import overlooked
 from pytest_nvfp4.plugin.record import CheckRecord
 from pytest_nvfp4.plugin.state import Run
-from pytest_nvfp4.plugin.writing import write_whole
+from pytest_nvfp4.writing import write_whole
 from pytest_nvfp4.text import plural, printed
 from pytest_nvfp4.toolchain.sealed_files import RefusedEntry, refused_lines
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.plugin.writing import write_whole
+from pytest_nvfp4.writing import write_whole
 
 
 def test_it_replaces_what_was_there(tmp_path: Path) -> None:

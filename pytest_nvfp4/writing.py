@@ -1,4 +1,4 @@
-"""Atomic writing of text files."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from pathlib import Path
 from pytest_nvfp4.temporary import name_beside, remove_unfinished
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a temporary file and rename it, so that no reader ever sees a part of the text.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a temporary file and rename it, so that no reader ever sees a part of the content.
 
-    Temporary files that killed processes left in the folder are removed.
+    Temporary files that killed processes left in the folder are removed. Text is UTF-8 with the line ends it has.
 
     Raises:
         OSError: The file could not be written; an old one is unchanged.
     """
+    data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     target = path.resolve()  # the rename would replace a link
     remove_unfinished(target.parent)
     beside = name_beside(target)
     try:
-        with beside.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.write(text)
+        with beside.open("xb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(target)
