@@ -5,7 +5,7 @@ The state machine knows no kernel, no git command and no agent: tests give it st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -64,6 +64,7 @@ class Judge(Protocol):
         *,
         commit: str,
         parent: str,
+        known: Mapping[str, int],
         folder: Path,
         on_gate: Callable[[GateResult], None],
     ) -> Examination:
@@ -73,6 +74,7 @@ class Judge(Protocol):
             candidate: The candidate; None for the baseline.
             commit: Commit to examine.
             parent: Commit of the incumbent that it is compared with.
+            known: `Examination.ptx_sha256` of the candidates of earlier iterations, with their numbers.
             folder: Folder for evidence.
             on_gate: Called with the result of each gate as it ends.
         """

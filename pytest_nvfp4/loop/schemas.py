@@ -174,7 +174,9 @@ class Examination(Model):
         gates: Results of the gates in the order they ran; the first one that does not pass is the last one.
         passed: Whether all gates passed.
         infrastructure: Why the examination says nothing about the candidate; empty if it does.
-        ptx_sha256: Hash of the compiled PTX; None if it did not compile.
+        ptx_sha256: Hash of what was compiled and how it is launched; None if it did not compile.
+        duplicate_of: Earlier candidate with the same hash; 0 for the baseline, None if there is none. The gates that
+            follow ``compile`` have not run then.
         layouts: Changes of layouts against the parent, a line each.
         counters: All counters of ``cost`` by ``problem`` and name, as ``problem/name``.
         modelled: Modelled times by problem.
@@ -190,6 +192,7 @@ class Examination(Model):
     passed: bool = False
     infrastructure: Sentence = ""
     ptx_sha256: Sha256 | None = None
+    duplicate_of: Index | None = None
     layouts: _Texts = ()
     counters: Annotated[dict[str, float], Field(max_length=100_000)] = {}
     modelled: Annotated[tuple[ProblemTime, ...], Field(max_length=_MOST)] = ()
@@ -240,7 +243,7 @@ class Verdict(Model):
         outcome: The decision.
         reason: Why, in one sentence.
         feedback: What the next worker is given: the finding with its line and hint, or the counters that got worse.
-        duplicate_of: Number of the earlier candidate that is the same.
+        duplicate_of: Number of the earlier candidate that is the same; 0 for the baseline.
         metric: Name of the target's metric.
         value: Its value for the candidate; lower is better. None if it was not determined.
         incumbent_value: Its value for the commit that it was compared with.
@@ -258,7 +261,7 @@ class Verdict(Model):
     outcome: Outcome
     reason: Sentence
     feedback: Sentence = ""
-    duplicate_of: _Number | None = None
+    duplicate_of: Index | None = None
     metric: Name = ""
     value: float | None = None
     incumbent_value: float | None = None
