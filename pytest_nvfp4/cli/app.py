@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "model": ("cli.model.command", "Model the time of a kernel; list or measure the constants of devices."),
     "regions": ("cli.regions.command", "Time the regions that a kernel names, beside modelled times."),
     "profile": ("cli.profile.command", "Profile a kernel on a GPU; show or compare saved reports of profilers."),
+    "loop": ("cli.loop.command", "Optimise a kernel unattended: workers propose, the harness judges, git keeps."),
     "eval": ("cli.evaluate", "Check and time a kernel as GPU MODE does, with the same protocol."),
     "bench": ("cli.bench", "Time the kernels of a suite on a GPU, as the check `benchmark` does."),
     "upgrade": ("cli.upgrade", "Compare a kernel between two versions of CuTe DSL."),

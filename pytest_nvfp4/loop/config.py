@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 VERSION: Literal[1] = 1
 Mode = Literal["command", "manual", "dry-run"]
 Metric = Literal["modelled", "measured"]
+Event = Literal["promoted", "stopped", "infrastructure"]
 GATES = ("compile", "layouts", "launch", "codegen", "tmem", "coverage", "verify", "races", "cost", "model")
 """The gates in the order of their cost; the first eight are checks of the pytest plugin."""
 
@@ -196,9 +197,7 @@ class NotifySection(Section):
     command: tuple[str, ...] = Field(
         default=(), description="program and arguments; {event}, {title} and {text} are replaced"
     )
-    events: tuple[Literal["promoted", "stopped", "infrastructure"], ...] = Field(
-        default=("promoted", "stopped"), description="events that start it"
-    )
+    events: tuple[Event, ...] = Field(default=("promoted", "stopped"), description="events that start it")
     timeout_s: _Limit = Field(default=30.0, description="seconds until it is ended")
 
 

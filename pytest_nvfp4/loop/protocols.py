@@ -10,11 +10,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from pytest_nvfp4.loop.config import Event
 from pytest_nvfp4.loop.schemas import Candidate, Examination, GateResult, ReviewerVerdict, Verdict
+from pytest_nvfp4.loop.state import LoopState
 
 
 class InfrastructureError(Exception):
     """The surroundings failed (a full disk, a lost remote, a missing program); nothing is said about a candidate."""
+
+
+class BudgetError(Exception):
+    """The worst case of what would be begun next does not fit what the budget leaves."""
+
+
+class Purse(Protocol):
+    """What one examination or decision may still spend. Its calls are safe in several threads."""
+
+    def reserve(self, *, gpu_s: float = 0.0, usd: float = 0.0) -> None:
+        """Reserve the worst case of a stage, before it is begun.
+
+        What is reserved counts as spent until `settle`, also if the process is killed in between.
+
+        Raises:
+            BudgetError: It does not fit; the stage must not begin, and the error is passed on to the caller.
+        """
+        ...
+
+    def settle(self, *, gpu_s: float = 0.0, usd: float = 0.0) -> None:
+        """Replace all that is reserved by what was really spent. Called after each stage, also after a failed one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +74,7 @@ class Worker(Protocol):
 
         Raises:
             InfrastructureError: The worker could not be started.
-            KeyboardInterrupt: The loop is stopped; the worker's process group has ended.
+            StoppedError: The loop is stopped (`isolation.cancellation`); the worker's processes have ended.
         """
         ...
 
@@ -67,6 +91,7 @@ class Judge(Protocol):
         known: Mapping[str, int],
         folder: Path,
         on_gate: Callable[[GateResult], None],
+        purse: Purse,
     ) -> Examination:
         """Return what can be found about a commit without a GPU. May run in several threads at once, in any order.
 
@@ -77,6 +102,11 @@ class Judge(Protocol):
             known: `Examination.ptx_sha256` of the candidates of earlier iterations, with their numbers.
             folder: Folder for evidence.
             on_gate: Called with the result of each gate as it ends.
+            purse: What a remote may cost.
+
+        Raises:
+            BudgetError: As the purse.
+            StoppedError: The loop is stopped; all processes of the examination have ended.
         """
         ...
 
@@ -88,12 +118,23 @@ class Judge(Protocol):
         against: str,
         incumbent: Examination,
         folder: Path,
+        purse: Purse,
     ) -> Verdict:
-        """Return the verdict about an examined candidate against the incumbent of this moment.
+        """Return the verdict about an examined candidate, one with a red gate included, against the incumbent.
 
         Called one candidate after the other, in the order of their numbers. It measures, if a device is configured,
-        and confirms a win in a second, fresh comparison.
+        and confirms a win in a second, fresh comparison. The state machine itself judges candidates without a commit,
+        duplicates, and examinations that failed for reasons of the surroundings.
+
+        Raises:
+            BudgetError: As the purse.
+            InfrastructureError: The device or the remote failed; the state machine tries it once more.
+            StoppedError: The loop is stopped.
         """
+        ...
+
+    def value(self, examination: Examination) -> float | None:
+        """Return the target's metric of an examined commit; None if that needs a measurement."""
         ...
 
 
@@ -103,7 +144,44 @@ class Reviewer(Protocol):
     def review(
         self, iteration: int, candidates: Sequence[tuple[Candidate, Verdict]], *, folder: Path, timeout_s: float
     ) -> ReviewerVerdict:
-        """Return the reviewer's verdict. Raises InfrastructureError if there is none after all attempts."""
+        """Return the reviewer's verdict.
+
+        Raises:
+            InfrastructureError: There is none after all attempts.
+            StoppedError: The loop is stopped.
+        """
+        ...
+
+
+class Memory(Protocol):
+    """What earlier iterations tried, from the records in the directory of state."""
+
+    def same_source(self, candidate: Candidate) -> int | None:
+        """Return the number of the candidate of an earlier iteration that has the same tree or source; None if new.
+
+        0 is the baseline. Candidates whose verdict says nothing final (``infrastructure``, a measurement that noise
+        left open) do not count.
+        """
+        ...
+
+    def known_ptx(self, iteration: int) -> Mapping[str, int]:
+        """Return the candidates of iterations before this one by `Examination.ptx_sha256`, with the same exception."""
+        ...
+
+
+class PromptWriter(Protocol):
+    """Writes the prompts of workers."""
+
+    def worker_prompt(self, state: LoopState, *, number: int, slot: int) -> str:
+        """Return the prompt for a candidate of the current iteration. The same history gives the same text."""
+        ...
+
+
+class Notifier(Protocol):
+    """Tells the user about an event."""
+
+    def __call__(self, event: Event, *, title: str, text: str) -> None:
+        """Run the user's command, if one is configured for the event; a failure of it has no effect on the loop."""
         ...
 
 

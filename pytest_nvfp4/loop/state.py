@@ -6,13 +6,15 @@ are copied after a validation.
 
     loop.toml                  the configuration as it was resolved at the start
     state.json                 `LoopState`
+    ledger.json                `Ledger`: what the current iteration has reserved
     control.json               `Control`: requests of other processes to this loop
     heartbeat.json             `Heartbeat`, written every few seconds while the loop runs
-    lock/active.lock           pid, host and start time of the process that runs the loop
+    lock/active.lock           `LockOwner`: the process that runs the loop
     run.log                    one line an event; only appended
     baseline/examination.json  the incumbent of the start
     iterations/0001/           review.json, review prompt and output
-    candidates/0001/           candidate.json, examination.json, verdict.json, prompt.txt, diff.patch, outputs, evidence
+    candidates/0001/           candidate.json, gates.json, examination.json, verdict.json, prompt.txt, diff.patch,
+                               outputs, evidence
     work/0001/                 worktree and outbox of the worker of candidate 1, while it runs
     judge/0001/                worktree of the judge of candidate 1, while it runs
 """
@@ -27,7 +29,7 @@ from pydantic import Field
 from pytest_nvfp4.isolation.door.fields import Count, Index, Name, Seconds, Sentence
 from pytest_nvfp4.isolation.door.files import read_file
 from pytest_nvfp4.isolation.door.models import parsed
-from pytest_nvfp4.loop.schemas import Model
+from pytest_nvfp4.loop.schemas import GateResult, Model
 from pytest_nvfp4.text import json_text
 from pytest_nvfp4.writing import write_whole
 
@@ -43,6 +45,51 @@ class Spent(Model):
     gpu_s: Seconds = 0.0
     usd: Annotated[float, Field(ge=0, le=1e9)] = 0.0
     tokens: Count = 0
+
+
+class Entry(Model):
+    """What one activity of the current iteration has spent or reserved.
+
+    Attributes:
+        spent: What it really spent.
+        reserved: Worst case of what it does now, if the loop did not live to see its end: of what it did.
+    """
+
+    spent: Spent = Spent()
+    reserved: Spent = Spent()
+
+
+class Ledger(Model):
+    """What the current iteration costs, by activity such as ``decide/0003``; worthless in any other iteration."""
+
+    version: Literal[1] = 1
+    iteration: Index = 0
+    entries: dict[Name, Entry] = Field(default_factory=dict, max_length=10_000)
+
+
+class Gates(Model):
+    """Gates of an examination that have ended, while it runs."""
+
+    version: Literal[1] = 1
+    gates: Annotated[tuple[GateResult, ...], Field(max_length=1000)] = ()
+
+
+class LockOwner(Model):
+    """Who runs a loop.
+
+    Attributes:
+        version: Version of this schema.
+        pid: Process.
+        started: Its start in clock ticks since the boot (proc(5)), which tells it from a later one of that number.
+        host: Its host.
+        created_at: Time when it took the lock (UTC, ISO 8601).
+    """
+
+    version: Literal[1] = 1
+    pid: Index
+    started: Count = 0
+    host: Name
+    created_at: Name = ""
 
 
 class Promotion(Model):
@@ -61,8 +108,9 @@ class LoopState(Model):
     Attributes:
         version: Version of this schema.
         phase: The phase that is begun or continued.
+        interrupted: With ``STOPPED``: phase in which the iteration goes on; empty if the iteration is complete.
         iteration: The current iteration, from 1; 0 before the first.
-        next_candidate: Number of the next candidate.
+        next_candidate: Number of the first candidate of the iteration; the numbers of its others follow.
         baseline: Commit where the loop began.
         incumbent: Commit of the incumbent.
         incumbent_candidate: Its candidate; 0 for the baseline.
@@ -74,7 +122,8 @@ class LoopState(Model):
         target_confirmations: Iterations in a row that met the threshold.
         promotions: Accepted candidates, in order.
         hint: What the last reviewer suggests.
-        spent: What was spent up to the last heartbeat.
+        spent: What the iterations before this one have spent, and the wall clock until this was written.
+        promotion_seconds: Date of this iteration's promotions, in seconds since 1970.
         started_at: Time of the first start (UTC, ISO 8601).
         restarts: Number of later starts.
         stop_reason: Why the loop has stopped; empty while it has not.
@@ -82,6 +131,7 @@ class LoopState(Model):
 
     version: Literal[1] = 1
     phase: Phase = "INIT"
+    interrupted: Phase | Literal[""] = ""
     iteration: Index = 0
     next_candidate: Annotated[int, Field(ge=1, lt=1 << 31)] = 1
     baseline: Name = ""
@@ -96,6 +146,7 @@ class LoopState(Model):
     promotions: Annotated[tuple[Promotion, ...], Field(max_length=1_000_000)] = ()
     hint: Sentence = ""
     spent: Spent = Spent()
+    promotion_seconds: Annotated[int, Field(ge=0, lt=1 << 40)] = 0
     started_at: Name = ""
     restarts: Index = 0
     stop_reason: Sentence = ""
@@ -147,6 +198,7 @@ class StateFolder:
         self.state, self.control = root / "state.json", root / "control.json"
         self.heartbeat, self.lock = root / "heartbeat.json", root / "lock" / "active.lock"
         self.config, self.log = root / "loop.toml", root / "run.log"
+        self.ledger = root / "ledger.json"
         self.baseline = root / "baseline"
 
     def candidate(self, number: int) -> Path:

@@ -1,0 +1,1 @@
+"""``nvfp4 loop``: the unattended optimisation loop."""
