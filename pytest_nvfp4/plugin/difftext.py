@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pytest_nvfp4.layout.change import Change, HeaderChange, ListingDiff, Severity
 from pytest_nvfp4.plugin.state import Run
-from pytest_nvfp4.writing import write_whole
 from pytest_nvfp4.report.model import CheckReport, Report
 from pytest_nvfp4.report.terminal import render_terminal
 from pytest_nvfp4.text import clip, visible
+from pytest_nvfp4.writing import write_whole
 
 MAX_IN_FULL = 6
 """Changes that a failure shows in full. More changes mostly have one cause, so it shows one line for each."""

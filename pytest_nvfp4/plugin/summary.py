@@ -14,9 +14,9 @@ from pytest_nvfp4.plugin.checks.registry import CheckRegistry
 from pytest_nvfp4.plugin.recognise import overlooked
 from pytest_nvfp4.plugin.record import CheckRecord
 from pytest_nvfp4.plugin.state import Run
-from pytest_nvfp4.writing import write_whole
 from pytest_nvfp4.text import plural, printed
 from pytest_nvfp4.toolchain.sealed_files import RefusedEntry, refused_lines
+from pytest_nvfp4.writing import write_whole
 
 if TYPE_CHECKING:
     from pytest_nvfp4.report.model import CheckReport, Report

@@ -17,10 +17,10 @@ from pytest_nvfp4.plugin.places import safe_name
 from pytest_nvfp4.plugin.remote import RemoteRun
 from pytest_nvfp4.plugin.simulations import SIMULATIONS
 from pytest_nvfp4.plugin.state import RUN, KernelCase, Run
-from pytest_nvfp4.writing import write_whole
 from pytest_nvfp4.problem import Problem
 from pytest_nvfp4.text import printed
 from pytest_nvfp4.toolchain.request import Entry, EntryError
+from pytest_nvfp4.writing import write_whole
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.fitted_problem import FittedProblem
