@@ -104,10 +104,11 @@ class Candidate(Model):
         iteration: Iteration in which it was made.
         slot: Position among the candidates of its iteration, from 0.
         parent: Commit of the incumbent that the worker began with.
+        by: Who made it: the name of the worker's program, or of the mode.
         end: How the worker ended.
         commit: Commit of the parent with the candidate's files; None if there is no usable candidate.
         tree: Git tree of that commit. Equal trees are equal candidates.
-        source_sha256: Hash of the changed files' normalised source (comments and layout of the text do not count).
+        source_sha256: `source.source_sha256` of all files that the worker may change, as the candidate has them.
         files: Files that the candidate changes.
         violations: Changes that the policy forbids; a file and what is wrong with it.
         problems: Why the worker failed, and what of its result could not be read.
@@ -121,6 +122,7 @@ class Candidate(Model):
     iteration: _Number
     slot: Index = 0
     parent: _Commit
+    by: Name = ""
     end: WorkerEnd
     commit: _Commit | None = None
     tree: _Commit | None = None

@@ -15,7 +15,8 @@ are copied after a validation.
     iterations/0001/           review.json, review prompt and output
     candidates/0001/           candidate.json, gates.json, examination.json, verdict.json, prompt.txt, diff.patch,
                                outputs, evidence
-    work/0001/                 worktree and outbox of the worker of candidate 1, while it runs
+    work/0001/tree/            worktree of the worker of candidate 1, while it runs
+    work/0001/outbox/          worker_result.json and worker_progress.json of that worker, while it runs
     judge/0001/                worktree of the judge of candidate 1, while it runs
 """
 
@@ -212,6 +213,18 @@ class StateFolder:
     def work(self, number: int) -> Path:
         """Return the folder that the worker of a candidate may write."""
         return self.root / "work" / f"{number:04d}"
+
+    def tree(self, number: int) -> Path:
+        """Return the worktree of the worker of a candidate."""
+        return self.work(number) / "tree"
+
+    def result(self, number: int) -> Path:
+        """Return the file in which the worker of a candidate leaves its result (``NVFP4_LOOP_RESULT``)."""
+        return self.work(number) / "outbox" / "worker_result.json"
+
+    def progress(self, number: int) -> Path:
+        """Return the file in which the worker of a candidate reports its progress (``NVFP4_LOOP_PROGRESS``)."""
+        return self.work(number) / "outbox" / "worker_progress.json"
 
     def judge(self, number: int) -> Path:
         """Return the folder of the worktree in which a candidate is judged; 0 for the baseline."""
