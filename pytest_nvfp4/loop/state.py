@@ -52,10 +52,12 @@ class Entry(Model):
     """What one activity of the current iteration has spent or reserved.
 
     Attributes:
-        spent: What it really spent.
-        reserved: Worst case of what it does now, if the loop did not live to see its end: of what it did.
+        lost: What attempts before this one cost.
+        spent: What this one has spent.
+        reserved: Worst case of the stage that it is in. It counts as spent if the process is killed in the stage.
     """
 
+    lost: Spent = Spent()
     spent: Spent = Spent()
     reserved: Spent = Spent()
 
@@ -82,15 +84,19 @@ class LockOwner(Model):
         version: Version of this schema.
         pid: Process.
         started: Its start in clock ticks since the boot (proc(5)), which tells it from a later one of that number.
+        boot: Identity of the boot (``/proc/sys/kernel/random/boot_id``).
         host: Its host.
         created_at: Time when it took the lock (UTC, ISO 8601).
+        heartbeat: File of its heartbeat.
     """
 
     version: Literal[1] = 1
     pid: Index
     started: Count = 0
+    boot: Name = ""
     host: Name
     created_at: Name = ""
+    heartbeat: Name = ""
 
 
 class Promotion(Model):
@@ -99,7 +105,7 @@ class Promotion(Model):
     candidate: Index
     iteration: Index
     commit: Name
-    value: float
+    value: float | None = None
     reverted: bool = False
 
 

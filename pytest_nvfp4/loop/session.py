@@ -1,0 +1,131 @@
+"""One run of a loop: under its locks, from the state that its directory holds, until it ends."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pytest_nvfp4.isolation.door.error import DoorError
+from pytest_nvfp4.loop.budget import Budget
+from pytest_nvfp4.loop.clock import Clock
+from pytest_nvfp4.loop.config import LoopConfig
+from pytest_nvfp4.loop.context import Context, Parts
+from pytest_nvfp4.loop.lock import LoopLock
+from pytest_nvfp4.loop.machine import End, LoopMachine
+from pytest_nvfp4.loop.pulse import Pulse
+from pytest_nvfp4.loop.resume import compare, read_config, write_config
+from pytest_nvfp4.loop.state import Heartbeat, LoopState, StateFolder, read_model, write_model
+
+
+class StateError(Exception):
+    """The directory of state is none that a loop can go on with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a run of a loop needs.
+
+    Attributes:
+        config: Configuration.
+        folder: Directory of state.
+        parts: Makes the parts, when the locks are held.
+        branch_lock: File that stands for the loop's branch; None if there is no repository.
+        until_s: Seconds until the loop ends; None for no such time.
+        clock: Clocks.
+        pulse_s: Seconds between two heartbeats.
+    """
+
+    config: LoopConfig
+    folder: StateFolder
+    parts: Callable[[], Parts]
+    branch_lock: Path | None = None
+    until_s: float | None = None
+    clock: Clock = field(default_factory=Clock)
+    pulse_s: float = 2.0
+
+    def run(self, *, fresh: bool = False, set_aside: Callable[[str], None] | None = None) -> End:
+        """Run the loop until it ends.
+
+        Args:
+            fresh: Begin anew; the directory of state is renamed before, and nothing of it is lost.
+            set_aside: Called with the suffix of the new name, to rename what else belongs to the old loop.
+
+        Raises:
+            LockedError: Another process runs it.
+            ChangedError: The configuration differs from that of the start.
+            StateError: The directory holds records without a state.
+            DoorError: A file of it is damaged.
+            OSError: It cannot be read or written.
+        """
+        with self._locked(self.branch_lock, f"the branch nvfp4-loop/{self.config.name}"):
+            if fresh:
+                with self._locked(self.folder.lock, str(self.folder.root)):
+                    suffix = datetime.fromtimestamp(self.clock.now(), UTC).strftime("%Y%m%dT%H%M%SZ")
+                    self._rename(suffix)
+                    if set_aside is not None:
+                        set_aside(suffix)
+            with self._locked(self.folder.lock, str(self.folder.root)):
+                state = self._state()
+                # A request that was made to an earlier run has had its effect.
+                self.folder.control.unlink(missing_ok=True)
+                wall_s = max(state.spent.wall_s, self._last_wall_s())
+                budget = Budget(self.config.budget, self.folder, state, wall_s=wall_s, clock=self.clock)
+                pulse = Pulse(self.folder, budget, self.clock, until_s=self.until_s, interval_s=self.pulse_s)
+                context = Context(self.config, self.folder, self.parts(), self.clock, budget, pulse)
+                return LoopMachine(context, state).run()
+
+    def _state(self) -> LoopState:
+        """Return the state to go on with; a new one is written."""
+        folder, state = self.folder, read_model(self.folder.state, LoopState)
+        if state is None:
+            if self._has_records():
+                raise StateError(
+                    f"{folder.root} holds records of a loop, and no state.json; begin anew with --fresh-start"
+                )
+            write_config(folder.config, self.config)
+            state = LoopState(started_at=self.clock.stamp())
+        else:
+            old = read_config(folder.config)
+            if old is None:
+                raise DoorError(str(folder.config), "is missing; begin anew with --fresh-start")
+            compare(old, self.config)
+            if old != self.config:
+                write_config(folder.config, self.config)
+            state = state.model_copy(update={"restarts": state.restarts + 1})
+        write_model(folder.state, state)
+        return state
+
+    def _last_wall_s(self) -> float:
+        """Return the wall clock of the last heartbeat: a process that was killed has written no state."""
+        with contextlib.suppress(DoorError):
+            if (beat := read_model(self.folder.heartbeat, Heartbeat)) is not None:
+                return beat.spent.wall_s
+        return 0.0
+
+    def _has_records(self) -> bool:
+        places = (self.folder.root / "candidates", self.folder.baseline)
+        return any(place.is_dir() and any(place.iterdir()) for place in places)
+
+    def _rename(self, suffix: str) -> None:
+        root = self.folder.root
+        if not self.folder.state.exists() and not self._has_records():
+            return
+        for count in range(1000):
+            target = root.with_name(f"{root.name}.{suffix}" + (f"-{count}" if count else ""))
+            if not target.exists():
+                root.rename(target)
+                (target / "lock" / "active.lock").unlink(missing_ok=True)
+                return
+        raise StateError(f"{root} cannot be renamed: {target} and all like it exist")
+
+    @contextlib.contextmanager
+    def _locked(self, file: Path | None, what: str) -> Iterator[None]:
+        if file is None:
+            yield
+            return
+        stale_s = self.config.limits.lock_minutes * 60
+        with LoopLock(file, what=what, heartbeat=self.folder.heartbeat, stale_s=stale_s, clock=self.clock):
+            yield
