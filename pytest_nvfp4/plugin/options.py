@@ -35,6 +35,8 @@ class Options:
         cache: Folder of the caches; None for the default.
         html: File of the HTML report; None for none.
         markdown: File of the Markdown report; None for none.
+        json: File of the report as JSON; None for none.
+        checks: Names of the only checks to run, in this order; empty for all.
         update: ``--snapshot-update``: write snapshots that differ, and remove unused ones.
         cleanup: Remove unused snapshots when updating; False with ``--snapshot-no-cleanup``.
         warn_unused: Unused snapshots do not fail the run (``--snapshot-warn-unused``).
@@ -57,6 +59,8 @@ class Options:
     cache: Path | None
     html: Path | None
     markdown: Path | None
+    json: Path | None
+    checks: tuple[str, ...]
     update: bool
     cleanup: bool
     warn_unused: bool
@@ -121,6 +125,14 @@ def add(parser: pytest.Parser) -> None:
     )
     group.addoption("--nvfp4-html", metavar="FILE", help="write a self-contained HTML report")
     group.addoption("--nvfp4-md", metavar="FILE", help="write a Markdown report, for a pull request comment")
+    group.addoption("--nvfp4-json", metavar="FILE", help="write the report as JSON, for programs")
+    group.addoption(
+        "--nvfp4-check",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="run only this check of the kernels, and no other test; may be repeated, and the checks run in this order",
+    )
     parser.addini("nvfp4_kernels", "globs of kernel files, relative to the root", type="args", default=[])
     parser.addini("nvfp4_snapshots", "folder of the snapshots, relative to the root", default="snapshots")
     parser.addini("nvfp4_fail_on", f"mildest layout change that fails: {', '.join(SEVERITIES)}", default="permuted")
@@ -154,6 +166,8 @@ def read(config: pytest.Config) -> Options:
         cache=_path(config, "--nvfp4-cache-dir"),
         html=_output(config, "--nvfp4-html"),
         markdown=_output(config, "--nvfp4-md"),
+        json=_output(config, "--nvfp4-json"),
+        checks=tuple(dict.fromkeys(config.getoption("--nvfp4-check"))),
         update=bool(config.getoption("update_snapshots", default=False)),
         cleanup=not config.getoption("no_cleanup", default=False),
         warn_unused=bool(config.getoption("warn_unused_snapshots", default=False)),

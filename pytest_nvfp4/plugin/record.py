@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,8 @@ class CheckRecord:
         kind: Name of the check whose snapshots have this kind of text; empty without texts.
         protected: Patterns of protected layouts.
         cause: Node id of the item whose failure has the same cause and the whole text; empty for none.
+        findings: The findings of the failure (`Finding.to_dict`).
+        values: What the check found, by name, for programs.
     """
 
     kernel: str
@@ -35,6 +38,8 @@ class CheckRecord:
     kind: str = ""
     protected: Sequence[str] = ()
     cause: str = ""
+    findings: Sequence[dict[str, Any]] = ()
+    values: dict[str, str] = field(default_factory=dict)
 
     @property
     def changed(self) -> bool:
@@ -44,5 +49,7 @@ class CheckRecord:
 
 RECORDS = pytest.StashKey[list[CheckRecord]]()
 """Records of an item."""
+VALUES = pytest.StashKey[dict[str, str]]()
+"""What the check of an item found, by name, for programs."""
 USED = pytest.StashKey[set[str]]()
 """Snapshot files that an item compared."""

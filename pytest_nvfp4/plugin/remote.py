@@ -361,6 +361,18 @@ class RemoteRun:
             reporter.write_line(f"nvfp4: {self.request.name}: {progress}")
             reporter.flush()
 
+    def used(self) -> dict[str, object]:
+        """Return what the session used, for the JSON report: seconds of containers, dollars, and why it ended early."""
+        if self._session is None:
+            return {"name": self.request.spec, "seconds": 0.0, "usd": 0.0, "failure": self.unusable}
+        cost, failure = self._session.cost, self._session.failure
+        return {
+            "name": self.request.spec,
+            "seconds": round(cost.seconds, 3),
+            "usd": cost.usd,
+            "failure": None if failure is None else str(failure),
+        }
+
     def summarise(self, terminal: Any) -> None:
         """Write what ran where, and its cost."""
         if self._session is None or is_xdist_worker(self._config):

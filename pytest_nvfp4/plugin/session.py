@@ -13,12 +13,13 @@ import pytest
 
 from pytest_nvfp4.plugin import ownership
 from pytest_nvfp4.plugin.causes import CAUSES, causes_of
+from pytest_nvfp4.plugin.checks.base import CheckItem
 from pytest_nvfp4.plugin.checks.registry import CheckRegistry, check_items
-from pytest_nvfp4.plugin.devices import NOT_RUN
+from pytest_nvfp4.plugin.devices import DEVICES, NOT_RUN
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.ownership import Ledger
 from pytest_nvfp4.plugin.recognise import named_without_kernel, overlooked
-from pytest_nvfp4.plugin.record import RECORDS, USED, CheckRecord
+from pytest_nvfp4.plugin.record import RECORDS, USED, VALUES, CheckRecord
 from pytest_nvfp4.plugin.state import CASE, RUN, is_xdist_worker
 from pytest_nvfp4.plugin.summary import Entry, Summary
 from pytest_nvfp4.temporary import remove_abandoned
@@ -27,6 +28,8 @@ from pytest_nvfp4.toolchain.sealed_files import RefusedEntry
 
 _OUTPUT = "nvfp4"
 """Key of the ledger in the output of a test process of xdist, and name of the records of a report."""
+_FINDINGS = 100
+"""Findings of one failure that a report lists."""
 _CUT_SHORT = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
 
 
@@ -43,10 +46,26 @@ class SessionHooks:
         self._unrun = 0
         self._causes = config.stash[CAUSES]
         self._summary = Summary(self._run, registry)
+        known = [check.name for check in registry]
+        if unknown := [name for name in self._run.options.checks if name not in known]:
+            raise pytest.UsageError(f"--nvfp4-check {unknown[0]!r}: known are {', '.join(known)}")
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Record deselected items."""
         self._ledger.deselected(items)
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out what ``--nvfp4-check`` does not name, and order the rest by it."""
+        names = self._run.options.checks
+        if not names:
+            return
+        ranked = [
+            (names.index(item.check.name) if isinstance(item, CheckItem) and item.check.name in names else -1, item)
+            for item in items
+        ]
+        items[:] = [item for rank, item in sorted(ranked, key=lambda pair: pair[0]) if rank >= 0]
+        if left_out := [item for rank, item in ranked if rank < 0]:
+            config.hook.pytest_deselected(items=left_out)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Record a collected module; one that could not be collected has unknown items."""
@@ -77,6 +96,7 @@ class SessionHooks:
             if not records and case is not None:
                 records = [CheckRecord(self._run.relative(case.path), item.name, file=str(case.path))]
             if report.when == "call" or not report.passed:
+                records[-1].values = item.stash.get(VALUES, {})
                 setattr(report, _OUTPUT, self._records(records, report, call))
             if case is not None and report.skipped and isinstance(report.longrepr, tuple):
                 report.longrepr = (
@@ -97,6 +117,7 @@ class SessionHooks:
             last = records[-1]
             if isinstance(failure, CheckFailure):
                 last.message, last.file, last.line = str(failure), failure.file, failure.line
+                last.findings = [finding.to_dict() for finding in failure.findings[:_FINDINGS]]
             elif report.skipped and isinstance(report.longrepr, tuple):
                 last.message = str(report.longrepr[2])
             else:
@@ -188,7 +209,9 @@ class SessionHooks:
         for entry in self._entries:
             if entry.outcome == "failed" and entry.nodeid in added:
                 entry.record.message += f"\n{added[entry.nodeid]}"
-        if not self._summary.write_reports(self._entries, environ=os.environ):
+        remote = self._config.stash[DEVICES].remote
+        used = None if remote is None else remote.used()
+        if not self._summary.write_reports(self._entries, environ=os.environ, remote=used):
             _fail(session)
         if not self._stopped(session) and not self._workers_lost:
             self._settle_unused(session)

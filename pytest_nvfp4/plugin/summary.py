@@ -1,4 +1,4 @@
-"""Terminal summary of a run, and its HTML, Markdown and GitHub reports."""
+"""Terminal summary of a run, and its HTML, Markdown, JSON and GitHub reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_nvfp4.plugin.checks.registry import CheckRegistry
 from pytest_nvfp4.plugin.recognise import overlooked
 from pytest_nvfp4.plugin.record import CheckRecord
 from pytest_nvfp4.plugin.state import Run
-from pytest_nvfp4.text import plural, printed
+from pytest_nvfp4.text import json_text, plural, printed
 from pytest_nvfp4.toolchain.sealed_files import RefusedEntry, refused_lines
 from pytest_nvfp4.writing import write_whole
 
@@ -54,6 +54,8 @@ def check_report(entry: Entry, registry: CheckRegistry) -> CheckReport:
         cause=record.cause,
         diff=changed.layouts,
         facts=changed.facts,
+        findings=record.findings,
+        values=record.values,
     )
 
 
@@ -91,11 +93,19 @@ class Summary:
     lines: list[_Line] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
 
-    def write_reports(self, entries: Sequence[Entry], *, environ: Mapping[str, str]) -> bool:
-        """Write the requested reports; return False if one could not be written."""
+    def write_reports(
+        self, entries: Sequence[Entry], *, environ: Mapping[str, str], remote: Mapping[str, object] | None = None
+    ) -> bool:
+        """Write the requested reports; return False if one could not be written.
+
+        Args:
+            entries: The records of the run.
+            environ: Variables of the environment, which name GitHub's files.
+            remote: What the run used of a remote (`RemoteRun.used`); None without one.
+        """
         options = self.run.options
         step, actions = environ.get("GITHUB_STEP_SUMMARY"), environ.get("GITHUB_ACTIONS") == "true"
-        if not (options.html or options.markdown or (entries and (step or actions))):
+        if not (options.html or options.markdown or options.json or (entries and (step or actions))):
             return True
         try:
             absolute = self._report(entries)
@@ -111,6 +121,9 @@ class Summary:
             from pytest_nvfp4.report.markdown import render_markdown
 
             written.append(self._write_file(options.markdown, lambda: render_markdown(report), "Markdown report"))
+        if options.json:
+            data = report.to_json() | {"remote": remote}
+            written.append(self._write_file(options.json, lambda: f"{json_text(data)}\n", "JSON report"))
         if entries and step:
             written.append(self._try("the step summary", lambda: self._write_step(report, environ)))
         if entries and actions:

@@ -28,6 +28,8 @@ class CheckReport:
         cause: Another check that fails by the same cause and has the whole message; empty for none.
         diff: Layouts against the snapshot, if the check compared them.
         facts: Launch facts that changed.
+        findings: The findings of a failure (`Finding.to_dict`). Untrusted text.
+        values: What the check found, by name, for programs.
     """
 
     kernel: str
@@ -39,6 +41,8 @@ class CheckReport:
     cause: str = ""
     diff: ListingDiff | None = None
     facts: Sequence[FactChange] = ()
+    findings: Sequence[Mapping[str, object]] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:
@@ -71,6 +75,8 @@ class CheckReport:
             "cause": self.cause,
             "diff": None if self.diff is None else self.diff.to_json(),
             "facts": [fact.to_json() for fact in self.facts],
+            "findings": [dict(finding) for finding in self.findings],
+            "values": dict(self.values),
         }
 
 

@@ -26,7 +26,8 @@ _LINE_DIRECTIVE = re.compile(r"^[ \t]*\.(?:loc|file|section)\b.*$", re.MULTILINE
 _ALLOC = re.compile(r"tcgen05\.alloc[\w.:]{0,80}\s+\[[^\]\[;]{0,200}\]\s*,\s*(%?[\w$]+)\s*;")
 _MOVE = re.compile(r"mov\.[bu]32\s+(%[\w$]+)\s*,\s*(0[xX][0-9a-fA-F]{1,16}|\d{1,20})\s*;")
 _INTEGER = re.compile(r"0[xX][0-9a-fA-F]{1,16}|\d{1,20}")
-_COMMENT = re.compile(r"//[^\n]*|/\*(?s:.*?(?:\*/|\Z))")
+COMMENT = re.compile(r"//[^\n]*|/\*(?s:.*?(?:\*/|\Z))")
+"""A comment of PTX, also one that does not end."""
 
 _FAMILY_WORDS = {
     "tcgen05": 2,
@@ -118,7 +119,7 @@ def _body(text: str, begin: int) -> tuple[str, int]:
 
 def parse(text: str) -> PtxModule:
     """Parse a module; the final NUL byte of DSL 4.4.0's files is dropped."""
-    text = _COMMENT.sub("", text.replace("\0", ""))
+    text = COMMENT.sub("", text.replace("\0", ""))
     kernels, at = [], 0
     while match := _ENTRY.search(text, at):
         begin = text.find("{", match.end())

@@ -33,6 +33,10 @@ class CompileCheck(Check):
                 if other is not None and other.identity == failure.identity:
                     nvfp4_case.refer_to(item, "it fails in the same way")
             raise
+        if nvfp4_case.run.options.json is not None:
+            from pytest_nvfp4.toolchain.same_code import code_sha256
+
+            nvfp4_case.value("code_sha256", code_sha256(trace))
         nvfp4_case.warn_of_trace(trace)
         _warn_of_refusal(nvfp4_case)
 

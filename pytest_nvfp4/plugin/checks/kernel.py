@@ -14,6 +14,7 @@ from pytest_nvfp4.plugin.devices import DEVICES
 from pytest_nvfp4.plugin.failure import CheckFailure, KernelWarning, described, not_compiled, warn_of
 from pytest_nvfp4.plugin.fitted import FITTED, FITTED_PROBLEMS
 from pytest_nvfp4.plugin.places import safe_name
+from pytest_nvfp4.plugin.record import VALUES
 from pytest_nvfp4.plugin.remote import RemoteRun
 from pytest_nvfp4.plugin.simulations import SIMULATIONS
 from pytest_nvfp4.plugin.state import RUN, KernelCase, Run
@@ -213,6 +214,10 @@ class KernelUnderTest:
     def note(self, line: str) -> None:
         """Add a line to the terminal summary and a property to JUnit."""
         self.item.user_properties.append((self.item.check.note_name, printed(line)))
+
+    def value(self, name: str, value: str) -> None:
+        """Add a value to the JSON report (``--nvfp4-json``)."""
+        self.item.stash.setdefault(VALUES, {})[name] = value
 
     def warn(self, message: str) -> None:
         """Warn of a property of the kernel that fails no check."""
