@@ -31,6 +31,17 @@ def counted(
     }
 
 
+def given_up(state: LoopState, config: LoopConfig) -> dict[str, Any]:
+    """Return the counts with which a loop that gave up goes on: whoever starts it again asks for as many more."""
+    limits = config.limits
+    changes: dict[str, Any] = {}
+    if state.no_progress >= limits.no_progress:
+        changes["no_progress"] = 0
+    if state.infrastructure_failures >= limits.infrastructure_failures:
+        changes["infrastructure_failures"] = 0
+    return changes
+
+
 def stop_reason(state: LoopState, review: ReviewerVerdict | None, context: Context) -> str:
     """Return why the loop ends after an iteration; empty if it goes on."""
     config, control = context.config, context.pulse.control()

@@ -17,7 +17,7 @@ from pytest_nvfp4.isolation.door.error import DoorError
 from pytest_nvfp4.loop import disk
 from pytest_nvfp4.loop.context import Context, EndError, Status
 from pytest_nvfp4.loop.judgement import Incumbent, Judgement, examine_baseline, incumbent_of
-from pytest_nvfp4.loop.limits import counted, stop_reason
+from pytest_nvfp4.loop.limits import counted, given_up, stop_reason
 from pytest_nvfp4.loop.proposals import propose
 from pytest_nvfp4.loop.protocols import BudgetError, InfrastructureError
 from pytest_nvfp4.loop.schemas import Candidate, ReviewerVerdict, Verdict
@@ -46,10 +46,11 @@ class LoopMachine:
     Args:
         context: What the phases share.
         state: The state to go on with.
+        seen: Whether the run before this one came to its end, so that people have seen why.
     """
 
-    def __init__(self, context: Context, state: LoopState) -> None:
-        self._context, self.state = context, state
+    def __init__(self, context: Context, state: LoopState, *, seen: bool = False) -> None:
+        self._context, self.state, self._seen = context, state, seen
         self._judged: list[tuple[Candidate, Verdict]] = []
         self._phases: dict[Phase, Callable[[], None]] = {
             "INIT": self._init,
@@ -98,9 +99,7 @@ class LoopMachine:
             if state.interrupted:
                 self._go(state.interrupted, interrupted="", stop_reason="")
             else:
-                # Whoever starts it again has seen why it gave up, and asks for more.
-                fresh: dict[str, Any] = {"no_progress": 0, "infrastructure_failures": 0}
-                self._next_iteration(stop_reason="", **fresh)
+                self._next_iteration(stop_reason="", **(given_up(state, context.config) if self._seen else {}))
         if state.phase != "INIT":
             context.parts.repository.clean()
             if state.phase != "APPLY_VERDICT" and state.interrupted != "APPLY_VERDICT":

@@ -46,12 +46,12 @@ class Session:
     clock: Clock = field(default_factory=Clock)
     pulse_s: float = 2.0
 
-    def run(self, *, fresh: bool = False, set_aside: Callable[[str], None] | None = None) -> End:
+    def run(self, *, fresh: bool = False, set_aside: Callable[[], None] | None = None) -> End:
         """Run the loop until it ends.
 
         Args:
             fresh: Begin anew; the directory of state is renamed before, and nothing of it is lost.
-            set_aside: Called with the suffix of the new name, to rename what else belongs to the old loop.
+            set_aside: Renames what else belongs to the old loop, such as its branch.
 
         Raises:
             LockedError: Another process runs it.
@@ -63,19 +63,20 @@ class Session:
         with self._locked(self.branch_lock, f"the branch nvfp4-loop/{self.config.name}"):
             if fresh:
                 with self._locked(self.folder.lock, str(self.folder.root)):
-                    suffix = datetime.fromtimestamp(self.clock.now(), UTC).strftime("%Y%m%dT%H%M%SZ")
-                    self._rename(suffix)
-                    if set_aside is not None:
-                        set_aside(suffix)
+                    if set_aside is not None:  # first, because a state without its branch is refused
+                        set_aside()
+                    self._rename(datetime.fromtimestamp(self.clock.now(), UTC).strftime("%Y%m%dT%H%M%SZ"))
             with self._locked(self.folder.lock, str(self.folder.root)):
                 state = self._state()
                 # A request that was made to an earlier run has had its effect.
                 self.folder.control.unlink(missing_ok=True)
-                wall_s = max(state.spent.wall_s, self._last_wall_s())
+                beat = self._last_beat()
+                # A process that was killed has not written its wall clock into the state.
+                wall_s = max(state.spent.wall_s, beat.spent.wall_s)
                 budget = Budget(self.config.budget, self.folder, state, wall_s=wall_s, clock=self.clock)
                 pulse = Pulse(self.folder, budget, self.clock, until_s=self.until_s, interval_s=self.pulse_s)
                 context = Context(self.config, self.folder, self.parts(), self.clock, budget, pulse)
-                return LoopMachine(context, state).run()
+                return LoopMachine(context, state, seen=beat.phase == "STOPPED").run()
 
     def _state(self) -> LoopState:
         """Return the state to go on with; a new one is written."""
@@ -85,6 +86,7 @@ class Session:
                 raise StateError(
                     f"{folder.root} holds records of a loop, and no state.json; begin anew with --fresh-start"
                 )
+            folder.root.joinpath(".gitignore").write_text("*\n")  # it is no part of the user's repository
             write_config(folder.config, self.config)
             state = LoopState(started_at=self.clock.stamp())
         else:
@@ -98,12 +100,10 @@ class Session:
         write_model(folder.state, state)
         return state
 
-    def _last_wall_s(self) -> float:
-        """Return the wall clock of the last heartbeat: a process that was killed has written no state."""
+    def _last_beat(self) -> Heartbeat:
         with contextlib.suppress(DoorError):
-            if (beat := read_model(self.folder.heartbeat, Heartbeat)) is not None:
-                return beat.spent.wall_s
-        return 0.0
+            return read_model(self.folder.heartbeat, Heartbeat) or Heartbeat()
+        return Heartbeat()
 
     def _has_records(self) -> bool:
         places = (self.folder.root / "candidates", self.folder.baseline)
