@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_FENCE = re.compile(r"^```(?P<info>[a-z][^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[a-z][^\n]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"^# file: (?P<name>\S+)\n")
 TIMEOUT_S = 500
 
@@ -59,7 +59,8 @@ def blocks(text: str) -> Iterator[Block]:
     """Yield the fenced blocks of a page that name a language."""
     for match in _FENCE.finditer(text):
         language, *words = match["info"].split()
-        yield Block(language, frozenset(words), match["body"], text.count("\n", 0, match.start()) + 1)
+        body = re.sub(f"^{match['indent']}", "", match["body"], flags=re.MULTILINE)
+        yield Block(language, frozenset(words), body, text.count("\n", 0, match.start()) + 1)
 
 
 def matches(pattern: str, output: str) -> bool:
@@ -137,7 +138,11 @@ def options_of(line: str, environ: Mapping[str, str]) -> str | None:
     modules = {"nvfp4": "pytest_nvfp4.cli", "pytest": "pytest"}
     if words[0] not in modules:
         return f"$ {line}\na command of {words[0]} cannot be checked"
-    named = words[1 : 3 if words[1] in ("profile", "remote", "prove", "snapshot") else 2] if words[0] == "nvfp4" else []
+    named = (
+        words[1 : 3 if words[1] in ("profile", "remote", "prove", "snapshot", "loop", "skills") else 2]
+        if words[0] == "nvfp4"
+        else []
+    )
     done = subprocess.run(
         [sys.executable, "-m", modules[words[0]], *named, "--help"],
         env=dict(environ),

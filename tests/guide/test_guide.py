@@ -16,6 +16,7 @@ import pytest
 
 from pytest_nvfp4.guide import TOPICS, page
 from pytest_nvfp4.plugin.checks.registry import BUILT_IN
+from pytest_nvfp4.skills import NAMES, skill
 from tests.cli.helpers import ROOT, Result, git
 from tests.guide.examples import blocks, environment, matches, run_page
 
@@ -42,9 +43,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("topic", [*TOPICS, "README"])
-def test_every_example_of_a_page_runs(topic: str, project: Path, cache: Path) -> None:
-    wrong = run_page(README if topic == "README" else PAGES[topic], project, environ=environment(cache))
+@pytest.mark.parametrize("topic", [*TOPICS, *NAMES, "README"])
+def test_every_example_of_a_page_or_skill_runs(topic: str, project: Path, cache: Path) -> None:
+    text = README if topic == "README" else skill(topic).text if topic in NAMES else PAGES[topic]
+    wrong = run_page(text, project, environ=environment(cache))
     assert not wrong, "\n\n".join(wrong)
 
 
@@ -62,6 +64,7 @@ def test_the_package_installs_from_a_wheel_and_from_a_git_url(tmp_path: Path) ->
         run(["uv", "pip", "install", "--no-deps", "--target", str(tmp_path / target), source])
         installed = tmp_path / target
         assert {path.stem for path in (installed / "pytest_nvfp4/guide").glob("*.md")} == set(TOPICS)
+        assert {path.parent.name for path in (installed / "pytest_nvfp4/skills").glob("*/SKILL.md")} == set(NAMES)
         assert "pytest11" in next(installed.glob("*.dist-info/entry_points.txt")).read_text()
 
 
@@ -103,7 +106,7 @@ def test_every_option_is_described_and_every_described_option_exists(pytestconfi
         if name.startswith("--nvfp4-")
     }
     assert described == declared
-    for topic, text in PAGES.items():
+    for topic, text in (*PAGES.items(), *((name, skill(name).text) for name in NAMES)):
         unknown = set(re.findall(r"--nvfp4-[a-z0-9-]+", text)) - declared
         assert not unknown, (topic, unknown)
 
@@ -128,7 +131,7 @@ def test_the_rooms_of_the_architecture_page_are_the_import_contract_s() -> None:
     rooms = [set(re.findall(r"`(\w+)`", row.split("|")[1])) for row in table.splitlines()[2:]]
     assert rooms == expected
     there = {path.name.removesuffix(".py") for path in (ROOT / "pytest_nvfp4").iterdir() if path.suffix in ("", ".py")}
-    assert there - {"__init__", "__pycache__", "guide"} == set().union(*rooms)
+    assert there - {"__init__", "__pycache__", "guide", "skills"} == set().union(*rooms)
 
 
 def test_the_readme_is_one_page() -> None:

@@ -1,0 +1,1 @@
+"""``nvfp4 skills``: skills for agents."""
