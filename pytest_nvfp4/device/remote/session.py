@@ -222,23 +222,17 @@ class RemoteSession:
         finally:
             self._end()
 
-    def _attach_stored(self) -> None:
-        """Wait for calls of earlier sessions: they are on the server already, so no window limits them."""
+    def _submit(self) -> None:
+        """Submit queued batches, and wait for those that an earlier session submitted.
+
+        Those are on the server already, so that no window limits them. Batches are requested at any time, also while
+        the remote attaches: one look at the queue decides what becomes of each.
+        """
         with self._lock:
             stored = [request for request in self._queue if request.stored is not None]
             for request in stored:
                 self._queue.remove(request)
                 self._sent[request.batch.id] = request
-        for request in stored:
-            assert request.stored is not None
-            assert isinstance(self._remote, ResumableRemote)
-            request.call = self._remote.attach(request.remaining, request.stored.id, request.stored.where)
-            request.sent_at = time.monotonic()
-            self._building = False
-
-    def _submit(self) -> None:
-        self._attach_stored()
-        with self._lock:
             room = self._window - len(self._sent)
             ready: list[BatchRequest] = []
             while self._queue and len(ready) < room:
@@ -249,6 +243,12 @@ class RemoteSession:
                 else:
                     self._sent[request.batch.id] = request
                     ready.append(request)
+        for request in stored:
+            assert request.stored is not None
+            assert isinstance(self._remote, ResumableRemote)
+            request.call = self._remote.attach(request.remaining, request.stored.id, request.stored.where)
+            request.sent_at = time.monotonic()
+            self._building = False
         if not ready:
             return
         self._report()

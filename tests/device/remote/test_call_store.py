@@ -13,6 +13,7 @@ import pytest
 from pytest_nvfp4.device.remote.base import Batch, RemoteCall, RemoteError
 from pytest_nvfp4.device.remote.cache import RemoteResultCache
 from pytest_nvfp4.device.remote.call_store import CallStore
+from pytest_nvfp4.device.remote.request import BatchRequest
 from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.toolchain.sealed_files import SealedFiles
 from tests.waiting import until
@@ -96,6 +97,33 @@ def test_a_call_that_is_lost_is_sent_anew_and_a_cut_keeps_it(tmp_path: Path, kin
     session.close()
     assert len(remote.sent) == (kind != "network")
     assert (store(tmp_path).get(one_batch(1)) is None) == (kind != "network")
+
+
+def test_a_call_that_is_asked_for_while_another_is_attached_is_not_paid_for_again(tmp_path: Path) -> None:
+    """What the connection takes is time in which further batches are requested."""
+    first, earlier = store(tmp_path), [one_batch(7), one_batch(8, number=1)]
+    for number, batch in enumerate(earlier):
+        first.add(batch, f"call-{number}", where="there")
+    first.close()
+    cache = RemoteResultCache(SealedFiles(tmp_path), remote="fake B200")
+    remote = Attaching({f"call-{number}": batch for number, batch in enumerate(earlier)})
+    session = RemoteSession(remote, cache=cache, reuse=True)
+    later: list[BatchRequest] = []
+    attach = remote.attach
+
+    def slow(batch: Batch, call: str, where: str) -> RemoteCall:
+        if not later:
+            later.extend(session.add([one_batch(1, number=1), one_batch(1, number=2)]))
+        return attach(batch, call, where)
+
+    remote.attach = slow  # type: ignore[method-assign]
+    (request,) = session.add([one_batch(1)])
+    assert until(lambda: len(later) == 2)
+    requests = [request, *later]
+    assert [request.wait().results[0].status for request in requests] == ["passed"] * 3
+    session.close()
+    assert (remote.attached, [batch.jobs[0].id for batch in remote.sent]) == (["call-0", "call-1"], ["job-2"])
+    assert (session.progress.cached, session.progress.done) == (2, 1)
 
 
 @pytest.mark.parametrize("answer", ["another batch", "another job"])
