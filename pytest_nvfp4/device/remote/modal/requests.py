@@ -19,7 +19,7 @@ Answered = Callable[[str, Any, Any], None]
 def observe(client: Any, answered: Answered) -> None:
     """Report every answer to the requests of a client; those that deploy an app send nothing about git."""
     with contextlib.suppress(ImportError, AttributeError, TypeError):
-        from grpclib import GRPCError
+        from grpclib import GRPCError, Status
 
         inner: Any = inside(client)
         call, stream = inner._call_unary, inner._call_stream
@@ -30,8 +30,9 @@ def observe(client: Any, answered: Answered) -> None:
                 request.ClearField("commit_info")  # the address of `origin` may hold a password
             try:
                 response = await call(method, request, *args, **more)
-            except GRPCError:
-                answered(name, request, None)
+            except GRPCError as error:
+                if error.status is not Status.DEADLINE_EXCEEDED:  # the end of a deadline is no answer, whoever says it
+                    answered(name, request, None)
                 raise
             answered(name, request, response)
             return response

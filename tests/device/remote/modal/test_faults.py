@@ -177,11 +177,14 @@ def test_a_call_that_is_gone_ends_no_session(server: Loopback, remote: Make) -> 
     assert server.count("FunctionMap") == 4
 
 
-@pytest.mark.parametrize("recovers", [True, False])
+@pytest.mark.parametrize(("recovers", "deadlines"), [(True, False), (False, False), (False, True)])
 def test_a_server_that_is_silent_for_a_while(
-    server: Loopback, remote: Make, monkeypatch: pytest.MonkeyPatch, recovers: bool
+    server: Loopback, remote: Make, monkeypatch: pytest.MonkeyPatch, recovers: bool, deadlines: bool
 ) -> None:
-    """Longer than one question waits for its answer; without its end the session ends."""
+    """Longer than one question waits for its answer; without its end the session ends.
+
+    So it does if something before the server says all the while that a request's deadline has passed.
+    """
     monkeypatch.setattr(timeouts, "QUIET_S", 0.2)
     session = RemoteSession(remote())
     assert session.add([batch()])[0].wait().results
@@ -189,6 +192,8 @@ def test_a_server_that_is_silent_for_a_while(
     monkeypatch.setattr(timeouts, "SILENT_S", LONGEST_S if recovers else 1.0)
     monkeypatch.setattr(timeouts, "CANCEL_S", 0.5)
     monkeypatch.setattr(timeouts, "STOP_S", 0.5)
+    if deadlines:
+        server.faults.add(Fault("FunctionGetOutputs", "error", status=Status.DEADLINE_EXCEEDED))
     server.faults.add(Fault("FunctionGetOutputs", "delay", seconds=0.4, times=1))
     (request,) = session.add([batch(1)])
     server.wait_for(lambda: server.count("FunctionMap") == 2)
