@@ -38,13 +38,16 @@ class InputError(click.ClickException):
 
 def as_input_error(error: Exception) -> InputError | None:
     """Return the error as an input error, or None if it is a defect of this program."""
+    from pytest_nvfp4.isolation.door import DoorError
     from pytest_nvfp4.layout.errors import LayoutError
+    from pytest_nvfp4.loop.errors import ConfigError
     from pytest_nvfp4.problem import ProblemError
     from pytest_nvfp4.settings import SettingsError
     from pytest_nvfp4.toolchain.binaries import ToolUnavailableError
     from pytest_nvfp4.toolchain.request import EntryError
 
-    if isinstance(error, LayoutError | ProblemError | SettingsError | EntryError | ToolUnavailableError):
+    known = ConfigError | DoorError | LayoutError | ProblemError | SettingsError | EntryError | ToolUnavailableError
+    if isinstance(error, known):
         return InputError(str(error))
     if isinstance(error, ModuleNotFoundError) and not (error.name or "pytest_nvfp4").startswith("pytest_nvfp4"):
         name = str(error.name).partition(".")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -39,18 +40,23 @@ def parsed(model: type[M], data: bytes | str, *, source: str, bounds: Bounds = D
 
 def fault(error: ValidationError) -> str:
     """Return the first fault of a validation as a predicate, with the name of the field."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    place = ".".join(str(part)[:_MOST_VALUE_CHARACTERS] for part in first["loc"])
     more = error.error_count() - 1
-    tail = f" (and {more} more)" if more else ""
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "missing":
-        return f"lacks {place}{tail}"
-    if first["type"] == "extra_forbidden":
-        return f"has the unknown field {place}{tail}"
-    if not place:
-        return f"is not valid: {message}{tail}"
-    return f"has {place} = {_short(first['input'])}: {message}{tail}"
+    return next(faults(error)) + (f" (and {more} more)" if more else "")
+
+
+def faults(error: ValidationError) -> Iterator[str]:
+    """Yield each fault of a validation as a predicate, with the name of the field."""
+    for each in error.errors(include_url=False, include_context=False):
+        place = ".".join(str(part)[:_MOST_VALUE_CHARACTERS] for part in each["loc"])
+        message = each["msg"].removeprefix("Value error, ")
+        if each["type"] == "missing":
+            yield f"lacks {place}"
+        elif each["type"] == "extra_forbidden":
+            yield f"has the unknown field {place}"
+        elif not place:
+            yield f"is not valid: {message}"
+        else:
+            yield f"has {place} = {_short(each['input'])}: {message}"
 
 
 def _short(value: Any) -> str:
