@@ -226,7 +226,13 @@ class LoopConfig(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.mode == "command" and not self.worker.command:
-            raise ValueError("worker.command is missing; the mode command starts it in each iteration")
+            raise ValueError(
+                "worker.command is missing; the mode command starts it in each iteration; mode = 'manual' waits for "
+                "files that people or other programs write"
+            )
         if self.target.metric == "measured" and not self.device.name:
             raise ValueError("target.metric = 'measured' needs device.name")
+        paid = [name for name in (self.judge.remote, self.device.name) if name not in ("", "local")]
+        if paid and self.budget.dollars is None:
+            raise ValueError(f"budget.dollars is missing; {paid[0]} may cost money, and the loop needs a ceiling")
         return self

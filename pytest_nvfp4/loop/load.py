@@ -17,6 +17,9 @@ from pytest_nvfp4.isolation.door.files import read_text
 from pytest_nvfp4.isolation.door.models import faults
 from pytest_nvfp4.loop.config import LoopConfig
 from pytest_nvfp4.loop.errors import ConfigError
+from pytest_nvfp4.problem import ProblemError
+from pytest_nvfp4.settings import SettingsError, find_root
+from pytest_nvfp4.settings import load as load_settings
 
 CONFIG_NAME = "nvfp4-loop.toml"
 """File of the configuration at the root of the repository."""
@@ -192,13 +195,26 @@ def _line(text: str, place: Sequence[str]) -> int | None:
 
 
 def _check_kernel(config: LoopConfig, root: Path, *, source: str) -> None:
-    """Raise ConfigError unless the kernel is a file of the repository."""
-    name = config.kernel.file
+    """Raise ConfigError unless the kernel, its configuration and the problems exist."""
+    name, own = config.kernel.file, config.kernel.config
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or path.as_posix() != name:
         raise ConfigError([f"{source}: kernel.file = {name!r} must be a path relative to {root}, such as my/kernel.py"])
     if not (root / path).is_file():
         raise ConfigError([f"{source}: kernel.file = {name!r}: there is no such file below {root}"])
+    try:
+        settings = load_settings(find_root(root / path))
+        names = [each.name for each in settings.for_kernel(root / path)]
+    except SettingsError as error:
+        raise ConfigError([str(error)]) from None
+    if own not in names and (own or len(names) > 1):
+        known = ", ".join(map(repr, names))
+        raise ConfigError([f"{source}: kernel.config = {own!r} is none of the kernel; its configurations are {known}"])
+    for key in ("problems", "verify"):
+        try:
+            settings.resolve_problems(getattr(config.kernel, key))
+        except ProblemError as error:
+            raise ConfigError([f"{source}: kernel.{key}: {error}"]) from None
 
 
 def _absolute(config: LoopConfig, root: Path) -> LoopConfig:

@@ -6,6 +6,7 @@ could not end otherwise:
 
 - ``faster`` is final: it became the incumbent, or the reviewer did not want it;
 - ``slower``, and ``undecided`` by a modelled time or a counter, are final, because the incumbent only becomes better;
+- ``undecided`` without a value was not judged to its end, and is not final;
 - ``undecided`` by a measurement is what noise left open: final after three such measurements of the same candidate;
 - ``rejected`` is final, but by a gate that compares with the incumbent only while the incumbent is the same, and by
   ``layouts`` only for the same source: their names do not follow from the PTX;
@@ -209,4 +210,6 @@ def _is_final(record: Record, *, parent: str, measured_open: int) -> bool:
     if record.outcome == "rejected":
         red = record.red
         return red is None or red.gate not in _COMPARING or record.candidate.parent == parent
-    return record.outcome in ("faster", "slower", "undecided")
+    if record.outcome == "undecided":
+        return record.verdict is not None and record.verdict.value is not None
+    return record.outcome in ("faster", "slower")
