@@ -7,7 +7,7 @@ import os
 import selectors
 import subprocess
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -36,12 +36,20 @@ class ProcessMonitor:
     """Monitors a process until it has ended.
 
     ``result`` is the reading end of its result pipe, and ``until`` its deadline on the monotonic clock, in seconds.
+    ``meanwhile`` is called many times a second while it runs; an exception from it ends the process.
 
     Attributes:
         timed_out: Whether it was killed at its deadline.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes] | ForkedProcess, result: int, *, until: float) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes] | ForkedProcess,
+        result: int,
+        *,
+        until: float,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         self.timed_out = False
@@ -53,6 +61,7 @@ class ProcessMonitor:
         }
         self._start = time.monotonic()
         self._until = until
+        self._meanwhile = meanwhile
         self._ended = False
 
     def output(self) -> Generator[tuple[Pipe, bytes], None, None]:
@@ -66,7 +75,7 @@ class ProcessMonitor:
                 os.set_blocking(descriptor, False)
                 selector.register(descriptor, selectors.EVENT_READ, pipe)
             while selector.get_map():
-                cancellation.check()
+                self._check()
                 left = self._until - time.monotonic()
                 if left <= 0:
                     # This process may itself have been held up, so the other one may have ended in time.
@@ -105,6 +114,11 @@ class ProcessMonitor:
                     break
                 yield key.data, chunk
 
+    def _check(self) -> None:
+        cancellation.check()
+        if self._meanwhile is not None:
+            self._meanwhile()
+
     def _time_out(self) -> None:
         self.timed_out = True
         kill_tree(self._process.pid)
@@ -118,7 +132,7 @@ class ProcessMonitor:
     def _wait(self) -> None:
         """Wait for a process that has closed its pipes and runs on."""
         while not self._ended and self._process.poll() is None:
-            cancellation.check()
+            self._check()
             try:
                 self._process.wait(timeout=min(_POLL_S, max(0.0, self._until - time.monotonic())))
             except subprocess.TimeoutExpired:
@@ -134,12 +148,13 @@ def monitored(
     deadline_s: float,
     environ: Mapping[str, str] | None = None,
     stdin: Path | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Iterator[ProcessMonitor]:
     """Start a command for the length of a ``with`` block, in a scrubbed environment with ``environ`` on top."""
     variables = scrubbed(os.environ, {PARENT_VARIABLE: str(os.getpid()), **(environ or {})})
     with _started(command, cwd=cwd, environ=variables, stdin=stdin) as (process, result):
         # The time that a fork server took to start is not the command's.
-        yield ProcessMonitor(process, result, until=time.monotonic() + deadline_s)
+        yield ProcessMonitor(process, result, until=time.monotonic() + deadline_s, meanwhile=meanwhile)
 
 
 @contextlib.contextmanager

@@ -38,10 +38,12 @@ def streamed(
     environ: Mapping[str, str] | None = None,
     stdin: Path | None = None,
     wall: Wall | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Generator[OutputChunk, None, ProcessEnd]:
     """Run ``command`` isolated, as :func:`pytest_nvfp4.isolation.run` does, as a generator of its output.
 
-    Closing the generator ends the command. Its standard input is empty without ``stdin``.
+    Closing the generator ends the command. Its standard input is empty without ``stdin``. ``meanwhile`` is called many
+    times a second while it runs; an exception from it ends the command.
 
     Raises:
         OSError: The command could not be started.
@@ -49,7 +51,9 @@ def streamed(
     """
     environ = {**(environ or {}), **(wall.variables if wall is not None else {})}
     with (
-        monitored(command, cwd=cwd, deadline_s=deadline_s, environ=environ, stdin=stdin) as monitor,
+        monitored(
+            command, cwd=cwd, deadline_s=deadline_s, environ=environ, stdin=stdin, meanwhile=meanwhile
+        ) as monitor,
         contextlib.closing(monitor.output()) as output,
     ):
         for pipe, chunk in output:

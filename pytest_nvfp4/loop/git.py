@@ -13,6 +13,7 @@ from pytest_nvfp4.loop.protocols import InfrastructureError
 from pytest_nvfp4.text import clip, visible
 
 _TIMEOUT_S: Final = 600.0
+_MOST_LENDERS: Final = 100
 _SETTINGS: Final = {
     "core.hooksPath": os.devnull,
     "core.fsmonitor": "false",
@@ -162,6 +163,21 @@ class Git:
         return run_git(
             *arguments, cwd=tree or self.top, environ={**places, **(environ or {})}, stdin=stdin, accept=accept
         )
+
+    def lenders(self) -> list[Path]:
+        """Return the folders of objects that a checkout of this repository reads, those that it borrows among them."""
+        found: list[Path] = []
+        pending = [self.objects]
+        while pending and len(found) < _MOST_LENDERS:
+            place = pending.pop()
+            if place in found or not place.is_dir():
+                continue
+            found.append(place)
+            borrowed = place / "info" / "alternates"
+            if borrowed.is_file():
+                lines = os.fsdecode(borrowed.read_bytes()).splitlines()
+                pending += [(place / line).resolve() for line in lines if line and not line.startswith("#")]
+        return found
 
     def text(self, *arguments: str | Path, stdin: bytes = b"", accept: Sequence[int] = (0,)) -> str:
         """Return the output of a git command on the repository, without the last line end. Raises GitError."""

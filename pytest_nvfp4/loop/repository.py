@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from pytest_nvfp4.loop import checkout
 from pytest_nvfp4.loop.evidence import commit_message
-from pytest_nvfp4.loop.git import Git, GitError
+from pytest_nvfp4.loop.git import Git, GitError, run_git
 from pytest_nvfp4.loop.schemas import Candidate, Verdict
 from pytest_nvfp4.loop.state import StateFolder
 from pytest_nvfp4.temporary import temporary_folder
@@ -24,6 +24,11 @@ from pytest_nvfp4.text import clip, visible
 _MOST_DIFF: Final = 400_000
 _NO_COMMIT: Final = "0" * 40
 _FILE_MODES: Final = ("100644", "100755")
+_CACHES: Final = (
+    *("__pycache__/", "*.py[co]", ".pytest_cache/", ".benchmarks/", ".hypothesis/", ".mypy_cache/", ".ruff_cache/"),
+    *(".nvfp4/", ".cache/", ".ipynb_checkpoints/", ".DS_Store"),
+)
+"""What tools write beside sources; none of it can be part of a candidate."""
 
 
 class GitRepository:
@@ -92,7 +97,7 @@ class GitRepository:
         """
         if candidate.commit is None:
             raise GitError(f"candidate {candidate.number} has no commit, so it cannot be promoted")
-        tree = self.git.text("rev-parse", "--verify", f"{candidate.commit}^{{tree}}")
+        tree = self.tree_of(candidate.commit)
         if tree != candidate.tree:
             raise GitError(f"candidate {candidate.number}: commit {candidate.commit} has another tree than its record")
         commit = self._commit(tree, parent=expected, message=commit_message(candidate, verdict), seconds=seconds)
@@ -149,15 +154,27 @@ class GitRepository:
     @contextlib.contextmanager
     def worktree(self, commit: str, folder: Path) -> Iterator[Path]:
         """Check a commit out into a folder of its own for the length of a ``with`` block. Raises GitError, OSError."""
+        with self.in_use(folder):
+            try:
+                checkout.check_out(self.git, commit, folder)
+                yield folder
+            finally:
+                checkout.remove(folder)
+
+    @contextlib.contextmanager
+    def in_use(self, folder: Path) -> Iterator[None]:
+        """Keep `clean` from removing a folder for the length of a ``with`` block."""
         with self._lock:
             self._used.add(folder)
         try:
-            checkout.check_out(self.git, commit, folder)
-            yield folder
+            yield
         finally:
-            checkout.remove(folder)
             with self._lock:
                 self._used.discard(folder)
+
+    def tree_of(self, commit: str) -> str:
+        """Return the tree of a commit. Raises GitError."""
+        return self.git.text("rev-parse", "--verify", f"{commit}^{{tree}}")
 
     def files(self, commit: str) -> dict[str, str]:
         """Return the files of a commit or tree by path, with their modes as git writes them (``100644``)."""
@@ -168,6 +185,26 @@ class GitRepository:
     def read(self, commit: str, path: str) -> bytes:
         """Return the content of a file of a commit, as git stores it. Raises GitError."""
         return self.git.run("cat-file", "blob", f"{commit}:{path}").stdout
+
+    def ignored(self, commit: str, paths: Collection[str]) -> set[str]:
+        """Return those of some paths, which need not exist, that the ``.gitignore`` files of a commit ignore.
+
+        Caches that Python, pytest and this package write are ignored in any case. Raises GitError and OSError.
+        """
+        rules = [path for path, mode in self.files(commit).items() if mode in _FILE_MODES and _is_rules(path)]
+        with temporary_folder("ignored") as folder:
+            own = {"GIT_DIR": str(folder / ".git"), "GIT_WORK_TREE": str(folder)}
+            run_git("init", "--quiet", "--template=", cwd=folder, environ=own)
+            for path in rules:
+                place = folder / path
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(self.read(commit, path))
+            caches = folder / ".git" / "caches"
+            caches.write_text("\n".join(_CACHES), encoding="utf-8")
+            names = b"".join(os.fsencode(path) + b"\0" for path in paths)
+            asked = ("-c", f"core.excludesFile={caches}", "check-ignore", "--no-index", "-z", "--stdin")
+            done = run_git(*asked, cwd=folder, environ=own, stdin=names, accept=(0, 1))
+        return {os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
 
     def diff(self, old: str, new: str) -> str:
         """Return the unified diff between two commits, of bounded length."""
@@ -182,11 +219,11 @@ class GitRepository:
 
     def clean(self) -> None:
         """Remove the checkouts of workers and judges that no ``with`` block of this process uses."""
-        for group in (self._state.work(0).parent, self._state.judge(0).parent):
+        for group in (self._state.work(0).parent, self._state.judge(0).parent, self._state.review(0).parent):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 for entry in list(group.iterdir()):
                     with self._lock:
-                        used = any(place == entry or place.is_relative_to(entry) for place in self._used)
+                        used = any(place.is_relative_to(entry) for place in self._used)
                     if not used:
                         checkout.remove(entry)
 
@@ -256,3 +293,7 @@ class GitRepository:
                     f"the branch {self.branch} is checked out in {place}, and the loop moves it; "
                     f"leave it (git -C {place} switch --detach) and go on"
                 )
+
+
+def _is_rules(path: str) -> bool:
+    return PurePosixPath(path).name == ".gitignore"

@@ -18,6 +18,7 @@ are copied after a validation.
     work/0001/tree/            worktree of the worker of candidate 1, while it runs
     work/0001/outbox/          worker_result.json and worker_progress.json of that worker, while it runs
     judge/0001/                worktree of the judge of candidate 1, while it runs
+    review/0001/               worktree and outbox of the reviewer of iteration 1, while it runs
 """
 
 from __future__ import annotations
@@ -231,6 +232,10 @@ class StateFolder:
     def progress(self, number: int) -> Path:
         """Return the file in which the worker of a candidate reports its progress (``NVFP4_LOOP_PROGRESS``)."""
         return self.work(number) / "outbox" / "worker_progress.json"
+
+    def review(self, iteration: int) -> Path:
+        """Return the folder of a review, while it runs."""
+        return self.root / "review" / f"{iteration:04d}"
 
     def judge(self, number: int) -> Path:
         """Return the folder of the worktree in which a candidate is judged; 0 for the baseline."""
