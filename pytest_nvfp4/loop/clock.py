@@ -51,7 +51,7 @@ def seconds_until(text: str, now: float) -> float:
     Raises:
         ValueError: The text is no time of day.
     """
-    if (found := re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)", text.strip())) is None:
+    if (found := re.fullmatch(r"([01]?[0-9]|2[0-3]):([0-5][0-9])", text.strip())) is None:
         raise ValueError(f"{text!r} is no time of day; write it as HH:MM, such as 07:00")
     # Without a zone, so that the system's rules for the local one apply to the day that is meant.
     today = datetime.fromtimestamp(now).replace(

@@ -33,11 +33,13 @@ class End:
         status: ``stopped`` as asked or at a limit, ``interrupted`` by a signal, ``failed`` where it cannot go on.
         reason: Why, for people.
         state: The state that it leaves.
+        spent: What was spent, over all runs.
     """
 
     status: Status
     reason: str
     state: LoopState
+    spent: Spent
 
 
 class LoopMachine:
@@ -257,4 +259,4 @@ class LoopMachine:
             context.pulse.beat()
             context.log(f"{status}: {reason}")
         context.parts.notify("stopped", title=f"the loop has {status}", text=reason)
-        return End(status, reason, self.state)
+        return End(status, reason, self.state, context.budget.total())
