@@ -129,7 +129,7 @@ class LoopMachine:
             found = f"the gate {red.gate} is {red.outcome}: {red.message}" if red is not None else "no gate has run"
             raise EndError("failed", f"the kernel at the start cannot be optimised, because {found}")
         value = parts.judge.value(baseline)
-        context.log(f"the kernel at the start passes; {context.config.target.metric} is {value}")
+        context.log(f"the kernel at the start passes; {context.config.target.metric} is {figure(value)}")
         self._next_iteration(baseline_value=value, best_value=value)
 
     def _run_worker(self) -> None:
@@ -210,7 +210,7 @@ class LoopMachine:
             best_value=verdict.value,
             promotions=(*state.promotions, promotion),
         )
-        change = f"{verdict.metric} {verdict.incumbent_value} -> {verdict.value}"
+        change = f"{verdict.metric} {figure(verdict.incumbent_value)} -> {figure(verdict.value)}"
         context.log(f"iteration {state.iteration}: candidate {candidate.number} is promoted as {commit}: {change}")
         context.parts.notify("promoted", title=f"candidate {candidate.number} is promoted", text=change)
 
@@ -260,3 +260,8 @@ class LoopMachine:
             context.log(f"{status}: {reason}")
         context.parts.notify("stopped", title=f"the loop has {status}", text=reason)
         return End(status, reason, self.state, context.budget.total())
+
+
+def figure(value: float | None) -> str:
+    """Return a value for people."""
+    return "unknown" if value is None else f"{value:.6g}"

@@ -1,0 +1,64 @@
+"""Make the parts of a loop from its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pytest_nvfp4.loop.clock import Clock
+from pytest_nvfp4.loop.config import Event, LoopConfig
+from pytest_nvfp4.loop.context import Parts
+from pytest_nvfp4.loop.dry_run import DryRunJudge, DryRunRepository, DryRunReviewer, DryRunWorker
+from pytest_nvfp4.loop.errors import ConfigError
+from pytest_nvfp4.loop.memory import CandidateMemory
+from pytest_nvfp4.loop.prompts import Prompts
+from pytest_nvfp4.loop.session import Session
+from pytest_nvfp4.loop.state import StateFolder
+
+
+def session_of(
+    config: LoopConfig,
+    *,
+    root: Path,
+    folder: StateFolder,
+    until_s: float | None,
+    clock: Clock,
+    show: Callable[[str], None],
+) -> Session:
+    """Return what runs a loop.
+
+    Args:
+        config: Its configuration.
+        root: Root of the repository.
+        folder: Directory of state; a dry run has one of its own beside it.
+        until_s: Seconds until the loop ends; None for no such time.
+        clock: Clocks.
+        show: Called with each line of the log.
+
+    Raises:
+        ConfigError: The configuration cannot be used.
+        InfrastructureError: There is no repository that can be used.
+    """
+    if config.mode == "dry-run":
+        folder = StateFolder(folder.root.with_name(f"{folder.root.name}-dry-run"))
+        return Session(config, folder, lambda: _dry_run(config, folder, root, show), until_s=until_s, clock=clock)
+    raise ConfigError([f"mode = {config.mode!r} cannot be run yet"])
+
+
+def _dry_run(config: LoopConfig, folder: StateFolder, root: Path, show: Callable[[str], None]) -> Parts:
+    memory = CandidateMemory(folder)
+    return Parts(
+        repository=DryRunRepository(folder),
+        worker=DryRunWorker(),
+        judge=DryRunJudge(),
+        reviewer=DryRunReviewer() if config.reviewer.command else None,
+        memory=memory,
+        prompts=Prompts(config, folder, memory, root=root),
+        notify=_quiet,
+        show=show,
+    )
+
+
+def _quiet(event: Event, *, title: str, text: str) -> None:
+    """Notify nobody: a dry run starts nothing."""
+    del event, title, text
