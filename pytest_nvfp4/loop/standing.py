@@ -15,6 +15,8 @@ from pytest_nvfp4.loop.schemas import Comparison, Examination, GateResult, Probl
 from pytest_nvfp4.loop.state import Promotion
 from pytest_nvfp4.loop.view import CandidateView, LoopView
 
+_HOW = {"failed": "failed", "skipped": "did not run", "unavailable": "was not available"}
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -198,8 +200,9 @@ def why_not_promoted(view: CandidateView) -> str:
         return ""
     match view.verdict.outcome:
         case "rejected":
-            red = next((each for each in reversed(gates_of(view)) if each.outcome != "passed"), None)
-            return f"the gate {red.gate} {red.outcome}" if red is not None else "rejected"
+            # The first gate that does not pass is the last one; a gate that does not apply may be skipped before it.
+            red = next(iter(gates_of(view)[-1:]), None)
+            return "rejected" if red is None or red.outcome == "passed" else f"the gate {red.gate} {_HOW[red.outcome]}"
         case "duplicate":
             return "the same as an earlier candidate"
         case "infrastructure":
@@ -218,8 +221,9 @@ def gates_of(view: CandidateView) -> tuple[GateResult, ...]:
 
 
 def resume_command(view: LoopView) -> str:
-    """Return the command that goes on with a loop."""
-    return f"nvfp4 loop run --state {shlex.quote(str(view.folder.root))}"
+    """Return the command that goes on with a loop, with the configuration of its start."""
+    folder, config = shlex.quote(str(view.folder.root)), shlex.quote(str(view.folder.config))
+    return f"nvfp4 loop run {config} --state {folder}"
 
 
 def _history(

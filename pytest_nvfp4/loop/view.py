@@ -10,18 +10,16 @@ import os
 import re
 import socket
 import stat
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from pytest_nvfp4.isolation.door.error import DoorError
-from pytest_nvfp4.isolation.door.files import read_text
-from pytest_nvfp4.isolation.door.models import validated
 from pytest_nvfp4.loop.clock import Clock, seconds_of
 from pytest_nvfp4.loop.config import LoopConfig
 from pytest_nvfp4.loop.lock import is_running
+from pytest_nvfp4.loop.resume import read_config
 from pytest_nvfp4.loop.schemas import (
     Candidate,
     Examination,
@@ -37,7 +35,6 @@ M = TypeVar("M", bound=Model)
 Life = Literal["absent", "running", "stopped", "dead"]
 """No loop yet; a process runs it; it has stopped; its process ended without stopping it."""
 _NUMBER = re.compile(r"[0-9]{4,9}")
-_MOST_CONFIG = 1 << 20
 _MOST_TAIL = 64 << 10
 _MOST_DIFF = 256 << 10
 
@@ -211,13 +208,12 @@ class LoopReader:
     def _config(self, problems: list[str]) -> LoopConfig | None:
         path = self._folder.config
         try:
-            text = read_text(path, source=str(path), most=_MOST_CONFIG)
-            return validated(LoopConfig, tomllib.loads(text), source=str(path))
-        except FileNotFoundError:
-            return None
-        except (OSError, DoorError, tomllib.TOMLDecodeError) as error:
-            problems.append(str(error) if isinstance(error, DoorError) else f"{path}: {error}")
-            return None
+            return read_config(path)
+        except DoorError as error:
+            problems.append(str(error))
+        except OSError as error:
+            problems.append(f"{path}: {error.strerror or error}")
+        return None
 
 
 def _life(state: LoopState | None, owner: LockOwner | None, silent_s: float | None, config: LoopConfig | None) -> Life:
@@ -249,11 +245,11 @@ def tail(path: Path, lines: int = 200) -> tuple[str, ...]:
     return tuple(data.decode(errors="replace").split("\n")[-lines - 1 :]) if data else ()
 
 
-def output_of(folder: StateFolder, number: int, lines: int = 200) -> tuple[str, tuple[str, ...]]:
-    """Return the name and the last lines, raw, of the output of a candidate's worker that was written last."""
+def output_of(folder: Path, lines: int = 200) -> tuple[str, tuple[str, ...]]:
+    """Return the name and the last lines, raw, of the log of a candidate or iteration that was written last."""
     newest, at = None, -1
     try:
-        with os.scandir(folder.candidate(number)) as entries:
+        with os.scandir(folder) as entries:
             for entry in entries:
                 found = entry.stat(follow_symlinks=False)
                 if entry.name.endswith(".log") and found.st_size and found.st_mtime_ns > at:

@@ -82,6 +82,22 @@ def test_long_lines_of_output_leave_the_last_one_visible(tmp_path: Path) -> None
     drive(sample.folder, script)
 
 
+def test_the_output_of_a_reviewer_is_shown_while_it_runs(tmp_path: Path) -> None:
+    sample = running(tmp_path)
+    sample.state("RUN_REVIEWER", iteration=7)
+    folder = sample.folder.iteration(7)
+    folder.mkdir(parents=True)
+    (folder / "reviewer_attempt_1.stdout.log").write_text("thinks\n")
+
+    async def script(app: LoopApp, pilot: Pilot[int]) -> None:
+        del pilot
+        text = shown(app)
+        assert "reviewer of iteration 7, reviewer_attempt_1.stdout.log\n thinks" in text
+        assert "worker_attempt" not in text
+
+    drive(sample.folder, script)
+
+
 def test_a_small_terminal_shows_one_pane_and_a_large_one_all(tmp_path: Path) -> None:
     sample = running(tmp_path)
     parts = {"1": "+compile 2s", "2": "81.0 % |", "3": "modelled us  measured", "4": "k.py:9: tile", "5": "is promoted"}
@@ -213,7 +229,7 @@ def test_a_dead_loop_is_said_to_be_dead(tmp_path: Path) -> None:
         del pilot
         text = "".join(shown(app).split())
         assert "endedinJUDGEofiteration7withoutstoppingit" in text
-        assert f"nvfp4looprun--state{tmp_path}" in text
+        assert f"nvfp4looprun{tmp_path}/loop.toml--state{tmp_path}" in text
 
     drive(sample.folder, script)
 

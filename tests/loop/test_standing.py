@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_nvfp4.loop.schemas import Examination, GateResult
 from pytest_nvfp4.loop.standing import Measured, Standing, standing_of
-from pytest_nvfp4.loop.state import StateFolder
+from pytest_nvfp4.loop.state import StateFolder, write_model
 from pytest_nvfp4.loop.view import LoopReader
 from tests.loop.samples import FixedClock, Sample, commit, comparison, night, promoted_commit, promotion
 
@@ -91,3 +92,20 @@ def test_budgets_have_their_limits(tmp_path: Path) -> None:
         "cost": (1.25, 20.0),
         "tokens": (5000, None),
     }
+
+
+def test_a_gate_that_does_not_apply_is_no_reason(tmp_path: Path) -> None:
+    sample = Sample.at(tmp_path)
+    sample.candidate(1, outcome="rejected")
+    skipped, passed, missing = (
+        GateResult(gate="tmem", outcome="skipped"),
+        GateResult(gate="verify", outcome="passed"),
+        GateResult(gate="races", outcome="unavailable"),
+    )
+    for gates, expected in (
+        ((skipped, passed), "rejected"),
+        ((passed, skipped), "the gate tmem did not run"),
+        ((skipped, passed, missing), "the gate races was not available"),
+    ):
+        write_model(sample.folder.candidate(1) / "examination.json", Examination(candidate=1, gates=gates))
+        assert list(standing(sample.folder).rejected) == [expected]

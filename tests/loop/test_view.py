@@ -143,13 +143,13 @@ def test_the_tail_of_a_long_file_is_bounded(tmp_path: Path) -> None:
 
 def test_the_output_of_a_worker_is_the_log_that_was_written_last(tmp_path: Path) -> None:
     sample = Sample.at(tmp_path)
-    assert output_of(sample.folder, 1) == ("", ())
+    assert output_of(sample.folder.candidate(1)) == ("", ())
     sample.output(1, b"old\n", "worker_attempt_1.stdout.log")
     sample.output(1, b"new\n", "worker_attempt_2.stderr.log")
     os.utime(sample.folder.candidate(1) / "worker_attempt_1.stdout.log", ns=(1, 1))
     sample.output(1, b"", "worker_attempt_3.stdout.log")
     (sample.folder.candidate(1) / "prompt.txt").write_text("no output")
-    name, lines = output_of(sample.folder, 1)
+    name, lines = output_of(sample.folder.candidate(1))
     assert name == "worker_attempt_2.stderr.log"
     assert lines[0] == "new"
 

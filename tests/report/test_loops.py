@@ -71,7 +71,8 @@ def test_a_dead_loop_names_the_command_that_goes_on(tmp_path: Path) -> None:
     sample.died()
     text = written(sample.folder)
     assert "ended in JUDGE of iteration 7 without stopping it" in text
-    assert f"nvfp4 loop run --state '{tmp_path}/with a space'" in text
+    folder = f"{tmp_path}/with a space"
+    assert f"nvfp4 loop run '{folder}/loop.toml' --state '{folder}'" in text
 
 
 def test_untrusted_words_act_nowhere(tmp_path: Path) -> None:

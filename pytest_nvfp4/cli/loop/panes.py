@@ -64,12 +64,12 @@ def head(view: LoopView, standing: Standing) -> Text:
     return text
 
 
-def now(view: LoopView, outputs: Sequence[tuple[int, str, Sequence[str]]], *, width: int, height: int) -> Text:
-    """Return the candidates that are made or judged, and the end of their workers' output.
+def now(view: LoopView, outputs: Sequence[tuple[str, str, Sequence[str]]], *, width: int, height: int) -> Text:
+    """Return the candidates that are made or judged, and the end of the output of workers or of the reviewer.
 
     Args:
         view: The loop.
-        outputs: Number, file and last lines of each output; untrusted.
+        outputs: Whose, file and last lines of each output; untrusted.
         width: Columns of a line, at which longer ones are folded.
         height: Lines that are visible, which the outputs share.
     """
@@ -86,8 +86,8 @@ def now(view: LoopView, outputs: Sequence[tuple[int, str, Sequence[str]]], *, wi
             text.append_text(_gates(last))
             text.append("\n")
     share = max(3, (height - len(text.plain.splitlines())) // max(1, len(outputs)) - 1)
-    for number, name, lines in outputs:
-        text.append(f"candidate {number}, {line(name)}\n", "bold")
+    for whose, name, lines in outputs:
+        text.append(f"{whose}, {line(name)}\n", "bold")
         text.append("".join(f"{each}\n" for each in _last(lines, share, width)) or "(nothing yet)\n")
     return text
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from rich.text import Text
@@ -25,11 +27,20 @@ _MOST_OUTPUTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A view, what follows from it, and the ends of the workers' outputs."""
+    """A view, what follows from it, and whose output, its file and its last lines."""
 
     view: LoopView
     standing: Standing
-    outputs: tuple[tuple[int, str, tuple[str, ...]], ...]
+    outputs: tuple[tuple[str, str, tuple[str, ...]], ...]
+
+
+def _sources(view: LoopView) -> Iterator[tuple[str, Path]]:
+    """Yield whose output is shown, and the folder of its logs: the reviewer's, or that of the last few workers."""
+    if view.state.phase == "RUN_REVIEWER":
+        yield f"reviewer of iteration {view.state.iteration}", view.folder.iteration(view.state.iteration)
+        return
+    numbers = [each.number for each in view.active] or [each.number for each in view.candidates[-1:]]
+    yield from ((f"candidate {number}", view.folder.candidate(number)) for number in numbers[-_MOST_OUTPUTS:])
 
 
 class TextScreen(ModalScreen[None]):
@@ -151,8 +162,7 @@ class LoopApp(App[int]):
     def _read_in_thread(self) -> None:
         try:
             view = self._reader.read()
-            numbers = [each.number for each in view.active] or [each.number for each in view.candidates[-1:]]
-            outputs = ((number, *output_of(view.folder, number)) for number in numbers[-_MOST_OUTPUTS:])
+            outputs = ((whose, *output_of(folder)) for whose, folder in _sources(view))
             self._moment = Moment(view, standing_of(view), tuple(each for each in outputs if each[1]))
         finally:
             self._reading = False
