@@ -205,7 +205,7 @@ def _relative(path: Path, root: Path) -> str:
 
 
 @lru_cache(maxsize=512)
-def _pattern(glob: str) -> re.Pattern[str]:
+def glob_pattern(glob: str) -> re.Pattern[str]:
     """Return a glob as a regular expression: ``**`` spans folders, ``*`` and ``?`` do not."""
     parts: list[str] = []
     for part in re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", glob):
@@ -227,14 +227,14 @@ def _pattern(glob: str) -> re.Pattern[str]:
 
 def _is_glob(text: str) -> bool:
     try:
-        _pattern(str(PurePosixPath(text)))
+        glob_pattern(str(PurePosixPath(text)))
     except (re.error, RecursionError, OverflowError):
         return False
     return len(text) <= _MOST_GLOB and text.count("*") <= _MOST_STARS
 
 
 def _matches(relative: str, glob: str) -> bool:
-    return _pattern(str(PurePosixPath(glob))).fullmatch(relative) is not None
+    return glob_pattern(str(PurePosixPath(glob))).fullmatch(relative) is not None
 
 
 def matches_any(path: Path, globs: Sequence[str], *, root: Path) -> bool:

@@ -20,10 +20,6 @@ _Count = Annotated[int, Field(ge=1, le=1_000_000)]
 _Limit = Annotated[float, Field(gt=0, le=1e9)]
 
 
-class ConfigError(ValueError):
-    """The configuration cannot be used; the text names the key, its value and the way out."""
-
-
 class Section(BaseModel):
     """A table of the file; an unknown key is an error."""
 

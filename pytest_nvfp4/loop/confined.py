@@ -15,7 +15,8 @@ from typing import Final
 
 from pytest_nvfp4.isolation import ProcessEnd, forward_output, streamed
 from pytest_nvfp4.isolation.wall import Part, Wall
-from pytest_nvfp4.loop.config import CommandSection, ConfigError
+from pytest_nvfp4.loop.config import CommandSection
+from pytest_nvfp4.loop.errors import ConfigError
 from pytest_nvfp4.loop.output_log import OutputLog
 from pytest_nvfp4.loop.protocols import InfrastructureError
 from pytest_nvfp4.loop.template import CommandTemplate
@@ -100,7 +101,7 @@ class ConfinedCommand:
         """Raise ConfigError if the sandbox is required, and this machine lacks parts of it."""
         if self._mode() == "require" and (missing := self._missing()):
             lines = [f"{part} ({reason}): {remedy(part)}" for part, reason in missing.items()]
-            raise ConfigError("the sandbox is required, and this machine lacks parts of it: " + "; ".join(lines))
+            raise ConfigError(["the sandbox is required, and this machine lacks parts of it: " + "; ".join(lines)])
 
     def lost(self) -> tuple[str, ...]:
         """Return what does not protect this machine from the program, a line each; empty if all of the sandbox does."""
@@ -170,7 +171,7 @@ class ConfinedCommand:
             name = str(self._root / Path(name).expanduser())
         found = shutil.which(name, path=self._search)
         if found is None:
-            raise ConfigError(f"{option} names the program {name!r}, which does not exist or cannot be executed")
+            raise ConfigError([f"{option} names the program {name!r}, which does not exist or cannot be executed"])
         return Path(found).absolute()
 
     def _own_files(self) -> list[Path]:
@@ -182,11 +183,13 @@ class ConfinedCommand:
     def _place(self, text: str, option: str, closed: Sequence[Path] = ()) -> Path:
         place = self._root / Path(text).expanduser()
         if not place.exists():
-            raise ConfigError(f"{option} names {text!r}, which does not exist ({place})")
+            raise ConfigError([f"{option} names {text!r}, which does not exist ({place})"])
         real = place.resolve()
         for folder in closed:
             if folder.resolve().is_relative_to(real) or real.is_relative_to(folder.resolve()):
-                raise ConfigError(f"{option} names {text!r}, which holds or lies in {folder}, and that stays as it is")
+                raise ConfigError(
+                    [f"{option} names {text!r}, which holds or lies in {folder}, and that stays as it is"]
+                )
         return place
 
 

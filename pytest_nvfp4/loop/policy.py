@@ -17,8 +17,9 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from pytest_nvfp4.loop import tree
-from pytest_nvfp4.loop.config import ConfigError
+from pytest_nvfp4.loop.errors import ConfigError
 from pytest_nvfp4.loop.tree import Entry, Known, TreeError
+from pytest_nvfp4.settings import glob_pattern
 from pytest_nvfp4.text import clip, visible
 
 MOST_FILE_BYTES: Final = 4 << 20
@@ -71,14 +72,19 @@ class Policy:
         self._importable = folders | {str(PurePosixPath(name)) for name in importable} | {"."}
         for text, pattern in self._patterns:
             if text.startswith("/") or ".." in text.split("/"):
-                raise ConfigError(f"policy.may_change = {text!r} must be relative to the repository and stay below it")
+                raise ConfigError(
+                    [f"policy.may_change = {text!r} must be relative to the repository and stay below it"]
+                )
             bare = text.rstrip("/").removesuffix("/**")
             named = [bare] if self.protected(bare) else []
             for path in [*named, *sorted(files)]:
                 if path in named or (path != self.kernel and pattern.fullmatch(path) and self.protected(path)):
                     raise ConfigError(
-                        f"policy.may_change = {text!r} would let a worker change {path}, and what judges a candidate "
-                        "(tests, snapshots, settings, pytest's files) is never changed by one; name other files"
+                        [
+                            f"policy.may_change = {text!r} would let a worker change {path}, and what judges a "
+                            "candidate (tests, snapshots, settings, pytest's files) is never changed by one; name "
+                            "other files"
+                        ]
                     )
 
     def protected(self, path: str) -> bool:
@@ -263,14 +269,9 @@ def _name(path: str) -> str:
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """Return a pattern of paths: ``*`` and ``?`` stay within a folder, ``**`` spans folders, ``name/`` is all below."""
-    parts = [part for part in (pattern + "**" if pattern.endswith("/") else pattern).split("/") if part != "."]
-    out = []
-    for index, part in enumerate(parts):
-        last = index == len(parts) - 1
-        if part == "**":
-            out.append(".+" if last else "(?:[^/]+/)*")
-            continue
-        text = "".join("[^/]*" if char == "*" else "[^/]" if char == "?" else re.escape(char) for char in part)
-        out.append(text + ("" if last else "/"))
-    return re.compile("".join(out), re.DOTALL)
+    """Return a pattern of paths; ``name/`` is all below a folder. Raises ConfigError."""
+    text = pattern.removeprefix("./")
+    try:
+        return glob_pattern(f"{text}**" if text.endswith("/") else text)
+    except re.error as error:
+        raise ConfigError([f"policy.may_change = {pattern!r} is no pattern of paths: {error}"]) from None

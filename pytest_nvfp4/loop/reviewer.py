@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from pytest_nvfp4.isolation import cancellation
 from pytest_nvfp4.isolation.door import DoorError
@@ -29,8 +29,14 @@ _MOST_BYTES: Final = 1 << 30
 _LOOK_S: Final = 0.5
 
 Reviewed = Sequence[tuple[Candidate, Verdict]]
-Prompt = Callable[[int, Reviewed], str]
-"""Returns the prompt of a reviewer for an iteration."""
+
+
+class Prompt(Protocol):
+    """Writes the prompt of a reviewer (`prompts.Prompts.reviewer_prompt`)."""
+
+    def __call__(self, iteration: int, candidates: Reviewed, *, answer: Path) -> str:
+        """Return the prompt for an iteration; ``answer`` is the file for the verdict."""
+        ...
 
 
 class _Desk:
@@ -68,7 +74,6 @@ class _Reviewer:
     def _desk(self, iteration: int, candidates: Reviewed, folder: Path) -> Iterator[_Desk]:
         """Make a checkout of what the candidates were compared with, and an outbox, for a ``with`` block."""
         place = self._state.review(iteration)
-        text = self._prompt(iteration, candidates)
         desk = None
         try:
             remove(place)
@@ -77,6 +82,7 @@ class _Reviewer:
             desk = _Desk(place, iteration)
             commit = candidates[0][1].against if candidates else self._repository.incumbent()
             check_out(self._repository.git, commit, desk.tree)
+            text = self._prompt(iteration, candidates, answer=desk.outbox / _FILE)
             write_whole(desk.prompt, text)
             write_whole(folder / "review_prompt.txt", text)
             yield desk

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pytest_nvfp4.loop.config import ConfigError
+from pytest_nvfp4.loop.errors import ConfigError
 
 _KEY: Final = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -25,15 +25,15 @@ class CommandTemplate:
 
     def __init__(self, words: Sequence[str], *, keys: Sequence[str], option: str) -> None:
         if not words or not words[0]:
-            raise ConfigError(f"{option} is empty; name a program and its arguments")
+            raise ConfigError([f"{option} is empty; name a program and its arguments"])
         for word in words:
             if "\0" in word:
-                raise ConfigError(f"{option} has an argument with a null character")
+                raise ConfigError([f"{option} has an argument with a null character"])
             for found in _KEY.finditer(word):
                 if found[1] is not None and found[1] not in keys:
                     known = ", ".join(f"{{{key}}}" for key in keys)
                     raise ConfigError(
-                        f"{option} has the unknown key {found[0]}; known are {known}, and {{{{ and }}}} are braces"
+                        [f"{option} has the unknown key {found[0]}; known are {known}, and {{{{ and }}}} are braces"]
                     )
         self._words = tuple(words)
         self.program = words[0]

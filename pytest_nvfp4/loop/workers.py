@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import os
+
 from pytest_nvfp4.loop.config import LoopConfig
+from pytest_nvfp4.loop.errors import ConfigError
 from pytest_nvfp4.loop.policy import Policy, of_settings
 from pytest_nvfp4.loop.protocols import Reviewer, Worker
 from pytest_nvfp4.loop.repository import GitRepository
 from pytest_nvfp4.loop.reviewer import CommandReviewer, ManualReviewer, Prompt
 from pytest_nvfp4.loop.state import StateFolder
 from pytest_nvfp4.loop.worker import CommandWorker
-from pytest_nvfp4.loop.worker_dry import DryRunWorker
 from pytest_nvfp4.loop.worker_manual import ManualWorker
 from pytest_nvfp4.loop.workplace import Workplaces
+from pytest_nvfp4.settings import SettingsError, find_root
+from pytest_nvfp4.settings import load as load_settings
 
 
-def make_policy(config: LoopConfig, repository: GitRepository, *, never: tuple[str, ...] = ()) -> Policy:
+def make_policy(config: LoopConfig, repository: GitRepository) -> Policy:
     """Return what workers may change.
 
-    Args:
-        config: The configuration.
-        repository: The loop's repository.
-        never: Further files that they may not, such as those that the kernel's settings name.
-
     Raises:
-        ConfigError: A pattern would allow what is never allowed.
+        ConfigError: A pattern would allow what is never allowed, or the kernel's file holds what checks it.
         GitError: The branch cannot be read or made.
     """
     commit = repository.incumbent()
@@ -33,17 +32,40 @@ def make_policy(config: LoopConfig, repository: GitRepository, *, never: tuple[s
     return Policy(
         repository.kernel,
         config.policy.may_change,
-        never=(*never, *snapshots),
+        never=(*_named_by_settings(repository), *snapshots),
         importable=importable,
         files=files,
     )
 
 
+def _named_by_settings(repository: GitRepository) -> list[str]:
+    """Return the files of the functions that compile and exercise a kernel, beside its own. Raises ConfigError."""
+    path = repository.git.top / repository.kernel
+    named = []
+    try:
+        settings = load_settings(find_root(path))
+        for each in settings.for_kernel(path):
+            for key, text in (("entry", each.entry), ("exercise", each.exercise)):
+                if text is None:
+                    continue
+                file = settings.root / text.partition("::")[0]
+                if file.resolve() != path.resolve():
+                    named.append(os.path.relpath(file, repository.git.top))
+                elif key == "exercise":
+                    raise ConfigError(
+                        [
+                            f"{settings.file}: exercise = {text!r} of {repository.kernel} lies in that very file, "
+                            "where a worker could change what checks it; move the function to another file"
+                        ]
+                    )
+    except SettingsError as error:
+        raise ConfigError([str(error)]) from None
+    return named
+
+
 def make_worker(config: LoopConfig, repository: GitRepository, state: StateFolder, policy: Policy) -> Worker:
-    """Return the worker of the configured mode. Raises ConfigError: its command cannot be used."""
+    """Return the worker of the mode ``command`` or ``manual``. Raises ConfigError: its command cannot be used."""
     places = Workplaces(repository, policy, state)
-    if config.mode == "dry-run":
-        return DryRunWorker(places)
     if config.mode == "manual":
         return ManualWorker(places, wait_s=config.limits.wait_s)
     most = int(config.budget.disk_mb * 1e6)
@@ -53,11 +75,11 @@ def make_worker(config: LoopConfig, repository: GitRepository, state: StateFolde
 def make_reviewer(
     config: LoopConfig, repository: GitRepository, state: StateFolder, *, prompt: Prompt
 ) -> Reviewer | None:
-    """Return the reviewer of the configured mode; None if there is none. Raises ConfigError: see `make_worker`.
+    """Return the reviewer of the mode ``command`` or ``manual``; None if there is none. Raises ConfigError.
 
     In the mode ``manual`` there is one if the table ``[reviewer]`` has a command, which is not started.
     """
-    if not config.reviewer.command or config.mode == "dry-run":
+    if not config.reviewer.command:
         return None
     if config.mode == "manual":
         return ManualReviewer(repository, state, prompt=prompt)

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_nvfp4.loop import policy as policies
 from pytest_nvfp4.loop import tree
-from pytest_nvfp4.loop.config import ConfigError
+from pytest_nvfp4.loop.errors import ConfigError
 from pytest_nvfp4.loop.policy import Changes, Policy, of_settings
 
 KERNEL = "kernels/k.py"
@@ -202,7 +202,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(checkout: Checkout, mon
         ("kernels/**", ["kernels/deep/x.py", "kernels/helper.py"], ["kernel/x.py"]),
         ("kernels/**/x.py", ["kernels/x.py", "kernels/deep/x.py", "kernels/a/b/x.py"], ["kernels/deep/y.py"]),
         ("./kernels/helpe?.py", ["kernels/helper.py"], ["kernels/helpe/.py", "kernels/helper.pyc"]),
-        ("kernels/[ab].py", ["kernels/[ab].py"], ["kernels/a.py"]),
+        ("kernels/[ab].py", ["kernels/a.py"], ["kernels/[ab].py", "kernels/c.py"]),
     ],
 )
 def test_patterns(pattern: str, allowed: list[str], refused: list[str]) -> None:

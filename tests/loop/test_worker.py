@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.isolation import StoppedError, stopped_by
-from pytest_nvfp4.loop.config import ConfigError, WorkerSection
+from pytest_nvfp4.loop.config import WorkerSection
+from pytest_nvfp4.loop.errors import ConfigError
 from pytest_nvfp4.loop.schemas import WorkerProgress, WorkerResult
 from pytest_nvfp4.loop.state import read_model
 from pytest_nvfp4.loop.worker import CommandWorker
