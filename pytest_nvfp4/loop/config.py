@@ -62,7 +62,8 @@ class CommandSection(Section):
 
     command: tuple[str, ...] = Field(default=(), description="program and arguments; {name} is replaced, see the guide")
     prompt: Literal["stdin", "file"] = Field(
-        default="stdin", description="where the prompt is: standard input, or {prompt} only"
+        default="stdin",
+        description="where the prompt is: on standard input and in the file {prompt}, or only in the file",
     )
     template: str = Field(default="", description="file with a prompt of your own, in place of the shipped one")
     timeout_s: _Limit = Field(default=3600.0, description="seconds until it is ended")
@@ -140,7 +141,7 @@ class JudgeSection(Section):
 class DeviceSection(Section):
     """``[device]``: where survivors are measured; only for the metric ``measured``."""
 
-    name: str = Field(default="", description="device or remote that measures: local, modal, ...; empty for none")
+    name: str = Field(default="", description="device or remote that measures, such as local or modal; empty for none")
     gpu: str = Field(default="", description="GPU of the remote, such as B200")
     rounds: Annotated[int, Field(ge=12, le=100_000)] = Field(
         default=120, description="timed calls of each kernel and problem"
@@ -156,7 +157,7 @@ class DeviceSection(Section):
 class BudgetSection(Section):
     """``[budget]``: what may be spent, over all restarts; the first limit that is reached ends the loop."""
 
-    iterations: _Count = Field(default=40, description="iterations")
+    iterations: _Count = Field(default=40, description="number of iterations")
     minutes: _Limit = Field(default=360.0, description="minutes of wall clock while the loop runs")
     gpu_seconds: _Limit | None = Field(default=None, description="seconds of GPUs; no limit by default")
     dollars: Annotated[float, Field(ge=0, le=1e9)] | None = Field(
@@ -210,7 +211,10 @@ class LoopConfig(Section):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
         description="name of the loop; its branch is nvfp4-loop/NAME",
     )
-    mode: Mode = Field(default="command", description="command, manual (waits for files) or dry-run (starts nothing)")
+    mode: Mode = Field(
+        default="command",
+        description="how an iteration runs: command (starts the worker), manual (waits for files) or dry-run",
+    )
     kernel: KernelSection
     target: TargetSection = TargetSection()
     worker: WorkerSection = WorkerSection()

@@ -96,17 +96,9 @@ class Prompts:
             },
         )
 
-    def reviewer_prompt(self, iteration: int, candidates: Sequence[tuple[Candidate, Verdict]], *, answer: Path) -> str:
-        """Return the prompt for the review of an iteration.
-
-        Args:
-            iteration: The iteration.
-            candidates: Its candidates with their verdicts.
-            answer: File that the reviewer writes its verdict to.
-
-        Raises:
-            DoorError, OSError: A record cannot be read.
-        """
+    def reviewer_prompt(self, iteration: int, candidates: Sequence[tuple[Candidate, Verdict]]) -> str:
+        """Return the prompt for the review of an iteration. Raises DoorError and OSError."""
+        answer = self._folder.review(iteration) / "outbox" / "reviewer_verdict.json"
         return _filled(
             self._reviewer,
             {

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StrictBool, StrictFloat
 
 from pytest_nvfp4.isolation.door.fields import STRICT, Count, Index, Microseconds, Name, Seconds, Sentence, Sha256
 
 _MOST = 1000
 _Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
-_Number = Annotated[int, Field(ge=1, lt=1 << 31)]
-_Dollars = Annotated[float, Field(ge=0, le=1e9)]
+_Number = Annotated[int, Field(ge=1, lt=1 << 31, strict=True)]
+_Dollars = Annotated[float, Field(ge=0, le=1e9, strict=True)]
+_Tokens = Annotated[Count, Field(strict=True)]
 _Short = Annotated[str, Field(max_length=10_000)]
 _Texts = Annotated[tuple[_Short, ...], Field(max_length=_MOST)]
 
@@ -52,12 +53,12 @@ class WorkerResult(Model):
     decision: Literal["KEEP", "REVERT"]
     summary: _Short = ""
     metric_name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    metric_value: float | None = None
-    tests_passed: bool | None = None
-    benchmark_passed: bool | None = None
+    metric_value: StrictFloat | None = None
+    tests_passed: StrictBool | None = None
+    benchmark_passed: StrictBool | None = None
     artifacts: _Texts = ()
     errors: _Texts = ()
-    tokens: Count = 0
+    tokens: _Tokens = 0
     usd: _Dollars = 0.0
 
 
@@ -85,8 +86,8 @@ class ReviewerVerdict(Model):
     confidence: Literal["low", "medium", "high"]
     reason: Annotated[str, Field(min_length=1, max_length=10_000)]
     next_change_hint: Annotated[str, Field(min_length=1, max_length=10_000)]
-    requires_revert: bool
-    tokens: Count = 0
+    requires_revert: StrictBool
+    tokens: _Tokens = 0
     usd: _Dollars = 0.0
 
 
