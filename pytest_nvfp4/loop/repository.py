@@ -193,7 +193,7 @@ class GitRepository:
         """
         rules = [path for path, mode in self.files(commit).items() if mode in _FILE_MODES and _is_rules(path)]
         with temporary_folder("ignored") as folder:
-            own = {"GIT_DIR": str(folder / ".git"), "GIT_WORK_TREE": str(folder)}
+            own = {"GIT_DIR": str(folder / ".git"), "GIT_WORK_TREE": str(folder), "GIT_LITERAL_PATHSPECS": "0"}
             run_git("init", "--quiet", "--template=", cwd=folder, environ=own)
             for path in rules:
                 place = folder / path
@@ -201,10 +201,11 @@ class GitRepository:
                 place.write_bytes(self.read(commit, path))
             caches = folder / ".git" / "caches"
             caches.write_text("\n".join(_CACHES), encoding="utf-8")
-            names = b"".join(os.fsencode(path) + b"\0" for path in paths)
+            # Names are pathspecs here, whose magic begins with a colon; one that begins with a point has none.
+            names = b"".join(b"./" + os.fsencode(path) + b"\0" for path in paths)
             asked = ("-c", f"core.excludesFile={caches}", "check-ignore", "--no-index", "-z", "--stdin")
             done = run_git(*asked, cwd=folder, environ=own, stdin=names, accept=(0, 1))
-        return {os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
+        return {os.fsdecode(name.removeprefix(b"./")) for name in done.stdout.split(b"\0") if name}
 
     def diff(self, old: str, new: str) -> str:
         """Return the unified diff between two commits, of bounded length."""

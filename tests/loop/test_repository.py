@@ -401,3 +401,26 @@ def test_candidates_without_a_commit_are_not_promoted(top: Path) -> None:
     none = Candidate(number=1, iteration=1, parent=repository.incumbent(), end="failed")
     with pytest.raises(GitError, match="has no commit"):
         repository.promote(none, verdict_of(none), expected=none.parent, seconds=1)
+
+
+def test_the_rules_of_the_commit_decide_what_is_ignored(top: Path) -> None:
+    (top / "kernels/.gitignore").write_text("!kept.log\n/here\n")
+    user_git(top, "add", "--all")
+    user_git(top, "commit", "--quiet", "-m", "rules")
+    (top / ".gitignore").write_text("*\n")
+    (top / ".git/info").mkdir(exist_ok=True)
+    (top / ".git/info/exclude").write_text("*\n")
+    user_git(top, "config", "core.excludesFile", str(top / ".gitignore"))
+    repository = opened(top)
+    ignored = {
+        "a.log",
+        "build/x",
+        "build/:(glob)*",
+        "kernels/here",
+        "k/__pycache__/x.pyc",
+        ":x.log",
+        "-n.log",
+        "\udcff.log",
+    }
+    others = {"kernels/kept.log", "here", "kernels/x/here", ":(exclude)x", "*", "a\nb", "builds", "-z"}
+    assert repository.ignored("HEAD", sorted(ignored | others)) == ignored
