@@ -180,10 +180,13 @@ class Examination(Model):
         ptx_sha256: Hash of what was compiled and how it is launched; None if it did not compile.
         duplicate_of: Earlier candidate with the same hash; 0 for the baseline, None if there is none. The gates that
             follow ``compile`` have not run then.
-        layouts: Changes of layouts against the parent, a line each.
+        layouts: Layouts that differ from their snapshots, a line each.
         counters: All counters of ``cost`` by ``problem`` and name, as ``problem/name``.
         modelled: Modelled times by problem.
+        path: Time on the modelled critical path in us, by ``problem/warps: cause``; the longest parts.
         table: Table of constants, model version and conditions of the modelled times.
+        kind: Kinds of kernel that the model knows it as.
+        band: Share by which 90 % of the measured times of such kernels differ from modelled ones at most; 1 if unknown.
         wall_s: Seconds that it took.
         gpu_s: Seconds of a rented machine that it used.
         usd: Dollars that it cost.
@@ -199,7 +202,10 @@ class Examination(Model):
     layouts: _Texts = ()
     counters: Annotated[dict[str, float], Field(max_length=100_000)] = {}
     modelled: Annotated[tuple[ProblemTime, ...], Field(max_length=_MOST)] = ()
+    path: Annotated[dict[str, float], Field(max_length=100_000)] = {}
     table: Name = ""
+    kind: Name = ""
+    band: Annotated[float, Field(ge=0, le=1)] = 1.0
     wall_s: Seconds = 0.0
     gpu_s: Seconds = 0.0
     usd: _Dollars = 0.0
