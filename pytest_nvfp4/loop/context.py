@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from pytest_nvfp4.isolation import cancellation
 from pytest_nvfp4.isolation.cancellation import StoppedError, stopped_by
 from pytest_nvfp4.loop.budget import Budget
 from pytest_nvfp4.loop.clock import Clock
@@ -107,18 +108,29 @@ class Context:
     @contextlib.contextmanager
     def side_by_side(self, jobs: int) -> Iterator[Callable[[Callable[[], T]], Future[T]]]:
         """Yield a function that begins a call of a part in a thread; the calls end with the block."""
-        over = _Either(self.pulse.halt)
+        over, running, changed = _Either(self.pulse.halt), set[object](), threading.Condition()
         pool = ThreadPoolExecutor(jobs, thread_name_prefix="nvfp4-loop")
 
         def stoppable(call: Callable[[], T]) -> T:
             with stopped_by(over):
-                return call()
+                with changed:
+                    cancellation.check()
+                    running.add(mine := object())
+                try:
+                    return call()
+                finally:
+                    with changed:
+                        running.discard(mine)
+                        changed.notify_all()
 
         try:
             yield lambda call: pool.submit(stoppable, call)
         finally:
             over.set()
             pool.shutdown(wait=True, cancel_futures=True)
+            # The pool does not know a thread in whose start an interrupt came.
+            with changed:
+                changed.wait_for(lambda: not running)
 
 
 class _Either(threading.Event):

@@ -123,12 +123,18 @@ class StubJudge:
             self.examined.append(number)
         if self.wait is not None:
             self.wait(number)
+        if self.usd:
+            purse.reserve(usd=self.usd)
+            purse.settle(usd=self.usd)
         rng = random.Random(commit if candidate is None else candidate.tree)
         gates = [GateResult(gate="compile", outcome="passed")]
         on_gate(gates[0])
         ptx = sha256("ptx", rng.randrange(20) if candidate is not None else "baseline")
         if ptx in known:
-            return Examination(candidate=number, gates=tuple(gates), ptx_sha256=ptx, duplicate_of=known[ptx])
+            known_as = known[ptx]
+            return Examination(
+                candidate=number, gates=tuple(gates), ptx_sha256=ptx, duplicate_of=known_as, usd=self.usd
+            )
         if candidate is not None and rng.random() < 0.1:
             return Examination(candidate=number, infrastructure="the remote is lost", usd=self.usd)
         passed = candidate is None or rng.random() < 0.8
