@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "guide": ("cli.guide", "Show a page of the documentation."),
     "schema": ("cli.schema", "Write the JSON Schema of a document that programs write or read."),
     "skills": ("cli.skills.command", "Install skills for agents into a repository, list or check them."),
+    "mcp": ("cli.mcp.command", "Serve checks and the simulator to agents (Model Context Protocol)."),
     "bench-self": ("selfcheck.speed.command", "Measure the speed of this tool on this machine."),
 }
 """Name -> module below ``pytest_nvfp4`` and one line of help, so that ``nvfp4 --help`` imports none of them."""
