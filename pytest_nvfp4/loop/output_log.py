@@ -30,8 +30,7 @@ class OutputLog:
 
     def write(self, data: bytes) -> None:
         """Append output. Raises OSError: the disk is full."""
-        self._dropped += max(0, len(data) - self._half) if self._size >= self._half else 0
-        view = memoryview(data[-self._half :] if self._size >= self._half else data)
+        view = memoryview(data)
         while view:
             room = self._begin + self._half - self._size
             if room <= 0:
