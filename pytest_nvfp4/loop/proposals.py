@@ -75,6 +75,8 @@ def _run(context: Context, task: Task) -> Candidate:
             end="failed",
             problems=(f"the worker cannot be started: {error}"[:10_000],),
         )
+    if candidate.commit is not None:
+        write_whole(task.folder / "diff.patch", context.parts.repository.diff(task.parent, candidate.commit))
     cancellation.check()  # it may have been cut short, and is started again when the loop goes on
     write_model(task.folder / "candidate.json", candidate)
     return candidate

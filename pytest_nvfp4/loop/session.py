@@ -33,6 +33,7 @@ class Session:
         folder: Directory of state.
         parts: Makes the parts, when the locks are held.
         branch_lock: File that stands for the loop's branch; None if there is no repository.
+        set_aside: Renames what else belongs to an old loop, such as its branch, when the loop begins anew.
         until_s: Seconds until the loop ends; None for no such time.
         clock: Clocks.
         pulse_s: Seconds between two heartbeats.
@@ -42,16 +43,16 @@ class Session:
     folder: StateFolder
     parts: Callable[[], Parts]
     branch_lock: Path | None = None
+    set_aside: Callable[[], None] | None = None
     until_s: float | None = None
     clock: Clock = field(default_factory=Clock)
     pulse_s: float = 2.0
 
-    def run(self, *, fresh: bool = False, set_aside: Callable[[], None] | None = None) -> End:
+    def run(self, *, fresh: bool = False) -> End:
         """Run the loop until it ends.
 
         Args:
             fresh: Begin anew; the directory of state is renamed before, and nothing of it is lost.
-            set_aside: Renames what else belongs to the old loop, such as its branch.
 
         Raises:
             LockedError: Another process runs it.
@@ -63,11 +64,13 @@ class Session:
         with self._locked(self.branch_lock, f"the branch nvfp4-loop/{self.config.name}"):
             if fresh:
                 with self._locked(self.folder.lock, str(self.folder.root)):
-                    if set_aside is not None:  # first, because a state without its branch is refused
-                        set_aside()
+                    if self.set_aside is not None:  # first, because a state without its branch is refused
+                        self.set_aside()
                     self._rename(datetime.fromtimestamp(self.clock.now(), UTC).strftime("%Y%m%dT%H%M%SZ"))
             with self._locked(self.folder.lock, str(self.folder.root)):
-                state = self._state()
+                # The directory is no part of the user's repository.
+                self.folder.root.joinpath(".gitignore").write_text("*\n")
+                parts, state = self.parts(), self._state()
                 # A request that was made to an earlier run has had its effect.
                 self.folder.control.unlink(missing_ok=True)
                 beat = self._last_beat()
@@ -75,7 +78,7 @@ class Session:
                 wall_s = max(state.spent.wall_s, beat.spent.wall_s)
                 budget = Budget(self.config.budget, self.folder, state, wall_s=wall_s, clock=self.clock)
                 pulse = Pulse(self.folder, budget, self.clock, until_s=self.until_s, interval_s=self.pulse_s)
-                context = Context(self.config, self.folder, self.parts(), self.clock, budget, pulse)
+                context = Context(self.config, self.folder, parts, self.clock, budget, pulse)
                 return LoopMachine(context, state, seen=beat.phase == "STOPPED").run()
 
     def _state(self) -> LoopState:
@@ -86,7 +89,6 @@ class Session:
                 raise StateError(
                     f"{folder.root} holds records of a loop, and no state.json; begin anew with --fresh-start"
                 )
-            folder.root.joinpath(".gitignore").write_text("*\n")  # it is no part of the user's repository
             write_config(folder.config, self.config)
             state = LoopState(started_at=self.clock.stamp())
         else:

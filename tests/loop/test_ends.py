@@ -456,7 +456,8 @@ def test_a_fresh_start_keeps_the_old_records(tmp_path: Path) -> None:
     old = loop.history()
     again = _loop(tmp_path, target={"least_gain": 0.25})
     again.repository.file = tmp_path / "branch2.json"
-    end = again.session().run(fresh=True, set_aside=lambda: retired.append(loop.folder.state.exists()))
+    retire = lambda: retired.append(loop.folder.state.exists())  # noqa: E731
+    end = again.session(set_aside=retire).run(fresh=True)
     assert retired == [True]
     assert end.state.restarts == 0
     kept = [path for path in tmp_path.iterdir() if path.name.startswith("state.")]
