@@ -16,7 +16,7 @@ could not end otherwise:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -87,10 +87,13 @@ class CandidateMemory:
 
     Args:
         folder: The directory of state.
+        source_of: Returns `source.source_sha256` of a commit, so that a way back to the kernel where the loop began is
+            recognised before it is compiled.
     """
 
-    def __init__(self, folder: StateFolder) -> None:
-        self._folder = folder
+    def __init__(self, folder: StateFolder, *, source_of: Callable[[str], str] | None = None) -> None:
+        self._folder, self._source_of = folder, source_of
+        self._start: tuple[str, str] | None = None
         self._read: dict[Path, tuple[tuple[int, ...], Model]] = {}
 
     def record(self, number: int) -> Record | None:
@@ -114,12 +117,25 @@ class CandidateMemory:
     def same_source(self, candidate: Candidate) -> int | None:
         """Return the number of the first candidate of an earlier iteration with the same tree or source.
 
-        None if there is none whose verdict is final.
+        0 is the kernel where the loop began; None if there is none whose verdict is final.
         """
+        if candidate.source_sha256 is not None and candidate.source_sha256 == self._start_source():
+            return 0
         earlier = self.before(candidate.iteration)
         same = [record for record in earlier if _same_source(record.candidate, candidate)]
         final = self._final(same, parent=candidate.parent)
         return final[0].number if final else None
+
+    def _start_source(self) -> str | None:
+        """Return the source of the kernel where the loop began."""
+        if self._source_of is None:
+            return None
+        state = read_model(self._folder.state, LoopState)
+        if state is None or not state.baseline:
+            return None
+        if self._start is None or self._start[0] != state.baseline:
+            self._start = (state.baseline, self._source_of(state.baseline))
+        return self._start[1]
 
     def known_ptx(self, iteration: int) -> Mapping[str, int]:
         """Return the candidates of earlier iterations whose verdict is final, and the baseline, by their PTX."""

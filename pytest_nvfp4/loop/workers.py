@@ -10,6 +10,7 @@ from pytest_nvfp4.loop.policy import Policy, of_settings
 from pytest_nvfp4.loop.protocols import Reviewer, Worker
 from pytest_nvfp4.loop.repository import GitRepository
 from pytest_nvfp4.loop.reviewer import CommandReviewer, ManualReviewer, Prompt
+from pytest_nvfp4.loop.source import source_sha256
 from pytest_nvfp4.loop.state import StateFolder
 from pytest_nvfp4.loop.worker import CommandWorker
 from pytest_nvfp4.loop.worker_manual import ManualWorker
@@ -61,6 +62,13 @@ def _named_by_settings(repository: GitRepository) -> list[str]:
     except SettingsError as error:
         raise ConfigError([str(error)]) from None
     return named
+
+
+def source_at(repository: GitRepository, policy: Policy, commit: str) -> str:
+    """Return the hash of all files of a commit that a worker may change, as candidates have it. Raises GitError."""
+    return source_sha256(
+        {path: repository.read(commit, path) for path in repository.files(commit) if policy.allows(path)}
+    )
 
 
 def make_worker(config: LoopConfig, repository: GitRepository, state: StateFolder, policy: Policy) -> Worker:

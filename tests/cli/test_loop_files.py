@@ -47,9 +47,14 @@ def test_init_writes_a_configuration_that_can_be_read(cli: Cli, root: Path, work
     assert cli("loop", "check", "nvfp4-loop.toml", "--kind", "config").code == 0
 
 
-def test_init_without_a_worker_waits_for_people(cli: Cli, root: Path) -> None:
-    assert cli("loop", "init", "k.py").code == 0
-    assert load_config(root).mode == "manual"
+def test_init_without_a_worker_leaves_it_open(cli: Cli, root: Path) -> None:
+    done = cli("loop", "init", "k.py")
+    assert done.code == 0
+    assert "set worker.command in it" in done.err
+    assert "worker.command is missing" in cli("loop", "check", "nvfp4-loop.toml", "--kind", "config").out
+    for mode in ("manual", "dry-run"):
+        assert load_config(root, overrides=[f"mode={mode}"]).mode == mode
+    assert load_config(root, overrides=["worker.command=agent"]).worker.command == ("agent",)
 
 
 def test_init_never_overwrites_without_force(cli: Cli, root: Path) -> None:
@@ -62,7 +67,7 @@ def test_init_never_overwrites_without_force(cli: Cli, root: Path) -> None:
     assert cli("loop", "init", "k.py", "--show").code == 0
     assert path.read_text() == "mine"
     assert cli("loop", "init", "k.py", "--force").code == 0
-    assert load_config(root).kernel.file == "k.py"
+    assert load_config(root, overrides=["mode=manual"]).kernel.file == "k.py"
 
 
 def test_init_shows_without_writing(cli: Cli, root: Path) -> None:
@@ -80,10 +85,10 @@ def test_init_takes_problems_from_the_settings(cli: Cli, root: Path) -> None:
     table = '[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\nbenchmark-problems = ["small", "96x128x256,64x128x256"]\n'
     settings(root, own + table)
     assert cli("loop", "init").code == 0
-    assert load_config(root).kernel.problems == ("small", "96x128x256,64x128x256")
+    assert load_config(root, overrides=["mode=manual"]).kernel.problems == ("small", "96x128x256,64x128x256")
     settings(root, own + table + 'model-problems = ["gpumode-0"]\n')
     assert cli("loop", "init", "--force").code == 0
-    assert load_config(root).kernel.problems == ("gpumode-0",)
+    assert load_config(root, overrides=["mode=manual"]).kernel.problems == ("gpumode-0",)
 
 
 def test_init_asks_for_one_of_several(cli: Cli, root: Path) -> None:
@@ -92,7 +97,7 @@ def test_init_asks_for_one_of_several(cli: Cli, root: Path) -> None:
     settings(root, tables)
     assert "choose with --config" in cli("loop", "init").err
     assert cli("loop", "init", "--config", "two").code == 0
-    assert load_config(root).kernel.config == "two"
+    assert load_config(root, overrides=["mode=manual"]).kernel.config == "two"
     (root / "other.py").write_text(KERNEL)
     settings(root, '[[tool.pytest_nvfp4.kernel]]\npath = "*.py"\n')
     assert "names several kernels, k.py, other.py" in cli("loop", "init").err
@@ -116,7 +121,7 @@ def test_init_works_below_the_root(cli: Cli, root: Path, monkeypatch: pytest.Mon
     (root / "ops/k.py").write_text(KERNEL)
     monkeypatch.chdir(root / "ops")
     assert cli("loop", "init", "k.py").code == 0
-    assert load_config(root).kernel.file == "ops/k.py"
+    assert load_config(root, overrides=["mode=manual"]).kernel.file == "ops/k.py"
 
 
 @pytest.mark.parametrize(

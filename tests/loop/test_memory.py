@@ -10,7 +10,9 @@ from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.loop.memory import CandidateMemory
 from pytest_nvfp4.loop.schemas import Outcome
 from pytest_nvfp4.loop.state import LoopState, Promotion, StateFolder, write_model
+from pytest_nvfp4.loop.workers import source_at
 from tests.loop.records import START, candidate, commit, digest, examination, keep, measured, result
+from tests.loop.workers import Bench
 
 PTX = digest("ptx")
 
@@ -124,6 +126,43 @@ def test_the_baseline_is_known_by_its_ptx(folder: StateFolder) -> None:
     write_model(folder.baseline / "examination.json", examination(0, ptx_sha256=PTX))
     keep(folder, candidate(1), "slower", ptx=PTX)
     assert CandidateMemory(folder).known_ptx(2)[PTX] == 0
+
+
+def test_a_way_back_to_the_start_is_known_by_its_source(folder: StateFolder) -> None:
+    asked = []
+
+    def source_of(commit: str) -> str:
+        asked.append(commit)
+        return digest("source of the start")
+
+    memory = CandidateMemory(folder, source_of=source_of)
+    back = candidate(2, source_sha256=digest("source of the start"))
+    assert memory.same_source(back) is None, "the loop has not begun"
+    write_model(folder.state, LoopState(baseline=START))
+    assert memory.same_source(back) == 0
+    assert memory.same_source(candidate(3)) is None
+    assert memory.same_source(candidate(3, source_sha256=None)) is None
+    assert asked == [START]
+    assert CandidateMemory(folder).same_source(back) is None
+
+
+def test_a_comment_alone_is_the_source_of_the_start(
+    folder: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    bench = Bench(tmp_path / "user")
+    start = bench.repository.incumbent()
+    policy = bench.places("kernels/oth*.py").policy
+
+    def source_of(commit: str) -> str:
+        return source_at(bench.repository, policy, commit)
+
+    write_model(folder.state, LoopState(baseline=start))
+    memory = CandidateMemory(folder, source_of=source_of)
+    for text, expected in (("STAGES = 1  # one\\n", 0), ("STAGES = 2\\n", None)):
+        made = bench.run(f"change('{text}')", may_change=("kernels/oth*.py",))
+        assert made.end == "proposed"
+        assert memory.same_source(made) == expected
 
 
 def test_a_record_that_changes_is_read_again(folder: StateFolder) -> None:

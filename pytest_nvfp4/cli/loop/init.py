@@ -15,7 +15,7 @@ from pytest_nvfp4.cli.output import note, write, write_file, write_json
 from pytest_nvfp4.cli.subject import check_kernel_file, configured
 from pytest_nvfp4.loop.agents import AGENTS, Agent, agent
 from pytest_nvfp4.loop.config import LoopConfig
-from pytest_nvfp4.loop.config_file import config_text
+from pytest_nvfp4.loop.config_file import config_text, toml_value
 from pytest_nvfp4.loop.load import CONFIG_NAME
 from pytest_nvfp4.problem import Problem, ProblemError
 from pytest_nvfp4.settings import KernelSettings, Settings, find_root, load
@@ -29,7 +29,7 @@ _MOST_SHOWN = 10
     "--worker",
     metavar="AGENT|COMMAND",
     help=f"Who proposes candidates: {', '.join(AGENTS)}, or a command line that reads the prompt from standard input.  "
-    "[default: people, mode manual]",
+    "[default: left open in the file]",
 )
 @click.option("--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several.")
 @click.option(
@@ -66,7 +66,8 @@ def init_command(
     written = not show and _confirmed(target, exists=exists, ask=not as_json)
     if written:
         write_file(target, text)
-        note(f"wrote {target}; `nvfp4 loop run` starts the loop")
+        left = "" if config.worker.command else "set worker.command in it, then "
+        note(f"wrote {target}; {left}`nvfp4 loop run` starts the loop")
     if as_json:
         write_json({"file": str(target), "written": written, "text": text, "config": config.model_dump(mode="json")})
 
@@ -111,17 +112,18 @@ def _proposal(
         notes["kernel.problems"] = "From the settings of the kernel in pyproject.toml."
     values: dict[str, Any] = {"kernel": kernel}
     if worker is None:
-        values["mode"] = "manual"
-        notes["mode"] = "With a worker.command, remove this line: then the loop starts it in each iteration."
-        notes["worker.command"] = f"For example {list(AGENTS['claude'].command)}; see `nvfp4 loop init --help`."
-    else:
-        known = _agent(worker)
-        values["worker"] = {"command": known.command, "network": known.network, "environment": known.environment}
-        notes["worker.command"] = known.note
-        if known.environment:
-            notes["worker.environment"] = (
-                "The key of its service. Its settings and logins in your home are not visible."
-            )
+        notes["worker.command"] = (
+            f"The mode command needs one, for example {toml_value(AGENTS['claude'].command)}; `nvfp4 loop init "
+            "--worker` knows further agents."
+        )
+        # The file lacks what only the user knows; until then `nvfp4 loop run` says what is missing.
+        made = LoopConfig.model_validate({**values, "mode": "manual"})
+        return made.model_copy(update={"mode": "command"}), notes
+    known = _agent(worker)
+    values["worker"] = {"command": known.command, "network": known.network, "environment": known.environment}
+    notes["worker.command"] = known.note
+    if known.environment:
+        notes["worker.environment"] = "The key of its service. Its settings and logins in your home are not visible."
     return LoopConfig.model_validate(values), notes
 
 
