@@ -7,21 +7,16 @@ from pathlib import Path
 
 from pytest_nvfp4.loop.clock import Clock
 from pytest_nvfp4.loop.config import Event, LoopConfig
-from pytest_nvfp4.loop.context import Parts
+from pytest_nvfp4.loop.context import Parts, write_log
 from pytest_nvfp4.loop.dry_run import DryRunJudge, DryRunRepository, DryRunReviewer, DryRunWorker
-from pytest_nvfp4.loop.errors import ConfigError
 from pytest_nvfp4.loop.judge.judge import ProductJudge
 from pytest_nvfp4.loop.memory import CandidateMemory
 from pytest_nvfp4.loop.notify import CommandNotifier
 from pytest_nvfp4.loop.prompts import Prompts
 from pytest_nvfp4.loop.repository import GitRepository
-from pytest_nvfp4.loop.reviewer import Reviewed
 from pytest_nvfp4.loop.session import Session
 from pytest_nvfp4.loop.state import StateFolder
-from pytest_nvfp4.loop.workers import make_policy, make_reviewer, make_worker
-
-_OWN = frozenset({"", "local", "cuda"})
-"""Devices that cost nothing."""
+from pytest_nvfp4.loop.workers import make_policy, make_reviewer, make_worker, source_at
 
 
 def session_of(
@@ -50,12 +45,11 @@ def session_of(
     if config.mode == "dry-run":
         folder = StateFolder(folder.root.with_name(f"{folder.root.name}-dry-run"))
         return Session(config, folder, lambda: _dry_run(config, folder, root, show), until_s=until_s, clock=clock)
-    _require_ceiling(config)
     repository = GitRepository(root, name=config.name, kernel=config.kernel.file, state=folder)
     return Session(
         config,
         folder,
-        lambda: _parts(config, folder, repository, show),
+        lambda: _parts(config, folder, repository, clock, show),
         branch_lock=repository.git.common / "nvfp4-loop" / f"{config.name}.lock",
         set_aside=repository.retire,
         until_s=until_s,
@@ -63,30 +57,21 @@ def session_of(
     )
 
 
-def _require_ceiling(config: LoopConfig) -> None:
-    """Raise ConfigError if the loop could spend money without a limit."""
-    for key, name in (("judge.remote", config.judge.remote), ("device.name", config.device.name)):
-        if name not in _OWN and config.budget.dollars is None:
-            raise ConfigError([f"{key} = {name!r} may cost money; set a ceiling with --max-cost USD or budget.dollars"])
-
-
-def _parts(config: LoopConfig, folder: StateFolder, repository: GitRepository, show: Callable[[str], None]) -> Parts:
+def _parts(
+    config: LoopConfig, folder: StateFolder, repository: GitRepository, clock: Clock, show: Callable[[str], None]
+) -> Parts:
     """Return the parts that the configuration asks for. Raises ConfigError and InfrastructureError."""
-    memory = CandidateMemory(folder)
-    prompts = Prompts(config, folder, memory, root=repository.git.top)
-
-    def reviewer_prompt(iteration: int, candidates: Reviewed, *, answer: Path) -> str:
-        del answer  # the prompt knows the file from the directory of state
-        return prompts.reviewer_prompt(iteration, candidates)
-
+    root, policy = repository.git.top, make_policy(config, repository)
+    memory = CandidateMemory(folder, source_of=lambda commit: source_at(repository, policy, commit))
+    prompts = Prompts(config, folder, memory, root=root)
     return Parts(
         repository=repository,
-        worker=make_worker(config, repository, folder, make_policy(config, repository)),
+        worker=make_worker(config, repository, folder, policy),
         judge=ProductJudge(config, worktrees=repository, state=folder),
-        reviewer=make_reviewer(config, repository, folder, prompt=reviewer_prompt),
+        reviewer=make_reviewer(config, repository, folder, prompt=prompts.reviewer_prompt),
         memory=memory,
         prompts=prompts,
-        notify=CommandNotifier(config.notify, root=repository.git.top, log=show),
+        notify=CommandNotifier(config.notify, root=root, log=lambda line: show(write_log(folder, clock, line))),
         show=show,
     )
 

@@ -16,6 +16,8 @@ Event = Literal["promoted", "stopped", "infrastructure"]
 GATES = ("compile", "layouts", "launch", "codegen", "tmem", "coverage", "verify", "races", "cost", "model")
 """The gates in the order of their cost; the first eight are checks of the pytest plugin."""
 
+_FREE = frozenset({"", "local", "cuda"})
+"""Devices that cost nothing."""
 _Count = Annotated[int, Field(ge=1, le=1_000_000)]
 _Limit = Annotated[float, Field(gt=0, le=1e9)]
 
@@ -236,7 +238,7 @@ class LoopConfig(Section):
             )
         if self.target.metric == "measured" and not self.device.name:
             raise ValueError("target.metric = 'measured' needs device.name")
-        paid = [name for name in (self.judge.remote, self.device.name) if name not in ("", "local")]
-        if paid and self.budget.dollars is None:
-            raise ValueError(f"budget.dollars is missing; {paid[0]} may cost money, and the loop needs a ceiling")
+        for key, name in (("judge.remote", self.judge.remote), ("device.name", self.device.name)):
+            if name not in _FREE and self.budget.dollars is None:
+                raise ValueError(f"{key} = {name!r} may cost money; set a ceiling: budget.dollars or --max-cost")
         return self

@@ -74,6 +74,14 @@ class Parts:
     show: Callable[[str], None]
 
 
+def write_log(folder: StateFolder, clock: Clock, line: str) -> str:
+    """Append a line to the log of a loop, and return it as it is shown. Raises OSError."""
+    text = printed(line).replace("\n", " ")
+    with folder.log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(f"{clock.stamp()} {text}\n")
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """The parts with the directory of state, the account and the pulse of one run."""
@@ -87,10 +95,7 @@ class Context:
 
     def log(self, line: str) -> None:
         """Append a line to the log, and show it. Raises OSError."""
-        text = printed(line).replace("\n", " ")
-        with self.folder.log.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"{self.clock.stamp()} {text}\n")
-        self.parts.show(text)
+        self.parts.show(write_log(self.folder, self.clock, line))
 
     def candidate(self, number: int) -> Candidate | None:
         """Return the record of a candidate; None if its worker has not ended. Raises DoorError and OSError."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from pytest_nvfp4.isolation.door.error import DoorError
 from pytest_nvfp4.isolation.door.files import read_text
 from pytest_nvfp4.isolation.door.models import fault
 from pytest_nvfp4.loop.config import LoopConfig
+from pytest_nvfp4.loop.config_file import toml_value
 from pytest_nvfp4.writing import write_whole
 
 _MOST_BYTES = 1 << 20
@@ -33,11 +33,11 @@ def write_config(path: Path, config: LoopConfig) -> None:
     """Write a configuration as TOML. Raises OSError."""
     lines = ["# The configuration as it was resolved at the start of the loop."]
     values = config.model_dump(mode="json")
-    lines += [f"{key} = {_toml(value)}" for key, value in values.items() if not isinstance(value, dict)]
+    lines += [f"{key} = {toml_value(value)}" for key, value in values.items() if not isinstance(value, dict)]
     for name, section in values.items():
         if isinstance(section, dict):
             lines += ["", f"[{name}]"]
-            lines += [f"{key} = {_toml(value)}" for key, value in section.items() if value is not None]
+            lines += [f"{key} = {toml_value(value)}" for key, value in section.items() if value is not None]
     write_whole(path, "\n".join(lines) + "\n")
 
 
@@ -62,7 +62,7 @@ def compare(old: LoopConfig, new: LoopConfig) -> None:
     # People may take over from a command and the other way round; a dry run has nothing in common with either.
     both = {old.mode, new.mode} <= {"command", "manual"}
     bad = [
-        f"{key} ({_toml(before.get(key))} -> {_toml(after[key])})"
+        f"{key} ({toml_value(before.get(key))} -> {toml_value(after[key])})"
         for key in changed
         if key in _FIXED or not (key.startswith(_FREE) or (key == "mode" and both))
     ]
@@ -79,8 +79,3 @@ def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
-
-
-def _toml(value: object) -> str:
-    """Return a text, number, truth value or list of texts as TOML, which writes them as JSON does."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -138,9 +138,10 @@ def test_what_costs_money_needs_a_limit(section: dict[str, dict[str, str]]) -> N
     ((name, values),) = section.items()
     ((key, value),) = values.items()
     (problem,) = wrong(TEXT, f"{name}.{key}={value}")
-    assert "budget.dollars is missing" in problem
+    assert f"{name}.{key} = 'modal' may cost money; set a ceiling: budget.dollars" in problem
     assert parse_config(TEXT, source="c", overrides=[f"{name}.{key}={value}", "budget.dollars=20"]).budget.dollars == 20
-    assert parse_config(TEXT, source="c", overrides=["device.name=local"]).device.name == "local"
+    for own in ("local", "cuda"):
+        assert parse_config(TEXT, source="c", overrides=[f"device.name={own}"]).device.name == own
 
 
 @pytest.mark.parametrize("name", ["none.py", "../k.py", "/k.py", ".", "./k.py", ""])
