@@ -23,6 +23,9 @@ from pytest_nvfp4.settings import load as load_settings
 
 CONFIG_NAME = "nvfp4-loop.toml"
 """File of the configuration at the root of the repository."""
+NEEDS_CONTRACT = (
+    "has an entry in its settings; the loop verifies results and models times of kernels with custom_kernel(data) only"
+)
 _MOST_BYTES = 1 << 20
 _MOST_LINES = 2000
 """Lines of a file in which the line of a key is looked for."""
@@ -204,12 +207,14 @@ def _check_kernel(config: LoopConfig, root: Path, *, source: str) -> None:
         raise ConfigError([f"{source}: kernel.file = {name!r}: there is no such file below {root}"])
     try:
         settings = load_settings(find_root(root / path))
-        names = [each.name for each in settings.for_kernel(root / path)]
+        configurations = {each.name: each for each in settings.for_kernel(root / path)}
     except SettingsError as error:
         raise ConfigError([str(error)]) from None
-    if own not in names and (own or len(names) > 1):
-        known = ", ".join(map(repr, names))
+    if own not in configurations and (own or len(configurations) > 1):
+        known = ", ".join(map(repr, configurations))
         raise ConfigError([f"{source}: kernel.config = {own!r} is none of the kernel; its configurations are {known}"])
+    if any(each.entry is not None for each in configurations.values() if own in ("", each.name)):
+        raise ConfigError([f"{source}: kernel.file = {name!r} {NEEDS_CONTRACT}"])
     for key in ("problems", "verify"):
         try:
             settings.resolve_problems(getattr(config.kernel, key))

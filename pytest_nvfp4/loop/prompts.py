@@ -22,7 +22,6 @@ from pytest_nvfp4.loop.memory import CandidateMemory
 from pytest_nvfp4.loop.quoting import one_line, quoted
 from pytest_nvfp4.loop.schemas import Candidate, Examination, ReviewerVerdict, Verdict, WorkerResult
 from pytest_nvfp4.loop.state import LoopState, StateFolder, read_model
-from pytest_nvfp4.settings import SettingsError, find_root, load
 
 RESULT_VARIABLE = "NVFP4_LOOP_RESULT"
 """Environment variable of a worker that names the file of its result."""
@@ -58,12 +57,11 @@ class Prompts:
         root: Root of the repository, which paths of templates are relative to.
 
     Raises:
-        ConfigError: A template cannot be read, or has an unknown placeholder; or the settings cannot be used.
+        ConfigError: A template cannot be read, or has an unknown placeholder.
     """
 
     def __init__(self, config: LoopConfig, folder: StateFolder, memory: CandidateMemory, *, root: Path) -> None:
         self._config, self._folder, self._memory = config, folder, memory
-        self._on_problems = not _has_exercise(config, root)
         self._worker = _template(config.worker.template, "worker", _WORKER, root)
         self._reviewer = _template(config.reviewer.template, "reviewer", _REVIEWER, root)
 
@@ -91,7 +89,7 @@ class Prompts:
                 "checks": "\n".join(
                     f"{at}. `{gate}`: {CHECKED[gate]}" for at, gate in enumerate(config.judge.gates, 1)
                 ),
-                "testing": _testing(config, on_problems=self._on_problems),
+                "testing": _testing(config),
                 "feedback": "\n\n".join(_feedback(each.number, each.verdict) for each in last if each.verdict) or _NONE,
                 "hint": quoted(state.hint, most=_HINT) if state.hint.strip() else _NONE,
                 "history": history(earlier, most=config.memory.prompt_characters),
@@ -236,10 +234,9 @@ def _policy(config: LoopConfig) -> str:
     return text
 
 
-def _testing(config: LoopConfig, *, on_problems: bool) -> str:
-    """Return commands that a worker can test with; a kernel with an exercise is called on inputs of its own."""
+def _testing(config: LoopConfig) -> str:
     kernel = shlex.quote(config.kernel.file)
-    how = f" --problem {shlex.quote(config.kernel.problems[0])}" if on_problems else ""
+    how = f" --problem {shlex.quote(config.kernel.problems[0])}"
     how += f" --config {shlex.quote(config.kernel.config)}" if config.kernel.config else ""
     commands = (
         (f"pytest {kernel} -x", "all checks; `-k verify` and others choose"),
@@ -247,16 +244,6 @@ def _testing(config: LoopConfig, *, on_problems: bool) -> str:
         (f"nvfp4 model {kernel}{how}", "modelled time, and where it goes"),
     )
     return "\n".join(f"- `{command}`: {what}" for command, what in commands)
-
-
-def _has_exercise(config: LoopConfig, root: Path) -> bool:
-    """Return whether the settings name a function that calls the kernel. Raises ConfigError."""
-    path = root / config.kernel.file
-    try:
-        own = load(find_root(path)).for_kernel(path)
-    except SettingsError as error:
-        raise ConfigError([str(error)]) from None
-    return any(each.exercise is not None for each in own if config.kernel.config in ("", each.name))
 
 
 def _feedback(number: int, verdict: Verdict) -> str:

@@ -116,6 +116,11 @@ def test_init_refuses_what_is_no_kernel(cli: Cli, root: Path, tmp_path_factory: 
     assert not (root / "nvfp4-loop.toml").exists()
 
 
+def test_init_refuses_a_kernel_with_an_entry(cli: Cli, root: Path) -> None:
+    settings(root, '[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\nentry = "k.py::build"\n')
+    assert "has an entry in its settings" in cli("loop", "init", "k.py").err
+
+
 def test_init_works_below_the_root(cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "ops").mkdir()
     (root / "ops/k.py").write_text(KERNEL)

@@ -172,6 +172,12 @@ def test_the_configuration_of_the_kernel_must_exist(root: Path) -> None:
     assert load_config(root, overrides=["kernel.config=two"]).kernel.config == "two"
 
 
+def test_a_kernel_with_an_entry_is_refused(root: Path) -> None:
+    (root / "pyproject.toml").write_text('[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\nentry = "k.py::build"\n')
+    with pytest.raises(ConfigError, match=r"'k\.py' has an entry .* custom_kernel\(data\) only"):
+        load_config(root)
+
+
 def test_a_file_that_is_missing_names_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nvfp4 loop init KERNEL"):
         load_config(tmp_path)

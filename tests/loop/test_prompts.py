@@ -68,12 +68,9 @@ def test_the_commands_to_test_with_are_those_of_the_kernel(folder: StateFolder) 
     commands = section(write.worker_prompt(STATE, number=3, slot=0), "How to test here, without a GPU")
     assert "`nvfp4 cost kernels/k.py --problem small`" in commands
     assert "`nvfp4 model kernels/k.py --problem small`" in commands
-    table = '[[tool.pytest_nvfp4.kernel]]\npath = "kernels/k.py"\nname = "x"\nentry = "b.py::f"\nexercise = "b.py::g"\n'
-    (folder.root.parent / "pyproject.toml").write_text(table)
-    made = config(kernel={"file": "kernels/k.py", "config": "x"})
+    made = config(kernel={"file": "my k.py", "config": "x"})
     commands = section(prompts(folder, made).worker_prompt(STATE, number=3, slot=0), "How to test here, without a GPU")
-    assert "`nvfp4 model kernels/k.py --config x`" in commands
-    assert "--problem" not in commands
+    assert "`nvfp4 model 'my k.py' --problem gpumode-bench --config x`" in commands
 
 
 def test_the_same_history_gives_the_same_text(folder: StateFolder) -> None:

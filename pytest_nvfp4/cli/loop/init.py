@@ -16,7 +16,7 @@ from pytest_nvfp4.cli.subject import check_kernel_file, configured
 from pytest_nvfp4.loop.agents import AGENTS, Agent, agent
 from pytest_nvfp4.loop.config import LoopConfig
 from pytest_nvfp4.loop.config_file import config_text, toml_value
-from pytest_nvfp4.loop.load import CONFIG_NAME
+from pytest_nvfp4.loop.load import CONFIG_NAME, NEEDS_CONTRACT
 from pytest_nvfp4.problem import Problem, ProblemError
 from pytest_nvfp4.settings import KernelSettings, Settings, find_root, load
 
@@ -100,14 +100,12 @@ def _proposal(
         raise InputError(f"{path}: is not in the repository {root}; run the command in that of the kernel")
     settings = load(find_root(path))
     own = configured(settings, path, name=configuration, label=str(path))
-    check_kernel_file(path, label=str(path), has_entry=own.entry is not None)
+    if own.entry is not None:
+        raise InputError(f"{path}: {NEEDS_CONTRACT}")
+    check_kernel_file(path, label=str(path), has_entry=False)
     kernel: dict[str, Any] = {"file": path.relative_to(root.resolve()).as_posix(), "config": own.name}
     notes: dict[str, str] = {}
-    if own.exercise is not None:
-        notes["kernel.problems"] = "The kernel is called by its exercise, on inputs of its own: this is not used."
-    elif own.entry is not None:
-        notes["kernel.problems"] = "The kernel has an entry and no exercise: its time cannot be modelled."
-    elif problems := _problems(settings, own):
+    if problems := _problems(settings, own):
         kernel["problems"] = problems
         notes["kernel.problems"] = "From the settings of the kernel in pyproject.toml."
     values: dict[str, Any] = {"kernel": kernel}
