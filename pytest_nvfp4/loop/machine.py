@@ -18,10 +18,11 @@ from pytest_nvfp4.loop import disk
 from pytest_nvfp4.loop.context import Context, EndError, Status
 from pytest_nvfp4.loop.judgement import Incumbent, Judgement, examine_baseline, incumbent_of
 from pytest_nvfp4.loop.limits import counted, given_up, stop_reason
-from pytest_nvfp4.loop.proposals import propose
+from pytest_nvfp4.loop.proposals import numbers, propose
 from pytest_nvfp4.loop.protocols import BudgetError, InfrastructureError
 from pytest_nvfp4.loop.schemas import Candidate, ReviewerVerdict, Verdict
-from pytest_nvfp4.loop.state import LoopState, Phase, Promotion, Spent, read_model, write_model
+from pytest_nvfp4.loop.state import JUDGED, LoopState, Phase, Promotion, Spent, read_model, remove_records, write_model
+from pytest_nvfp4.temporary import remove_tree
 from pytest_nvfp4.text import clip
 
 
@@ -136,13 +137,16 @@ class LoopMachine:
         reason = disk.kept_within(self._context.folder, self._context.config.budget.disk_mb, keep=self.state)
         if reason:
             raise EndError("stopped", reason)
-        propose(self._context, self.state)
+        for candidate in propose(self._context, self.state):
+            # Nobody has judged it yet: what lies there was written by a worker without a sandbox.
+            remove_records(self._context.folder.candidate(candidate.number), *JUDGED)
         self._go("JUDGE")
 
     def _judge(self) -> None:
         context = self._context
         self._judged = self._judgement().run()
         usable = any(verdict.outcome not in ("infrastructure", "no-candidate") for _, verdict in self._judged)
+        remove_records(context.folder.iteration(self.state.iteration), "review.json")  # nobody has reviewed it yet
         if context.parts.reviewer is not None and usable:
             self._go("RUN_REVIEWER")
         else:
@@ -232,6 +236,9 @@ class LoopMachine:
             self._go("STOPPED", **{**changes, "stop_reason": reason}, spent=spent)
             raise EndError("stopped", reason)
         self._judged = []
+        for number in numbers(context, after):
+            remove_tree(context.folder.candidate(number))
+        remove_tree(context.folder.iteration(iteration))
         self._go("RUN_WORKER", **changes, iteration=iteration, spent=context.budget.begin(iteration))
 
     def _go(self, phase: Phase, **changes: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from functools import partial
 
 from pytest_nvfp4.isolation import cancellation
 from pytest_nvfp4.loop.context import Context, twice
@@ -24,21 +25,23 @@ def propose(context: Context, state: LoopState) -> list[Candidate]:
         StoppedError: The loop has to end; workers that have ended are not started again.
         OSError: A record cannot be written.
     """
+    # All of them before any worker begins: one without a sandbox could write those of the others.
+    found = {number: context.candidate(number) for number in numbers(context, state)}
+    made = {number: candidate for number, candidate in found.items() if candidate is not None}
     pending: list[tuple[int, Future[Candidate]]] = []
-    made: dict[int, Candidate] = {}
     with context.side_by_side(context.config.worker.candidates) as begin:
-        for slot, number in enumerate(numbers(context, state)):
-            if (known := context.candidate(number)) is not None:
-                made[number] = known
-                continue
-            task = _task(context, state, number=number, slot=slot)
-            context.pulse.doing("workers make candidates", start=[number])
-            context.log(f"iteration {state.iteration}: a worker begins candidate {number}")
-            pending.append((number, begin(lambda task=task: _run(context, task))))  # type: ignore[misc]
+        for slot, number in enumerate(found):
+            if number not in made:
+                task = _task(context, state, number=number, slot=slot)
+                context.pulse.doing("workers make candidates", start=[number])
+                context.log(f"iteration {state.iteration}: a worker begins candidate {number}")
+                pending.append((number, begin(partial(_run, context, task))))
         for number, future in pending:
             made[number] = future.result()
             context.pulse.doing("workers make candidates", end=[number])
             context.log(f"iteration {state.iteration}: the worker of candidate {number} has ended: {made[number].end}")
+    for number, _ in pending if len(pending) > 1 else ():
+        write_model(context.folder.candidate(number) / "candidate.json", made[number])
     for number, candidate in made.items():
         if candidate.result is not None:
             spent = Spent(tokens=candidate.result.tokens, usd=candidate.result.usd)

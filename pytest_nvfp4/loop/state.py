@@ -37,6 +37,8 @@ from pytest_nvfp4.writing import write_whole
 
 M = TypeVar("M", bound=Model)
 _MOST_BYTES = 64 << 20
+JUDGED = ("gates.json", "examination.json", "verdict.json")
+"""Records of a candidate that the phase ``JUDGE`` writes."""
 Phase = Literal["INIT", "RUN_WORKER", "JUDGE", "RUN_REVIEWER", "APPLY_VERDICT", "STOPPED"]
 
 
@@ -260,3 +262,9 @@ def read_model(path: Path, model: type[M]) -> M | None:
     except FileNotFoundError:
         return None
     return parsed(model, data, source=str(path))
+
+
+def remove_records(folder: Path, *names: str) -> None:
+    """Remove records that a folder may have. Raises OSError."""
+    for name in names:
+        (folder / name).unlink(missing_ok=True)

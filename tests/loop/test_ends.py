@@ -27,6 +27,12 @@ from .stubs import FixedClock, StubJudge, StubLoop, StubReviewer, StubWorker, sh
 Settings = dict[str, dict[str, object]]
 
 
+@pytest.fixture(autouse=True)
+def _no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody pulls the plug in these tests."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
 def _loop(root: Path, **settings: dict[str, object]) -> StubLoop:
     values: Settings = {"budget": {"iterations": 4}, **settings}
     return StubLoop(root, values)
@@ -382,7 +388,6 @@ def test_a_moved_branch_is_refused(tmp_path: Path) -> None:
 def test_a_full_disk_at_any_write_stops_it_and_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     replace, left = Path.replace, [1 << 30]
 
     def full(self: Path, target: Path) -> Path:
