@@ -17,6 +17,7 @@ TOPICS = (
     "benchmark",
     "profile",
     "bottlenecks",
+    "loop",
     "remotes",
     "proofs",
     "ci",

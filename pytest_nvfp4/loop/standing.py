@@ -61,7 +61,7 @@ class Step:
         number: Its place among the accepted ones, from 1.
         promotion: The promotion.
         view: The candidate; it may be gone.
-        before: Value of the target's metric for the incumbent before it.
+        before: Value of the target's metric for the incumbent before it, from the same comparison if it is known.
         measured: What its confirming comparison measured.
     """
 
@@ -136,7 +136,8 @@ def standing_of(view: LoopView) -> Standing:
     for number, promotion in enumerate(kept, 1):
         one = known.get(promotion.candidate)
         measured = measured_of(one)
-        steps.append(Step(number, promotion, one, before, measured))
+        compared = one.verdict.incumbent_value if one is not None and one.verdict is not None else None
+        steps.append(Step(number, promotion, one, before if compared is None else compared, measured))
         complete = complete and measured is not None
         if complete and measured is not None:
             product = measured.after(product)

@@ -32,14 +32,14 @@ def events(before: LoopView, now: LoopView) -> Iterator[str]:
     for number, review in now.reviews:
         if number not in old:
             yield f"review of iteration {number}: {review.verdict}: {_first(review.reason)}"
-    accepted, last = before.state.promotions, now.state.baseline_value
+    accepted, found = before.state.promotions, {each.number: each for each in now.candidates}
     for at, promotion in enumerate(now.state.promotions):
         if at >= len(accepted) and not promotion.reverted:
-            change = change_text(last, promotion.value)
+            judged = found.get(promotion.candidate, CandidateView(promotion.candidate)).verdict
+            change = change_text(None if judged is None else judged.incumbent_value, promotion.value)
             yield f"candidate {promotion.candidate} is the incumbent: {promotion.value:.6g} ({change})"
         elif promotion.reverted and (at >= len(accepted) or not accepted[at].reverted):
             yield f"the promotion of candidate {promotion.candidate} is reverted"
-        last = last if promotion.reverted else promotion.value
     if now.control.stop != before.control.stop and (request := _REQUESTS.get(now.control.stop)):
         yield request
     if _status(now) != _status(before):

@@ -18,6 +18,7 @@ def loop_values(view: LoopView, standing: Standing) -> dict[str, Any]:
         "folder": str(view.folder.root),
         "kernel": config.kernel.file if config is not None else None,
         "problems": list(config.kernel.problems) if config is not None else [],
+        "mode": config.mode if config is not None else None,
         "life": view.life,
         "phase": state.phase,
         "iteration": state.iteration,

@@ -6,6 +6,7 @@ A modelled time is called modelled, and a measured ratio stands with its device 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from pytest_nvfp4.loop.standing import Budget, Measured, Standing, Step, resume_command
@@ -106,14 +107,20 @@ def metric_text(metric: str) -> str:
 
 
 def best_text(view: LoopView, standing: Standing) -> str:
-    """Return the incumbent's value beside that of the start, and what was measured."""
+    """Return the incumbent's value beside that of the start, and what was measured.
+
+    Measured times have no change beside them: those of the start are from another allocation. Their ratio has.
+    """
     state = view.state
-    if state.baseline_value is None:
-        return "no value is known yet"
-    after = state.best_value if state.best_value is not None else state.baseline_value
     number = f"candidate {state.incumbent_candidate}" if state.incumbent_candidate else "the start itself"
-    change = change_text(state.baseline_value, after)
-    text = f"{metric_text(state.metric)} {state.baseline_value:.6g} -> {after:.6g} ({change}), {number}"
+    after = state.best_value if state.best_value is not None else state.baseline_value
+    if after is None:
+        text = f"no {metric_text(state.metric)} is known yet"
+    elif state.metric == "measured" or state.baseline_value is None:
+        text = f"{metric_text(state.metric)} {after:.6g}, {number}"
+    else:
+        change = change_text(state.baseline_value, after)
+        text = f"{metric_text(state.metric)} {state.baseline_value:.6g} -> {after:.6g} ({change}), {number}"
     return f"{text}; measured ratio {measured_text(standing.measured)}" if standing.measured is not None else text
 
 
@@ -140,12 +147,7 @@ def _facts(view: LoopView, standing: Standing) -> Iterator[tuple[str, Cell]]:
     if config is not None:
         yield "kernel", f"{config.kernel.file} on {', '.join(config.kernel.problems)}"
     yield "state", Styled(status_text(view), "bad" if view.life == "dead" else "")
-    if state.baseline_value is not None:
-        after = state.best_value if state.best_value is not None else state.baseline_value
-        change = change_text(state.baseline_value, after)
-        number = f"candidate {state.incumbent_candidate}" if state.incumbent_candidate else "the start itself"
-        text = f"{state.baseline_value:.6g} -> {after:.6g} ({change}), {number}"
-        yield f"best {metric_text(state.metric)}", Styled(text, "good" if standing.steps else "")
+    yield "best", Styled(best_text(view, replace(standing, measured=None)), "good" if standing.steps else "")
     first, last = standing.modelled
     if first is not None and last is not None and state.metric != "modelled":
         yield "modelled geometric mean in us", f"{first:.6g} -> {last:.6g} ({change_text(first, last)})"
@@ -199,6 +201,9 @@ def _rejected(why: str, some: tuple[CandidateView, ...]) -> tuple[Cell, ...]:
 
 def _taking(view: LoopView, standing: Standing) -> Iterator[Block]:
     branch = f"nvfp4-loop/{view.name}"
+    if view.config is not None and view.config.mode == "dry-run":
+        yield "nothing: a dry run makes its candidates up, and there is no branch"
+        return
     if not standing.steps:
         yield f"nothing was accepted: the branch {branch} is where it began"
         return

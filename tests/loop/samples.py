@@ -107,7 +107,13 @@ class Sample:
         return sample
 
     def state(
-        self, phase: Phase, promotions: Sequence[Promotion] = (), *, iteration: int = 3, stop_reason: str = ""
+        self,
+        phase: Phase,
+        promotions: Sequence[Promotion] = (),
+        *,
+        iteration: int = 3,
+        stop_reason: str = "",
+        metric: str = "modelled",
     ) -> None:
         """Write what the loop does next."""
         kept = [each for each in promotions if not each.reverted]
@@ -119,7 +125,7 @@ class Sample:
                 baseline=BASE,
                 incumbent=kept[-1].commit if kept else BASE,
                 incumbent_candidate=kept[-1].candidate if kept else 0,
-                metric="modelled",
+                metric=metric,
                 baseline_value=100.0,
                 best_value=kept[-1].value if kept else 100.0,
                 promotions=tuple(promotions),
@@ -172,6 +178,8 @@ class Sample:
         end: WorkerEnd = "proposed",
         outcome: Outcome | None = None,
         us: float | None = None,
+        before: float = 100.0,
+        metric: str = "modelled",
         red: str = "",
         reason: str = "because",
         feedback: str = "",
@@ -219,9 +227,9 @@ class Sample:
                     outcome=outcome,
                     reason=reason,
                     feedback=feedback,
-                    metric="modelled",
+                    metric=metric,
                     value=us,
-                    incumbent_value=100.0,
+                    incumbent_value=before,
                     comparisons=tuple(comparisons),
                 ),
             )
@@ -273,6 +281,7 @@ def night(root: Path) -> Sample:
         4,
         outcome="faster",
         us=81.0,
+        before=90.0,
         against=promoted_commit(1),
         reason="10 % less again",
         comparisons=[comparison(0.95), comparison(0.92)],

@@ -12,7 +12,7 @@ from pytest_nvfp4.loop.view import LoopReader, LoopView, diff_of
 from pytest_nvfp4.report.loop_events import events, first_lines
 from pytest_nvfp4.report.loops import loop_document
 from pytest_nvfp4.report.render import OutputFormat, render
-from tests.loop.samples import FixedClock, Sample, night, promotion
+from tests.loop.samples import BASE, CONFIG, FixedClock, Sample, comparison, night, promoted_commit, promotion
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\u202e<script>alert(1)</script>"
 
@@ -55,6 +55,35 @@ def test_without_a_measurement_none_is_claimed(tmp_path: Path) -> None:
     assert "unknown: no accepted step was measured" in text
     assert "# accepted" in text  # the legend; the curve itself has modelled times only
     assert "|#" not in text
+
+
+def test_times_of_two_allocations_have_no_change(tmp_path: Path) -> None:
+    """The card ran twice as fast on the second evening: the times say -60 %, the comparisons -10 % each."""
+    sample = Sample.at(tmp_path)
+    for number, before, after, against in ((1, 100.0, 90.0, BASE), (2, 44.0, 40.0, promoted_commit(1))):
+        sample.candidate(
+            number,
+            outcome="faster",
+            us=after,
+            before=before,
+            metric="measured",
+            against=against,
+            comparisons=[comparison(0.9)],
+        )
+    sample.state("STOPPED", [promotion(1, 90.0), promotion(2, 40.0)], metric="measured")
+    text = written(sample.folder)
+    (best,) = (line for line in text.splitlines() if line.startswith("best"))
+    assert best.endswith("measured geometric mean in us 40, candidate 2")
+    assert "0.810 (0.792 to 0.828) on NVIDIA H200" in text
+    assert "-9.1 %" in text  # of the step, from its own comparison
+
+
+def test_a_dry_run_has_nothing_to_take(tmp_path: Path) -> None:
+    sample = night(tmp_path)
+    sample.folder.config.write_text(f'mode = "dry-run"\n{CONFIG}')
+    text = written(sample.folder)
+    assert "a dry run makes its candidates up, and there is no branch" in text
+    assert "git merge" not in text
 
 
 def test_without_a_step_there_is_nothing_to_take(tmp_path: Path) -> None:
