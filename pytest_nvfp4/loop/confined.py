@@ -21,7 +21,7 @@ from pytest_nvfp4.loop.output_log import OutputLog
 from pytest_nvfp4.loop.protocols import InfrastructureError
 from pytest_nvfp4.loop.template import CommandTemplate
 from pytest_nvfp4.sandbox_mode import Mode, mode_from
-from pytest_nvfp4.toolchain.launcher import worker
+from pytest_nvfp4.toolchain.launcher import PACKAGE, worker
 from pytest_nvfp4.toolchain.sandbox import PURPOSES, Sandbox, remedy
 
 _MODULE: Final = "pytest_nvfp4.isolation.wall.command"
@@ -85,7 +85,7 @@ class ConfinedCommand:
         self._section = section
         self._root = root
         self._template = CommandTemplate(section.command, keys=keys, option=f"{option}.command")
-        self._search = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+        self._search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         self.program = self._program(f"{option}.command")
         self.name = self.program.name
         self._readable = [self._place(text, f"{option}.readable") for text in section.readable]
@@ -127,12 +127,13 @@ class ConfinedCommand:
             folder=str(asked.box),
             readable=tuple(map(str, [*asked.readable, *self._readable, *self._own_files()])),
             writable=tuple(map(str, [*asked.writable, *self._writable])),
+            listed=(str(PACKAGE.parent),),  # so that `nvfp4` is found there if it is installed as editable
             network=section.network,
             file_bytes=_MOST_FILE_BYTES,
             mode=self._mode(),
         )
         kept = [name for name in section.environment if name in os.environ]
-        environ = {**_ENVIRONMENT, **{name: os.environ[name] for name in kept}, "PATH": self._search, **asked.environ}
+        environ = {**_ENVIRONMENT, **{name: os.environ[name] for name in kept}, "PATH": self._path(), **asked.environ}
         command = [str(self.program), *self._template.filled(asked.values)[1:]]
         module = worker(_MODULE, json.dumps([command, kept]))
         most = int(section.output_mb * 1e6)
@@ -173,6 +174,23 @@ class ConfinedCommand:
         if found is None:
             raise ConfigError([f"{option} names the program {name!r}, which does not exist or cannot be executed"])
         return Path(found).absolute()
+
+    def _path(self) -> str:
+        """Return the program's ``PATH``: this interpreter's programs first, and no folder that it may not read.
+
+        A program that exists and cannot be executed would hide those of later folders.
+        """
+        if self._mode() == "off":
+            return self._search
+        home = Path.home().resolve()
+        readable = [place.resolve() for place in (*self._readable, *self._writable, *self._own_files())]
+        own, *others = self._search.split(os.pathsep)
+        kept = [own]
+        for text in others:
+            place = Path(text).resolve()
+            if not place.is_relative_to(home) or any(place.is_relative_to(each) for each in readable):
+                kept.append(text)
+        return os.pathsep.join(kept)
 
     def _own_files(self) -> list[Path]:
         """Return the program's file, and the folder in which it really lies unless that holds the user's home."""
