@@ -231,6 +231,8 @@ def _candidate_file(policy: Policy, entry: Entry, names: _Names, *, most: int) -
     if (known := names.files.get(entry.path)) is None:
         if policy.shadows(entry.path, names.all):
             raise TreeError("is new in a folder from which the judge's own process imports")
+        if entry.path in names.all or any(str(place) in names.files for place in PurePosixPath(entry.path).parents):
+            raise TreeError("is new where a folder or a file was, which git cannot hold together")
         for place in (PurePosixPath(entry.path), *PurePosixPath(entry.path).parents):
             if (twin := names.folded.get(_folded(str(place)), str(place))) != str(place):
                 raise TreeError(f"differs from {_name(twin)} in case or composition only")

@@ -31,6 +31,10 @@ _CACHES: Final = (
 """What tools write beside sources; none of it can be part of a candidate."""
 
 
+class RefusedPathError(Exception):
+    """A candidate has a path that git refuses. The text is a sentence."""
+
+
 class GitRepository:
     """The repository of a loop.
 
@@ -39,6 +43,7 @@ class GitRepository:
         name: Name of the loop.
         kernel: The kernel file, relative to the top of the checkout.
         state: The directory of state, below which checkouts of workers and judges are made.
+        keep_work: Leave the checkouts of workers when cleaning: people work in them, also while no loop runs.
 
     Attributes:
         git: Git on the user's repository.
@@ -48,11 +53,12 @@ class GitRepository:
         GitError: There is no checkout of a repository, or no branch can have this name.
     """
 
-    def __init__(self, start: Path, *, name: str, kernel: str, state: StateFolder) -> None:
+    def __init__(self, start: Path, *, name: str, kernel: str, state: StateFolder, keep_work: bool = False) -> None:
         self.git = Git(start)
         self.branch = f"nvfp4-loop/{name}"
         self.kernel = kernel
         self._state = state
+        self._keep_work = keep_work
         self._own = f"refs/nvfp4-loop/{name}"
         self._ref = f"refs/heads/{self.branch}"
         self._used: set[Path] = set()
@@ -125,7 +131,8 @@ class GitRepository:
             files: Content by path; None removes the file.
 
         Raises:
-            GitError: git refuses a path, or failed.
+            RefusedPathError: git refuses a path, such as one with a part ``git~1``.
+            GitError: git failed.
             OSError: A file cannot be written.
         """
         executable = self._executable(parent)
@@ -145,7 +152,7 @@ class GitRepository:
             tree = self.git.run("write-tree", tree=stage, index=index).stdout.decode().strip()
         stored = self.files(tree)
         if refused := [path for path, data in files.items() if (path in stored) != (data is not None)]:
-            raise GitError(f"candidate {number}: git refuses the path {visible(refused[0])!r}")
+            raise RefusedPathError(f"{visible(refused[0])} has a name that git refuses")
         seconds = int(self.git.text("show", "--no-patch", "--format=%ct", parent))
         commit = self._commit(tree, parent=parent, message=f"nvfp4-loop: candidate {number}\n", seconds=seconds)
         self.git.run("update-ref", f"{self._own}/candidates/{number:04d}", commit)
@@ -220,7 +227,8 @@ class GitRepository:
 
     def clean(self) -> None:
         """Remove the checkouts of workers and judges that no ``with`` block of this process uses."""
-        for group in (self._state.work(0).parent, self._state.judge(0).parent, self._state.review(0).parent):
+        work, others = self._state.work(0).parent, [self._state.judge(0).parent, self._state.review(0).parent]
+        for group in others if self._keep_work else [work, *others]:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 for entry in list(group.iterdir()):
                     with self._lock:

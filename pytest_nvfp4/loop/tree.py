@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,6 +54,17 @@ class Entry:
 
     def read(self, most: int) -> bytes:
         """Return the content of a regular file of at most ``most`` bytes, as it was at one moment. Raises TreeError."""
+        return b"".join(self._chunks(most))
+
+    def digest(self, most: int) -> tuple[bytes, int]:
+        """Return the SHA-256 of the content of such a file, and its size. Raises TreeError."""
+        whole, size = hashlib.sha256(), 0
+        for chunk in self._chunks(most):
+            whole.update(chunk)
+            size += len(chunk)
+        return whole.digest(), size
+
+    def _chunks(self, most: int) -> Iterator[bytes]:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             descriptor = os.open(self.name, flags, dir_fd=self.folder)
@@ -65,18 +76,18 @@ class Entry:
                 raise TreeError("is no regular file any more")
             if before.st_size > most:
                 raise TreeError(f"has {before.st_size} bytes, and at most {most} are read")
-            data = bytearray()
-            while chunk := os.read(descriptor, min(_CHUNK_BYTES, most + 1 - len(data))):
-                data += chunk
-                if len(data) > most:
+            size = 0
+            while chunk := os.read(descriptor, min(_CHUNK_BYTES, most + 1 - size)):
+                size += len(chunk)
+                if size > most:
                     raise TreeError(f"grew beyond {most} bytes while it was read")
+                yield chunk
             if _version(os.fstat(descriptor)) != _version(before):
                 raise TreeError("was changed while it was read")
         except OSError as error:
             raise TreeError(f"cannot be read: {error.strerror}") from None
         finally:
             os.close(descriptor)
-        return bytes(data)
 
     def link(self) -> bytes:
         """Return the target of a link. Raises TreeError."""
@@ -155,17 +166,13 @@ class Known:
     @classmethod
     def of(cls, entry: Entry, *, most: int) -> Known:
         """Read an entry. Raises TreeError."""
-        link = stat.S_ISLNK(entry.status.st_mode)
-        data = entry.link() if link else entry.read(most)
-        executable = not link and bool(entry.status.st_mode & stat.S_IXUSR)
-        return cls(len(data), executable, hashlib.sha256(data).digest(), link)
+        if stat.S_ISLNK(entry.status.st_mode):
+            target = entry.link()
+            return cls(len(target), False, hashlib.sha256(target).digest(), True)
+        digest, size = entry.digest(most)
+        return cls(size, bool(entry.status.st_mode & stat.S_IXUSR), digest, False)
 
 
-def take(top: int, *, most: int, most_bytes: int, progress: Callable[[], None] | None = None) -> dict[str, Known]:
+def take(top: int, *, most: int, most_bytes: int) -> dict[str, Known]:
     """Return all files and links below an open folder by path. Raises TreeError as `entries` and `Entry.read`."""
-    known = {}
-    for entry in entries(top, most=most):
-        if progress is not None:
-            progress()
-        known[entry.path] = Known.of(entry, most=most_bytes)
-    return known
+    return {entry.path: Known.of(entry, most=most_bytes) for entry in entries(top, most=most)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,7 @@ from pytest_nvfp4.loop.checkout import check_out, remove
 from pytest_nvfp4.loop.outbox import Outbox
 from pytest_nvfp4.loop.policy import Changes, Policy
 from pytest_nvfp4.loop.protocols import InfrastructureError, Task
-from pytest_nvfp4.loop.repository import GitRepository
+from pytest_nvfp4.loop.repository import GitRepository, RefusedPathError
 from pytest_nvfp4.loop.schemas import Candidate, WorkerEnd, WorkerProgress, WorkerResult
 from pytest_nvfp4.loop.source import source_sha256
 from pytest_nvfp4.loop.state import StateFolder, write_model
@@ -171,9 +171,11 @@ class Workplaces:
         if not changed.violations and changed.files and (result is None or result.decision == "KEEP"):
             try:
                 commit, stored = self.repository.add_candidate(task.number, parent=task.parent, files=changed.files)
+            except RefusedPathError as error:
+                changed = replace(changed, violations=(str(error),))
             except OSError as error:
                 raise InfrastructureError(f"candidate {task.number} cannot be stored: {error}") from error
-            if stored == self.repository.tree_of(task.parent):  # line ends alone, which git does not store
+            if commit and stored == self.repository.tree_of(task.parent):  # line ends alone, which git does not store
                 commit = stored = None
         return Candidate(
             number=task.number,

@@ -159,6 +159,12 @@ def test_forbidden_changes_are_violations_beside_a_good_kernel(bench: Bench, nam
     assert not bench.state.work(1).exists()
 
 
+def test_a_name_that_git_refuses_is_a_violation(bench: Bench) -> None:
+    program = "change(); pathlib.Path('kernels/GIT~1').mkdir(); pathlib.Path('kernels/GIT~1/x.txt').write_text('')"
+    candidate = bench.run(program, may_change=("kernels/*/*.txt",))
+    assert candidate.violations == ("kernels/GIT~1/x.txt has a name that git refuses",)
+
+
 def test_caches_and_ignored_files_are_no_violations_and_no_part_of_a_candidate(bench: Bench) -> None:
     candidate = bench.run("""
     change()

@@ -264,6 +264,20 @@ def test_new_files_that_could_stand_for_others(checkout: Checkout, name: str, pr
     assert (name in found.files) == (problem is None)
 
 
+@pytest.mark.parametrize("where", ["kernels/deep", "kernels/helper.py/x.py"])
+def test_a_file_for_a_folder_and_a_folder_for_a_file_are_violations(checkout: Checkout, where: str) -> None:
+    place = checkout.top / where
+    if where.endswith("deep"):
+        (place / "x.py").unlink()
+        place.rmdir()
+    else:
+        place.parent.unlink()
+        place.parent.mkdir()
+    place.write_text("")
+    found = checkout.changes("kernels/**")
+    assert found.violations == (f"{where} is new where a folder or a file was, which git cannot hold together",)
+
+
 def test_what_settings_name_is_protected() -> None:
     text = b'[tool.pytest.ini_options]\nnvfp4_snapshots = "shots"\npythonpath = "src lib"\n'
     assert of_settings(text) == (("shots",), ("src", "lib"))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.loop.git import GitError
+from pytest_nvfp4.loop.repository import RefusedPathError
 from pytest_nvfp4.loop.schemas import Candidate
 
 from .repositories import FILES, KERNEL, Footprint, candidate_of, make_repository, opened, user_git, verdict_of
@@ -304,7 +305,7 @@ def test_candidates_keep_modes_can_remove_files_and_stay_reachable(top: Path) ->
     assert "kernels/other.py" not in left
     user_git(top, "gc", "--quiet", "--prune=now")
     assert user_git(top, "rev-parse", "refs/nvfp4-loop/loop/candidates/0007") == commit
-    with pytest.raises(GitError, match="refuses"):
+    with pytest.raises(RefusedPathError, match=r"^\.git/config has a name that git refuses$"):
         repository.add_candidate(8, parent=parent, files={".git/config": b"x"})
 
 
