@@ -16,7 +16,7 @@ from pytest_nvfp4.loop.prompts import Prompts
 from pytest_nvfp4.loop.repository import GitRepository
 from pytest_nvfp4.loop.session import Session
 from pytest_nvfp4.loop.state import StateFolder
-from pytest_nvfp4.loop.workers import make_policy, make_reviewer, make_worker, source_at
+from pytest_nvfp4.loop.workers import cautions, make_policy, make_reviewer, make_worker, source_at
 
 
 def session_of(
@@ -45,7 +45,9 @@ def session_of(
     if config.mode == "dry-run":
         folder = StateFolder(folder.root.with_name(f"{folder.root.name}-dry-run"))
         return Session(config, folder, lambda: _dry_run(config, folder, root, show), until_s=until_s, clock=clock)
-    repository = GitRepository(root, name=config.name, kernel=config.kernel.file, state=folder)
+    repository = GitRepository(
+        root, name=config.name, kernel=config.kernel.file, state=folder, manual=config.mode == "manual"
+    )
     return Session(
         config,
         folder,
@@ -64,11 +66,15 @@ def _parts(
     root, policy = repository.git.top, make_policy(config, repository)
     memory = CandidateMemory(folder, source_of=lambda commit: source_at(repository, policy, commit))
     prompts = Prompts(config, folder, memory, root=root)
+    worker = make_worker(config, repository, folder, policy)
+    reviewer = make_reviewer(config, repository, folder, prompt=prompts.reviewer_prompt)
+    for line in cautions(repository, worker, reviewer):
+        show(write_log(folder, clock, f"caution: {line}"))
     return Parts(
         repository=repository,
-        worker=make_worker(config, repository, folder, policy),
+        worker=worker,
         judge=ProductJudge(config, worktrees=repository, state=folder),
-        reviewer=make_reviewer(config, repository, folder, prompt=prompts.reviewer_prompt),
+        reviewer=reviewer,
         memory=memory,
         prompts=prompts,
         notify=CommandNotifier(config.notify, root=root, log=lambda line: show(write_log(folder, clock, line))),

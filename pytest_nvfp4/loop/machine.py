@@ -166,7 +166,9 @@ class LoopMachine:
             reviewer, folder = context.parts.reviewer, context.folder.iteration(state.iteration)
             context.pulse.doing("the reviewer reviews the iteration")
             folder.mkdir(parents=True, exist_ok=True)
-            timeout_s = max(1.0, min(context.config.reviewer.timeout_s, context.pulse.left_s()))
+            manual = context.config.mode == "manual"
+            most_s = context.config.limits.wait_s if manual else context.config.reviewer.timeout_s
+            timeout_s = max(1.0, min(most_s, context.pulse.left_s()))
             judged = self._all_judged()
             review = context.called(
                 lambda: reviewer.review(state.iteration, judged, folder=folder, timeout_s=timeout_s)

@@ -54,6 +54,8 @@ def _task(context: Context, state: LoopState, *, number: int, slot: int) -> Task
     folder.mkdir(parents=True, exist_ok=True)
     prompt = context.parts.prompts.worker_prompt(state, number=number, slot=slot)
     write_whole(folder / "prompt.txt", prompt)
+    manual = context.config.mode == "manual"
+    most_s = context.config.limits.wait_s if manual else context.config.worker.timeout_s
     return Task(
         number=number,
         iteration=state.iteration,
@@ -61,7 +63,7 @@ def _task(context: Context, state: LoopState, *, number: int, slot: int) -> Task
         parent=state.incumbent,
         folder=folder,
         prompt=prompt,
-        timeout_s=max(1.0, min(context.config.worker.timeout_s, context.pulse.left_s())),
+        timeout_s=max(1.0, min(most_s, context.pulse.left_s())),
     )
 
 

@@ -43,7 +43,7 @@ class GitRepository:
         name: Name of the loop.
         kernel: The kernel file, relative to the top of the checkout.
         state: The directory of state, below which checkouts of workers and judges are made.
-        keep_work: Leave the checkouts of workers when cleaning: people work in them, also while no loop runs.
+        manual: Leave the checkouts of workers when cleaning: people work in them, also while no loop runs.
 
     Attributes:
         git: Git on the user's repository.
@@ -53,12 +53,12 @@ class GitRepository:
         GitError: There is no checkout of a repository, or no branch can have this name.
     """
 
-    def __init__(self, start: Path, *, name: str, kernel: str, state: StateFolder, keep_work: bool = False) -> None:
+    def __init__(self, start: Path, *, name: str, kernel: str, state: StateFolder, manual: bool = False) -> None:
         self.git = Git(start)
         self.branch = f"nvfp4-loop/{name}"
         self.kernel = kernel
         self._state = state
-        self._keep_work = keep_work
+        self._manual = manual
         self._own = f"refs/nvfp4-loop/{name}"
         self._ref = f"refs/heads/{self.branch}"
         self._used: set[Path] = set()
@@ -228,7 +228,7 @@ class GitRepository:
     def clean(self) -> None:
         """Remove the checkouts of workers and judges that no ``with`` block of this process uses."""
         work, others = self._state.work(0).parent, [self._state.judge(0).parent, self._state.review(0).parent]
-        for group in others if self._keep_work else [work, *others]:
+        for group in others if self._manual else [work, *others]:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 for entry in list(group.iterdir()):
                     with self._lock:

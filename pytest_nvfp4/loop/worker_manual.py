@@ -22,13 +22,11 @@ class ManualWorker:
 
     Args:
         places: Makes workplaces and candidates.
-        wait_s: Seconds that it waits.
         look_s: Seconds between two looks.
     """
 
-    def __init__(self, places: Workplaces, *, wait_s: float, look_s: float = _LOOK_S) -> None:
+    def __init__(self, places: Workplaces, *, look_s: float = _LOOK_S) -> None:
         self._places = places
-        self._wait_s = wait_s
         self._look_s = look_s
 
     def run(self, task: Task) -> Candidate:
@@ -42,7 +40,7 @@ class ManualWorker:
         """
         start = time.monotonic()
         with self._places.opened(task, keep=True) as place:
-            failure = self._wait(place, until=start + min(self._wait_s, task.timeout_s))
+            failure = self._wait(place, until=start + task.timeout_s)
             wall_s = time.monotonic() - start
             return self._places.candidate(place, by="manual", failure=failure, attempts=1, wall_s=wall_s)
 
@@ -60,4 +58,4 @@ class ManualWorker:
             except DoorError as error:  # it may be half written
                 why = str(error)
             nap.wait(self._look_s)
-        return f"no {place.outbox / 'worker_result.json'} within {self._wait_s:.0f} s: {why}"
+        return f"no {place.outbox / 'worker_result.json'} within {place.task.timeout_s:.0f} s: {why}"

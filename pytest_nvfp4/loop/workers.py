@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
+from typing import Final
 
 from pytest_nvfp4.loop.config import LoopConfig
-from pytest_nvfp4.loop.errors import ConfigError
 from pytest_nvfp4.loop.policy import Policy, of_settings
 from pytest_nvfp4.loop.protocols import Reviewer, Worker
 from pytest_nvfp4.loop.repository import GitRepository
@@ -15,15 +14,15 @@ from pytest_nvfp4.loop.state import StateFolder
 from pytest_nvfp4.loop.worker import CommandWorker
 from pytest_nvfp4.loop.worker_manual import ManualWorker
 from pytest_nvfp4.loop.workplace import Workplaces
-from pytest_nvfp4.settings import SettingsError, find_root
-from pytest_nvfp4.settings import load as load_settings
+
+_MOST_NAMES: Final = 5
 
 
 def make_policy(config: LoopConfig, repository: GitRepository) -> Policy:
     """Return what workers may change.
 
     Raises:
-        ConfigError: A pattern would allow what is never allowed, or the kernel's file holds what checks it.
+        ConfigError: A pattern would allow what is never allowed.
         GitError: The branch cannot be read or made.
     """
     commit = repository.incumbent()
@@ -33,35 +32,10 @@ def make_policy(config: LoopConfig, repository: GitRepository) -> Policy:
     return Policy(
         repository.kernel,
         config.policy.may_change,
-        never=(*_named_by_settings(repository), *snapshots),
+        never=snapshots,
         importable=importable,
         files=files,
     )
-
-
-def _named_by_settings(repository: GitRepository) -> list[str]:
-    """Return the files of the functions that compile and exercise a kernel, beside its own. Raises ConfigError."""
-    path = repository.git.top / repository.kernel
-    named = []
-    try:
-        settings = load_settings(find_root(path))
-        for each in settings.for_kernel(path):
-            for key, text in (("entry", each.entry), ("exercise", each.exercise)):
-                if text is None:
-                    continue
-                file = settings.root / text.partition("::")[0]
-                if file.resolve() != path.resolve():
-                    named.append(os.path.relpath(file, repository.git.top))
-                elif key == "exercise":
-                    raise ConfigError(
-                        [
-                            f"{settings.file}: exercise = {text!r} of {repository.kernel} lies in that very file, "
-                            "where a worker could change what checks it; move the function to another file"
-                        ]
-                    )
-    except SettingsError as error:
-        raise ConfigError([str(error)]) from None
-    return named
 
 
 def source_at(repository: GitRepository, policy: Policy, commit: str) -> str:
@@ -75,7 +49,7 @@ def make_worker(config: LoopConfig, repository: GitRepository, state: StateFolde
     """Return the worker of the mode ``command`` or ``manual``. Raises ConfigError: its command cannot be used."""
     places = Workplaces(repository, policy, state)
     if config.mode == "manual":
-        return ManualWorker(places, wait_s=config.limits.wait_s)
+        return ManualWorker(places)
     most = int(config.budget.disk_mb * 1e6)
     return CommandWorker(config.worker, places=places, root=repository.git.top, most_bytes=most)
 
@@ -92,3 +66,15 @@ def make_reviewer(
     if config.mode == "manual":
         return ManualReviewer(repository, state, prompt=prompt)
     return CommandReviewer(config.reviewer, repository, state, prompt=prompt)
+
+
+def cautions(repository: GitRepository, worker: Worker, reviewer: Reviewer | None) -> list[str]:
+    """Return what the user should know before the loop runs, a line each. Raises GitError."""
+    lines = []
+    if changed := repository.uncommitted():
+        names = ", ".join(changed[:_MOST_NAMES]) + (", ..." if len(changed) > _MOST_NAMES else "")
+        lines.append(f"the loop sees what is committed, and not the changes of {names}")
+    for who, runner in (("worker", worker), ("reviewer", reviewer)):
+        if isinstance(runner, CommandWorker | CommandReviewer):
+            lines += [f"the {who} is not confined completely: {line}" for line in runner.command.lost()]
+    return lines

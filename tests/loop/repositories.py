@@ -49,9 +49,12 @@ def make_repository(top: Path, files: dict[str, str] | None = None, *options: st
     return top
 
 
-def opened(top: Path, *, name: str = "loop", kernel: str = KERNEL, start: Path | None = None) -> GitRepository:
+def opened(
+    top: Path, *, name: str = "loop", kernel: str = KERNEL, start: Path | None = None, manual: bool = False
+) -> GitRepository:
     """Return the loop's repository, whose state lies where it does by default."""
-    return GitRepository(start or top, name=name, kernel=kernel, state=StateFolder(top / ".nvfp4" / "loop"))
+    state = StateFolder(top / ".nvfp4" / "loop")
+    return GitRepository(start or top, name=name, kernel=kernel, state=state, manual=manual)
 
 
 @dataclass(frozen=True)

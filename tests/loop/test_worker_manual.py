@@ -13,7 +13,7 @@ from pytest_nvfp4.isolation import StoppedError, stopped_by
 from pytest_nvfp4.loop.schemas import Candidate
 from pytest_nvfp4.loop.worker_manual import ManualWorker
 
-from .repositories import KERNEL
+from .repositories import KERNEL, opened
 from .workers import Bench
 
 RESULT = {"iteration": 1, "kernel_path": KERNEL, "decision": "KEEP", "summary": "by hand"}
@@ -28,7 +28,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 def run(bench: Bench, person: Callable[[], None], *, wait_s: float = 60) -> Candidate:
     """Let a person act once the workplace is open, and return the candidate."""
-    task = bench.task()
+    task = bench.task(timeout_s=wait_s)
     task.folder.mkdir(parents=True, exist_ok=True)
 
     def act() -> None:
@@ -39,7 +39,7 @@ def run(bench: Bench, person: Callable[[], None], *, wait_s: float = 60) -> Cand
     thread = threading.Thread(target=act)
     thread.start()
     try:
-        return ManualWorker(bench.places(), wait_s=wait_s, look_s=0.01).run(task)
+        return ManualWorker(bench.places(), look_s=0.01).run(task)
     finally:
         thread.join()
 
@@ -81,19 +81,20 @@ def test_unfinished_work_outlives_an_interrupted_loop(bench: Bench) -> None:
     task = bench.task()
     task.folder.mkdir(parents=True)
     begin = threading.Thread(target=person)
-    worker = ManualWorker(bench.places(), wait_s=60, look_s=0.01)
+    worker = ManualWorker(bench.places(), look_s=0.01)
 
-    def opened() -> None:
+    def watch() -> None:
         while not (bench.state.work(1) / "outbox").exists():
             threading.Event().wait(0.01)
         begin.start()
 
-    watcher = threading.Thread(target=opened)
+    watcher = threading.Thread(target=watch)
     watcher.start()
     with pytest.raises(StoppedError), stopped_by(stop):
         worker.run(task)
     watcher.join()
     begin.join()
+    opened(bench.top, manual=True).clean()
     bench.state.result(1).write_text(json.dumps(RESULT))
     candidate = worker.run(task)
     assert candidate.end == "proposed"
