@@ -21,6 +21,7 @@ TOPICS = (
     "remotes",
     "proofs",
     "ci",
+    "agents",
     "settings",
     "sandbox",
     "evidence",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -115,6 +116,51 @@ def test_every_ini_option_is_described(pytestconfig: pytest.Config) -> None:
     declared = {name for name in pytestconfig._parser._inidict if name.startswith("nvfp4_")}
     described = set(re.findall(r"`(nvfp4_[a-z_]+)`", PAGES["settings"]))
     assert declared == described
+
+
+def documented_keys() -> dict[str, set[str]]:
+    """Command of the agents page -> keys that the page lists; ``list[].key`` for those of the objects in a list."""
+    text = PAGES["agents"].partition("## JSON")[2]
+    documented: dict[str, set[str]] = {}
+    for row in re.findall(r"^- `nvfp4 .*?(?=^- |^$)", text, re.MULTILINE | re.DOTALL):
+        command, _, keys = " ".join(row.split()).removeprefix("- `").partition("`: ")
+        found = documented.setdefault(command, set())
+        for name, inner in re.findall(r"`(\w+(?:\[\])?)`(?: \(([^)]*)\))?", keys):
+            found |= {name.removesuffix("[]"), *(f"{name}.{key}" for key in re.findall(r"`(\w+)`", inner))}
+    return documented
+
+
+def keys_of(document: dict[str, object]) -> set[str]:
+    """The keys of a document, and those of the objects in its lists."""
+    found = set(document)
+    for name, value in document.items():
+        if isinstance(value, list):
+            found |= {f"{name}[].{key}" for one in value if isinstance(one, dict) for key in one}
+    return found
+
+
+def test_the_commands_whose_keys_are_listed_are_those_that_agents_need() -> None:
+    assert len(documented_keys()) >= 14
+    for command, keys in documented_keys().items():
+        assert "--json" in command
+        assert keys
+
+
+@pytest.mark.slow
+def test_the_json_of_each_command_has_the_keys_that_are_listed(project: Path, cache: Path) -> None:
+    (project / "report.csv").write_text('"ID","Kernel Name","gpu__time_duration.sum"\n"","","ns"\n"0","gemm","12500"\n')
+    result = {"version": 1, "iteration": 1, "kernel_path": "my_kernel.py", "decision": "KEEP"}
+    (project / "worker_result.json").write_text(json.dumps(result))
+    differ = {}
+    for command, keys in documented_keys().items():
+        done = subprocess.run(
+            shlex.split(command), cwd=project, env=environment(cache), capture_output=True, text=True, check=False,
+            timeout=500,
+        )  # fmt: skip
+        assert done.returncode in (0, 1), (command, done.stderr)
+        if (found := keys_of(json.loads(done.stdout))) != keys:
+            differ[command] = {"missing in the page": found - keys, "not there": keys - found}
+    assert not differ
 
 
 def test_the_checks_are_described() -> None:
