@@ -214,7 +214,7 @@ def measure(
         asked = benchmark_job(kernel, cases, rounds=rounds, deadline_s=deadline_s)
         job = _with_draws_sent(device, asked)
         result = device.run(job, folder=place, base=base)
-        return result, _judged(job, result, folder=place)
+        return result, judged(job, result, folder=place)
 
 
 def measure_each(
@@ -243,12 +243,12 @@ def measure_each(
 
         measured = []
         for job, (result, job_folder) in zip(jobs, run_batch(jobs, run), strict=True):
-            (verdict,) = _judged(job, result, folder=job_folder)
+            (verdict,) = judged(job, result, folder=job_folder)
             measured.append((result.model_copy(update={"outputs": (), "samples": ()}), verdict))
         return measured
 
 
-def _judged(job: Job, result: Result, *, folder: Path) -> list[CaseVerdict]:
+def judged(job: Job, result: Result, *, folder: Path) -> list[CaseVerdict]:
     """Return the verdicts on the timed calls of a job: each round has its time, and a sample of its outputs."""
     verdicts = Judge().judge(job, result, folder=folder)
     rounds = job.timing.rounds

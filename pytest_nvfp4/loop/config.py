@@ -239,6 +239,8 @@ class LoopConfig(Section):
         if self.target.metric == "measured" and not self.device.name:
             raise ValueError("target.metric = 'measured' needs device.name")
         for key, name in (("judge.remote", self.judge.remote), ("device.name", self.device.name)):
+            if name.partition(":")[0] == "popcorn":
+                raise ValueError(f"{key} = {name!r} submits to a public leaderboard, which a loop never does")
             if name not in _FREE and self.budget.dollars is None:
                 raise ValueError(f"{key} = {name!r} may cost money; set a ceiling: budget.dollars or --max-cost")
         return self

@@ -117,4 +117,5 @@ class CommandWorker:
             end = self.command.run(asked)
         except FullError as error:
             return f"the worker was ended: {error}", limit.seconds()
-        return self.command.failure("worker", end), end.wall_s
+        failed = end.timed_out or end.returncode != 0
+        return f"the worker {end.describe_end()}" if failed else None, end.wall_s

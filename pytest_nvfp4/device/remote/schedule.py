@@ -88,25 +88,28 @@ def group_steps(steps: Sequence[Step]) -> list[list[Step]]:
     return groups
 
 
+def block_rounds(rounds: int, blocks: int) -> list[int]:
+    """Return the rounds of each block of a benchmark: at least three, so that there may be fewer blocks."""
+    count = max(1, min(blocks, rounds // _MIN_ROUNDS))
+    each, rest = divmod(rounds, count)
+    return [each + (block < rest) for block in range(count)]
+
+
 def _blocks(job: Job, blocks: int) -> list[Job]:
-    count = max(1, min(blocks, job.timing.rounds // _MIN_ROUNDS))
-    if count == 1:
+    parts = block_rounds(job.timing.rounds, blocks)
+    if len(parts) == 1:
         return [job]
-    rounds, rest = divmod(job.timing.rounds, count)
     draw = random.Random(job.order_seed)
     return [
         job.model_copy(
             update={
                 "timing": job.timing.model_copy(
-                    update={
-                        "rounds": rounds + (block < rest),
-                        "counted": job.timing.counted if block == count - 1 else 0,
-                    }
+                    update={"rounds": rounds, "counted": job.timing.counted if block == len(parts) - 1 else 0}
                 ),
                 "order_seed": draw.getrandbits(32),
             }
         )
-        for block in range(count)
+        for block, rounds in enumerate(parts)
     ]
 
 

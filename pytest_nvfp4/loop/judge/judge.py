@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from pytest_nvfp4.device.remote.options import RemoteOptions
 from pytest_nvfp4.isolation.door.files import read_file
 from pytest_nvfp4.loop.config import LoopConfig
 from pytest_nvfp4.loop.judge import decide
 from pytest_nvfp4.loop.judge.examine import Examiner, Worktrees
+from pytest_nvfp4.loop.judge.measured import Measurer, OpenPlace
+from pytest_nvfp4.loop.judge.place import container_price, open_place
 from pytest_nvfp4.loop.judge.processes import Run, run_product
 from pytest_nvfp4.loop.protocols import InfrastructureError, Purse
 from pytest_nvfp4.loop.schemas import Candidate, Examination, GateResult, Verdict
@@ -27,14 +30,27 @@ class ProductJudge:
         worktrees: Where commits are checked out from.
         state: The directory of state.
         run: Runs the product's commands.
+        open_place: Opens the device that measures.
 
     Raises:
         InfrastructureError: A remote of the configuration cannot be used.
     """
 
-    def __init__(self, config: LoopConfig, *, worktrees: Worktrees, state: StateFolder, run: Run = run_product) -> None:
+    def __init__(
+        self,
+        config: LoopConfig,
+        *,
+        worktrees: Worktrees,
+        state: StateFolder,
+        run: Run = run_product,
+        open_place: OpenPlace = open_place,
+    ) -> None:
         self.config = config
-        self._examiner = Examiner(config, worktrees=worktrees, state=state, run=run, hourly_usd=container_price(config))
+        price = 0.0
+        if judge := config.judge.remote:
+            price = container_price(judge, RemoteOptions(simulates=True, containers=config.judge.containers))
+        self._examiner = Examiner(config, worktrees=worktrees, state=state, run=run, hourly_usd=price)
+        self._measurer = Measurer(config, worktrees=worktrees, state=state, open_place=open_place)
         self._again: dict[str, Examination] = {}
 
     def examine(
@@ -71,6 +87,10 @@ class ProductJudge:
         metric, least = self.config.target.metric, self.config.target.least_gain
         if not examination.passed:
             verdict = decide.rejected(metric, candidate, examination, against=against)
+        elif metric == "measured":
+            verdict = self._measurer.verdict(
+                candidate, examination, incumbent, against=against, folder=folder, purse=purse
+            )
         else:
             theirs = self._comparable(examination, incumbent, against=against, folder=folder, purse=purse)
             verdict = decide.decided(metric, candidate, examination, theirs, against=against, least_gain=least)
@@ -110,18 +130,3 @@ def evidence(folder: Path) -> dict[str, str]:
 
 def _ignore(_result: GateResult) -> None:
     return None
-
-
-def container_price(config: LoopConfig) -> float:
-    """Return the price of a container of the judge's remote in dollars an hour; 0 without one. Contacts nothing."""
-    if not config.judge.remote:
-        return 0.0
-    from pytest_nvfp4.device.remote.base import RemoteError
-    from pytest_nvfp4.device.remote.options import RemoteOptions
-    from pytest_nvfp4.device.remote.registry import remote
-
-    try:
-        made = remote(config.judge.remote, RemoteOptions(simulates=True, containers=config.judge.containers))
-        return made.cost().usd_per_hour or 0.0
-    except RemoteError as error:
-        raise InfrastructureError(f"judge.remote = {config.judge.remote!r}: {error}") from error

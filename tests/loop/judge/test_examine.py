@@ -259,7 +259,7 @@ def test_the_gate_of_the_target_runs_even_if_it_is_not_configured(tmp_path: Path
 def test_a_remote_is_reserved_and_settled_and_its_loss_is_infrastructure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_nvfp4.loop.judge.judge.container_price", lambda _config: 3.6)
+    monkeypatch.setattr("pytest_nvfp4.loop.judge.judge.container_price", lambda *_: 3.6)
     remote = {"remote": "modal", "containers": 2, "timeout_s": 1000.0}
     bench = Bench(tmp_path, judge=remote, budget={"dollars": 20})
     bench.script.remote = {"usd": 0.25, "failure": None}

@@ -99,3 +99,9 @@ def test_the_kernels_hang_ends_before_the_examination_does(tmp_path: Path) -> No
     command = product(tmp_path).pytest(["verify"], tmp_path / "r.json", deadline_s=90)
     assert "--nvfp4-timeout=30" in command
     assert "--nvfp4-device-timeout=30" in command
+
+
+@pytest.mark.parametrize("section", [{"judge": {"remote": "popcorn:x"}}, {"device": {"name": "popcorn"}}])
+def test_a_public_leaderboard_is_no_place_to_judge(tmp_path: Path, section: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="submits to a public leaderboard"):
+        product(tmp_path, budget={"dollars": 1}, **section)
