@@ -15,7 +15,7 @@ from pytest_nvfp4.loop.schemas import Comparison, Examination, GateResult, Probl
 from pytest_nvfp4.loop.state import Promotion
 from pytest_nvfp4.loop.view import CandidateView, LoopView
 
-_HOW = {"failed": "failed", "skipped": "did not run", "unavailable": "was not available"}
+HOW = {"failed": "failed", "skipped": "did not run", "unavailable": "was not available"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def standing_of(view: LoopView) -> Standing:
     for each in view.candidates:
         if each.number not in promoted and (why := why_not_promoted(each)):
             rejected.setdefault(why, []).append(each)
-    first = modelled_us(view.baseline)
+    first = modelled_us(view.start.examination)
     last = known.get(kept[-1].candidate) if kept else None
     return Standing(
         steps=tuple(steps),
@@ -201,9 +201,8 @@ def why_not_promoted(view: CandidateView) -> str:
         return ""
     match view.verdict.outcome:
         case "rejected":
-            # The first gate that does not pass is the last one; a gate that does not apply may be skipped before it.
-            red = next(iter(gates_of(view)[-1:]), None)
-            return "rejected" if red is None or red.outcome == "passed" else f"the gate {red.gate} {_HOW[red.outcome]}"
+            red = red_gate(view)
+            return "rejected" if red is None else f"the gate {red.gate} {HOW[red.outcome]}"
         case "duplicate":
             return "the same as an earlier candidate"
         case "infrastructure":
@@ -219,6 +218,16 @@ def why_not_promoted(view: CandidateView) -> str:
 def gates_of(view: CandidateView) -> tuple[GateResult, ...]:
     """Return the gates of a candidate that have ended."""
     return view.examination.gates if view.examination is not None else view.gates
+
+
+def red_gate(view: CandidateView) -> GateResult | None:
+    """Return the gate that ended an examination; None if none did.
+
+    The first gate that does not pass is the last one; one that does not apply may be skipped before it.
+    """
+    last = gates_of(view)[-1:]
+    done = view.examination is not None and not view.examination.passed
+    return last[0] if done and last and last[0].outcome != "passed" else None
 
 
 def resume_command(view: LoopView) -> str:

@@ -73,7 +73,7 @@ class LoopView:
         heartbeat: Its last sign of life.
         silent_s: Seconds since that; None without one.
         owner: Process that runs it, or the last one.
-        baseline: Examination of the commit where it began.
+        start: The kernel where it began, as candidate 0.
         candidates: All candidates, by their numbers.
         active: Candidates that are made or judged now; none without a process.
         reviews: Verdicts of the reviewer, by iteration.
@@ -89,7 +89,7 @@ class LoopView:
     heartbeat: Heartbeat | None = None
     silent_s: float | None = None
     owner: LockOwner | None = None
-    baseline: Examination | None = None
+    start: CandidateView = CandidateView(0)
     candidates: tuple[CandidateView, ...] = ()
     active: tuple[CandidateView, ...] = ()
     reviews: tuple[tuple[int, ReviewerVerdict], ...] = ()
@@ -174,7 +174,11 @@ class LoopReader:
             heartbeat=heartbeat,
             silent_s=silent_s,
             owner=owner,
-            baseline=model(folder.baseline / "examination.json", Examination),
+            start=CandidateView(
+                0,
+                gates=(model(folder.baseline / "gates.json", Gates) or Gates()).gates,
+                examination=model(folder.baseline / "examination.json", Examination),
+            ),
             candidates=candidates,
             active=active,
             reviews=reviews,

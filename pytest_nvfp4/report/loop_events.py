@@ -26,6 +26,7 @@ def first_lines(view: LoopView) -> Iterator[str]:
 def events(before: LoopView, now: LoopView) -> Iterator[str]:
     """Yield what has happened since an earlier view."""
     known = {each.number: each for each in before.candidates}
+    yield from _gates("the start", before.start, now.start)
     for candidate in now.candidates:
         yield from _candidate(known.get(candidate.number) or CandidateView(candidate.number), candidate)
     old = {number for number, _ in before.reviews}
@@ -59,11 +60,15 @@ def _candidate(before: CandidateView, now: CandidateView) -> Iterator[str]:
         problem = next(iter((*now.candidate.violations, *now.candidate.problems)), "")
         text = "is proposed" if now.candidate.end == "proposed" else why_not_promoted(now)
         yield f"{name}: {text}" + (f": {_first(problem)}" if problem else "")
+    yield from _gates(name, before, now)
+    if now.verdict is not None and before.verdict is None:
+        yield f"{name}: {now.verdict.outcome}: {_first(now.verdict.reason)}"
+
+
+def _gates(name: str, before: CandidateView, now: CandidateView) -> Iterator[str]:
     for gate in gates_of(now)[len(gates_of(before)) :]:
         message = f": {_first(gate.message)}" if gate.outcome != "passed" and gate.message else ""
         yield f"{name}: {gate.gate} {gate.outcome} ({gate.wall_s:.1f} s){message}"
-    if now.verdict is not None and before.verdict is None:
-        yield f"{name}: {now.verdict.outcome}: {_first(now.verdict.reason)}"
 
 
 def _first(text: str) -> str:

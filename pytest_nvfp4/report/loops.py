@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from pytest_nvfp4.loop.standing import Budget, Measured, Standing, Step, resume_command
+from pytest_nvfp4.loop.standing import HOW, Budget, Measured, Standing, Step, red_gate, resume_command
 from pytest_nvfp4.loop.view import CandidateView, LoopView
 from pytest_nvfp4.report.curve import Series, curve
 from pytest_nvfp4.report.document import Block, Cell, Code, Column, Document, Facts, Items, Section, Styled, Table
@@ -20,6 +20,7 @@ _WIDTH, _HEIGHT = 76, 12
 _LINE: Final = 80
 _MOST_NUMBERS: Final = 8
 _MOST_STEPS: Final = 20
+_MOST_MESSAGE: Final = 2000
 _STEPS = (
     Column("candidate", right=True),
     Column("before", right=True),
@@ -40,6 +41,9 @@ def loop_document(view: LoopView, standing: Standing, diffs: Mapping[int, str]) 
         diffs: Diffs of accepted candidates that are shown, by their numbers; untrusted.
     """
     blocks: list[Block] = [Facts(list(_facts(view, standing)))]
+    if red := red_gate(view.start):
+        title = f"the kernel at the start does not pass: the gate {red.gate} {HOW[red.outcome]}"
+        blocks.append(Section(Styled(title, "bad"), [clip(red.message, _MOST_MESSAGE)]))
     if lines := history_lines(standing, width=_WIDTH, height=_HEIGHT):
         blocks.append(Section("times relative to the start", [Code("\n".join(lines)), Styled(LEGEND, "muted")]))
     if standing.steps:
@@ -151,8 +155,8 @@ def _facts(view: LoopView, standing: Standing) -> Iterator[tuple[str, Cell]]:
     first, last = standing.modelled
     if first is not None and last is not None and state.metric != "modelled":
         yield "modelled geometric mean in us", f"{first:.6g} -> {last:.6g} ({change_text(first, last)})"
-    if view.baseline is not None and view.baseline.table:
-        yield "modelled with", f"{view.baseline.table}; a modelled time is no measurement"
+    if (start := view.start.examination) is not None and start.table:
+        yield "modelled with", f"{start.table}; a modelled time is no measurement"
     if standing.measured is not None:
         yield "measured ratio to the start", f"{measured_text(standing.measured)}; intervals of 95 %"
     elif standing.steps:

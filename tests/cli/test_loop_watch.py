@@ -82,6 +82,23 @@ def test_long_lines_of_output_leave_the_last_one_visible(tmp_path: Path) -> None
     drive(sample.folder, script)
 
 
+def test_the_gates_of_the_start_are_shown(tmp_path: Path) -> None:
+    sample = Sample.at(tmp_path)
+    sample.state("INIT", iteration=0)
+    sample.runs(activity="the kernel at the start is examined")
+
+    async def script(app: LoopApp, pilot: Pilot[int]) -> None:
+        assert "the kernel at the start: is not examined yet" in shown(app)
+        sample.red_start("C is \x1b[2J wrong")
+        app._read()
+        await settle(app, pilot)
+        assert "the kernel at the start: +compile 0s xverify 0s" in shown(app)
+        assert "C is \\x1b[2J wrong" in shown(app)
+
+    (sample.folder.baseline / "examination.json").unlink()
+    drive(sample.folder, script)
+
+
 def test_the_output_of_a_reviewer_is_shown_while_it_runs(tmp_path: Path) -> None:
     sample = running(tmp_path)
     sample.state("RUN_REVIEWER", iteration=7)

@@ -162,6 +162,15 @@ class Sample:
         owner = LockOwner(pid=(1 << 22) + 1, started=1, host=socket.gethostname(), created_at=stamp(NOW))
         write_model(self.folder.lock, owner)
 
+    def red_start(self, message: str) -> None:
+        """Let the kernel at the start fail a gate."""
+        gates = (
+            GateResult(gate="compile", outcome="passed"),
+            GateResult(gate="verify", outcome="failed", message=message),
+        )
+        write_model(self.folder.baseline / "gates.json", Gates(gates=gates))
+        write_model(self.folder.baseline / "examination.json", Examination(candidate=0, gates=gates))
+
     def control(self, control: Control) -> None:
         """Write a request."""
         write_model(self.folder.control, control)

@@ -117,6 +117,21 @@ def test_untrusted_words_act_nowhere(tmp_path: Path) -> None:
     assert "<script>" not in written(sample.folder, OutputFormat.HTML)
 
 
+def test_a_start_that_does_not_pass_is_said_to_be_the_reason(tmp_path: Path) -> None:
+    sample = Sample.at(tmp_path)
+    sample.state("INIT", iteration=0)
+    before = read(sample.folder)
+    sample.red_start("C[0, 0] is wrong\nhint: x")
+    now = read(sample.folder)
+    assert "the kernel at the start does not pass: the gate verify failed\n  C[0, 0] is wrong\n" in written(
+        sample.folder
+    )
+    assert list(events(before, now)) == [
+        "the start: compile passed (0.0 s)",
+        "the start: verify failed (0.0 s): C[0, 0] is wrong",
+    ]
+
+
 def test_json_has_stable_keys(tmp_path: Path) -> None:
     data = json.loads(written(night(tmp_path).folder, OutputFormat.JSON))
     assert data["version"] == 1

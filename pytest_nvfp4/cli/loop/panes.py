@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from pytest_nvfp4.loop.schemas import GateResult, WorkerProgress
-from pytest_nvfp4.loop.standing import Standing, gates_of, measured_of, modelled_us, why_not_promoted
+from pytest_nvfp4.loop.standing import Standing, gates_of, measured_of, modelled_us, red_gate, why_not_promoted
 from pytest_nvfp4.loop.view import CandidateView, LoopView
 from pytest_nvfp4.report.loop_values import words_of
 from pytest_nvfp4.report.loops import LEGEND, best_text, budget_text, history_lines, status_text
@@ -74,17 +74,15 @@ def now(view: LoopView, outputs: Sequence[tuple[str, str, Sequence[str]]], *, wi
         height: Lines that are visible, which the outputs share.
     """
     text = Text()
-    for each in view.active:
-        text.append(f"candidate {each.number}: ", "bold")
+    shown = view.active or view.candidates[-1:] or (view.start,)
+    if not view.active and view.candidates:
+        text.append("the last one\n", "dim")
+    for each in shown:
+        text.append(f"candidate {each.number}: " if each.number else "the kernel at the start: ", "bold")
         text.append_text(_gates(each))
         text.append("\n")
-    if not view.active:
-        last = view.candidates[-1] if view.candidates else None
-        text.append("nobody makes or judges a candidate now\n" if last is None else "the last one\n", "dim")
-        if last is not None:
-            text.append(f"candidate {last.number}: ", "bold")
-            text.append_text(_gates(last))
-            text.append("\n")
+    if (red := red_gate(view.start)) is not None:
+        text.append(f"{line(red.message)}\n", "bold red")
     share = max(3, (height - len(text.plain.splitlines())) // max(1, len(outputs)) - 1)
     for whose, name, lines in outputs:
         text.append(f"{whose}, {line(name)}\n", "bold")
@@ -121,7 +119,7 @@ def _gates(view: CandidateView) -> Text:
     if view.verdict is not None:
         text.append(f" {view.verdict.outcome}", "bold")
     elif not gates and view.candidate is None:
-        text.append(progress(view.progress) or "its worker runs")
+        text.append(progress(view.progress) or "its worker runs" if view.number else "is not examined yet")
     elif not gates:
         text.append(why_not_promoted(view) or "waits for the judge")
     return text
