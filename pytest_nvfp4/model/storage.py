@@ -269,14 +269,15 @@ def _recording(header: _Recording, archive: StoredArrays) -> Recording:
 
 def _flags(cells: int, programs: Sequence[Program], archive: StoredArrays) -> list[NDArray[np.int64]]:
     """Return the rows of the polls and writes of flags, by cluster."""
-    for program in {id(each): each for each in programs}.values():
+    distinct = {id(each): each for each in programs}
+    for program in distinct.values():
         for unit, kinds in zip(FLAGS, (POLL_KINDS, WRITE_KINDS), strict=True):
             used = np.unique(program.operations["shape"][program.operations["unit"] == unit]).tolist()
             if wrong := [program.shapes[shape].kind for shape in used if program.shapes[shape].kind not in kinds]:
                 raise DoorError(
                     archive.source, f"has a flag of kind {wrong[0]!r}, and not of {', '.join(sorted(kinds))}"
                 )
-    counts = {id(each): int(np.isin(each.operations["unit"], FLAGS).sum()) for each in programs}
+    counts = {key: int(np.isin(each.operations["unit"], FLAGS).sum()) for key, each in distinct.items()}
     ends = np.cumsum([counts[id(each)] for each in programs]).tolist()
     total = ends[-1] if ends else 0
     rows = archive.array("flags", np.int64, total, 2) if cells else np.empty((0, 2), np.int64)

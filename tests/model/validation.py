@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -32,9 +33,10 @@ FITTED_VERSION = "v6b"
 """The version whose times the start of a CTA was fitted to (``devices/b200.toml``)."""
 
 
-def recordings(name: str) -> list[Recording]:
-    """Return the recordings of a point."""
-    return list(loads((RECORDINGS / f"{name}.npz").read_bytes()))
+@lru_cache(maxsize=1)
+def recordings(name: str) -> tuple[Recording, ...]:
+    """Return the recordings of a point; what is asked of the same point next does not read them again."""
+    return tuple(loads((RECORDINGS / f"{name}.npz").read_bytes()))
 
 
 def grouped(device: DeviceConstants) -> Iterator[Point]:
