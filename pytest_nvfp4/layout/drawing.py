@@ -1,4 +1,4 @@
-"""Drawings of small layouts: inline SVG for pages, plain text for terminals.
+"""Drawings of small layouts: inline SVG for pages.
 
 A drawing shows at most ``max_rows`` x ``max_cols`` cells, moves that window to the first changed cell, and states
 which cells are hidden.
@@ -12,7 +12,6 @@ from typing import Literal, TypeAlias
 
 from pytest_nvfp4.layout.grid import (
     CellGrid,
-    UndrawableLayout,
     Window,
     broadcast_leaves,
     first_changed,
@@ -82,71 +81,6 @@ def draw_pair_svg(
     for label, grid, window in zip(("old", "new"), pair.grids, pair.windows, strict=True):
         notes += [f"{label}: {text}" for text in _notes(window.statement(grid))]
     return document(panels, title=title, desc=" ".join([*map(_describe, pair.grids), *notes]), notes=notes)
-
-
-def draw_tv_svg(
-    thread_value: AnyLayout, *, tile: tuple[int, int], title: str, max_rows: int = MAX_ROWS, max_cols: int = MAX_COLS
-) -> str:
-    """Return a thread-value layout as SVG: in each cell of the tile, its thread and value.
-
-    Args:
-        thread_value: ``(threads, values)`` to the column-major index in the tile, as ``layout_copy_tv`` prints it.
-        tile: rows and columns of the tile.
-        title: the accessible name.
-        max_rows: largest number of rows.
-        max_cols: largest number of columns.
-
-    Raises:
-        UndrawableLayout: the layout is dynamic, has no threads and values, or leaves the tile.
-    """
-    source = grid_of(thread_value)
-    rows, cols = tile
-    owners = _owners(source, rows=rows, cols=cols, text=str(thread_value))
-    at = lambda row, col: row + col * rows  # noqa: E731 - a cell function, as grid_of makes them
-    grid = CellGrid(rows, cols, "row of the tile", "column of the tile", at, None, rows * cols)
-    window = window_of(grid, max_rows=max_rows, max_cols=max_cols)
-    cells = {(row, col): owners.get(row + col * rows, []) for row, col in window.cells()}
-    panel = Panel(
-        heading=str(thread_value),
-        window=window,
-        texts={cell: _owner_text(held) for cell, held in cells.items()},
-        paints={cell: f"k{held[0][0] % SHADES}" if held else "none" for cell, held in cells.items()},
-        changed=set(),
-    )
-    free = rows * cols - len(owners)
-    notes = ["T thread, V value; colour = thread % 8."]
-    notes += [f"{free} of {rows * cols} elements of the tile have no owner."] if free else []
-    notes += _notes(window.statement(grid))
-    desc = f"{source.rows} threads of {source.cols} values over a tile of {rows} x {cols} elements. {' '.join(notes)}"
-    return document([panel], title=title, desc=desc, notes=notes)
-
-
-def draw_text(target: Target, *, max_rows: int = 16, max_cols: int = 16) -> str:
-    """Return one layout as text: a table of offsets with its row and column numbers."""
-    once = broadcast_leaves(target)
-    grid = grid_of(target, once=once)
-    window = window_of(grid, max_rows=max_rows, max_cols=max_cols)
-    return "\n".join([*_table(grid, window, set()), *_once_note(once), *_notes(window.statement(grid))])
-
-
-def draw_pair_text(old: Target, new: Target, *, max_rows: int = 16, max_cols: int = 16, width: int = 100) -> str:
-    """Return two layouts as text with ``*`` after each moved cell; side by side if they fit ``width``, else stacked."""
-    pair = _pair(old, new, max_rows=max_rows, max_cols=max_cols)
-    blocks = [
-        [label, *_table(grid, window, pair.changed)]
-        for label, grid, window in zip(("old", "new"), pair.grids, pair.windows, strict=True)
-    ]
-    notes = [*_change_notes(pair), *_once_note(pair.once)]
-    notes += [
-        text for grid, window in zip(pair.grids, pair.windows, strict=True) for text in _notes(window.statement(grid))
-    ]
-    left = max(len(line) for line in blocks[0])
-    if left + 3 + max(len(line) for line in blocks[1]) > width:
-        return "\n".join([*blocks[0], *blocks[1], *dict.fromkeys(notes)])
-    height = max(map(len, blocks))
-    padded = [[*block, *[""] * (height - len(block))] for block in blocks]
-    lines = [f"{a:<{left}}   {b}".rstrip() for a, b in zip(*padded, strict=True)]
-    return "\n".join([*lines, *dict.fromkeys(notes)])
 
 
 def _panel(grid: CellGrid, window: Window, paint: Paint, *, heading: str, changed: set[tuple[int, int]]) -> Panel:
@@ -230,32 +164,6 @@ def _shade(weight: float, top: float) -> int:
     return min(SHADES - 1, max(0, int(weight * SHADES / (top + 1))))
 
 
-def _owners(source: CellGrid, *, rows: int, cols: int, text: str) -> dict[int, list[tuple[int, int]]]:
-    if rows < 1 or cols < 1 or source.row_label == "one row" or source.col_label == "index in the row":
-        raise UndrawableLayout(
-            f"{text} over a tile of {rows} x {cols} is not a thread-value layout: give a layout of two modes, "
-            "threads and values, each with more than one member"
-        )
-    owners: dict[int, list[tuple[int, int]]] = {}
-    for thread in range(source.rows):
-        for value in range(source.cols):
-            index = source.at(thread, value)
-            if not isinstance(index, int) or not 0 <= index < rows * cols:
-                raise UndrawableLayout(
-                    f"{text}: thread {thread}, value {value} is at {text_of(index)}, outside the tile of "
-                    f"{rows} x {cols}; give the tile that this layout partitions"
-                )
-            owners.setdefault(index, []).append((thread, value))
-    return owners
-
-
-def _owner_text(held: list[tuple[int, int]]) -> str:
-    if not held:
-        return ""
-    thread, value = held[0]
-    return f"T{thread} V{value}" + (f" +{len(held) - 1}" if len(held) > 1 else "")
-
-
 def _layout_text(target: Target) -> str:
     if not isinstance(target, TypeInfo):
         return str(target)
@@ -269,15 +177,3 @@ def _describe(grid: CellGrid) -> str:
 
 def _notes(statement: str | None) -> list[str]:
     return [] if statement is None else [statement + "."]
-
-
-def _table(grid: CellGrid, window: Window, changed: set[tuple[int, int]]) -> list[str]:
-    texts = {cell: text_of(grid.at(*cell)) + ("*" if cell in changed else "") for cell in window.cells()}
-    wide = max(*map(len, texts.values()), len(str(window.col + window.cols - 1)))
-    side = len(str(window.row + window.rows - 1))
-    columns = range(window.col, window.col + window.cols)
-    lines = [" " * side + " | " + " ".join(f"{col:>{wide}}" for col in columns)]
-    lines.append("-" * side + "-+-" + "-" * ((wide + 1) * window.cols - 1))
-    for row in range(window.row, window.row + window.rows):
-        lines.append(f"{row:>{side}} | " + " ".join(f"{texts[row, col]:>{wide}}" for col in columns))
-    return lines
