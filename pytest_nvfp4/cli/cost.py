@@ -11,7 +11,7 @@ import click
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import arch_of, document_options, timeout_option
+from pytest_nvfp4.cli.options import ARCH, CONFIGURATION, PROBLEMS, document_options, timeout_option
 from pytest_nvfp4.cli.simulation import Runnable, runnable
 from pytest_nvfp4.report.document import Block, Document, Facts, Section, Styled
 from pytest_nvfp4.temporary import temporary_folder
@@ -28,11 +28,9 @@ NO_TIME = "counts of what one call does, simulated; none is a time"
 
 @click.command("cost")
 @click.argument("kernel", type=click.Path(path_type=Path))
-@click.option(
-    "--problem", "names", multiple=True, metavar="NAME", help="Problem or shape MxNxK[,...]; may be repeated."
-)
-@click.option("--arch", callback=arch_of, metavar="ARCH", help="Architecture, such as sm_100a.")
-@click.option("--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several.")
+@PROBLEMS
+@ARCH
+@CONFIGURATION
 @timeout_option(600.0)
 @document_options()
 def cost_command(

@@ -69,6 +69,18 @@ def timeout_option(
     return click.option("--timeout", name, type=at_least, default=seconds, show_default=True, help=help_text)
 
 
+PROBLEMS = click.option(
+    "--problem", "names", multiple=True, metavar="NAME", help="Problem or shape MxNxK[,...]; may be repeated."
+)
+ARCH = click.option("--arch", metavar="ARCH", callback=arch_of, help="Architecture, such as sm_100a.")
+CONFIGURATION = click.option(
+    "--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several."
+)
+EXERCISE = click.option(
+    "--exercise",
+    metavar="[FILE::]FUNCTION",
+    help="Function that calls the kernel on inputs of its own.  [default: that of the settings]",
+)
 _KERNEL_OPTIONS = (
     click.option("--problem", metavar="NAME", help="Problem to compile for, such as gpumode-3."),
     click.option("--shape", metavar="MxNxK[,...]", help="Problem to compile for, one MxNxK for each group."),
@@ -77,7 +89,7 @@ _KERNEL_OPTIONS = (
         metavar="[FILE::]FUNCTION",
         help="Function that compiles the kernel, in KERNEL unless FILE is given.  [default: custom_kernel]",
     ),
-    click.option("--arch", metavar="ARCH", callback=arch_of, help="Architecture, such as sm_100a."),
+    ARCH,
     click.option(
         "--compile-option",
         "compile_options",
@@ -85,7 +97,7 @@ _KERNEL_OPTIONS = (
         metavar="OPTION",
         help="Option of the DSL's compiler, such as '--opt-level 2'; may be repeated.",
     ),
-    click.option("--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several."),
+    CONFIGURATION,
     timeout_option(300.0, "timeout_s", help_text="Timeout of a compile in seconds."),
 )
 

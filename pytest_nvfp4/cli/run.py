@@ -12,7 +12,7 @@ import click
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.cost import cost_blocks
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import arch_of, document_options, timeout_option
+from pytest_nvfp4.cli.options import ARCH, CONFIGURATION, PROBLEMS, document_options, timeout_option
 from pytest_nvfp4.cli.simulation import Runnable, runnable
 from pytest_nvfp4.report.document import Block, Document, Section, Styled
 from pytest_nvfp4.schedules import WORDS, is_schedule
@@ -42,15 +42,13 @@ class _How:
 
 @click.command("run")
 @click.argument("kernel", type=click.Path(path_type=Path))
-@click.option(
-    "--problem", "names", multiple=True, metavar="NAME", help="Problem or shape MxNxK[,...]; may be repeated."
-)
+@PROBLEMS
 @click.option(
     "--family", "families", multiple=True, metavar="NAME", help="Input family; may be repeated.  [default: gpumode]"
 )
 @click.option("--device", type=click.Choice(_DEVICES), default="auto", show_default=True, help="Device to run on.")
-@click.option("--arch", callback=arch_of, metavar="ARCH", help="Architecture, such as sm_100a.")
-@click.option("--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several.")
+@ARCH
+@CONFIGURATION
 @click.option(
     "--trace",
     type=click.Path(path_type=Path, dir_okay=False),

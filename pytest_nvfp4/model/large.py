@@ -34,9 +34,6 @@ _CHECKED = 2
 _ROUNDS = 12
 """Most times that further clusters are simulated because those before do not decide."""
 
-_GUESSES = 32
-"""Most numbers of tiles that are tried for clusters with one program."""
-
 Ints = NDArray[np.int64]
 Key = tuple[int, int, int]
 """A stream of footprints: rank of the CTA, warp, instruction."""

@@ -11,7 +11,7 @@ import click
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import arch_of, document_options, timeout_option
+from pytest_nvfp4.cli.options import ARCH, CONFIGURATION, EXERCISE, PROBLEMS, document_options, timeout_option
 from pytest_nvfp4.report.document import Block, Document, Styled
 from pytest_nvfp4.temporary import temporary_folder
 
@@ -42,9 +42,7 @@ class _How:
 
 @click.command("time")
 @click.argument("kernel", type=click.Path(path_type=Path))
-@click.option(
-    "--problem", "names", multiple=True, metavar="NAME", help="Problem or shape MxNxK[,...]; may be repeated."
-)
+@PROBLEMS
 @click.option(
     "--device", "device_name", metavar="NAME", help="Table of a device, or a file.  [default: that of the architecture]"
 )
@@ -56,13 +54,9 @@ class _How:
     show_default=True,
     help="A cold L2 and, on a B200, the rate of DRAM of GPU MODE's machine or that of the table.",
 )
-@click.option("--arch", callback=arch_of, metavar="ARCH", help="Architecture, such as sm_100a.")
-@click.option("--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several.")
-@click.option(
-    "--exercise",
-    metavar="[FILE::]FUNCTION",
-    help="Function that calls the kernel on inputs of its own.  [default: that of the settings]",
-)
+@ARCH
+@CONFIGURATION
+@EXERCISE
 @click.option(
     "--what-if/--no-what-if", "asked", default=True, show_default=True, help="Replay it also with single changes."
 )

@@ -14,7 +14,15 @@ import click
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.opened_device import opened
-from pytest_nvfp4.cli.options import arch_of, document_options, remote_options, timeout_option
+from pytest_nvfp4.cli.options import (
+    ARCH,
+    CONFIGURATION,
+    EXERCISE,
+    PROBLEMS,
+    document_options,
+    remote_options,
+    timeout_option,
+)
 from pytest_nvfp4.device.remote.options import RemoteOptions
 from pytest_nvfp4.report.document import Block, Column, Document, Facts, Section, Table
 from pytest_nvfp4.temporary import temporary_folder
@@ -35,9 +43,7 @@ _SLACK_S = 120.0
 @click.command("run")
 @click.argument("kernel", type=click.Path(path_type=Path), required=False)
 @click.option("--mode", type=click.Choice(_MODES), default="ncu", show_default=True, help="Tool.")
-@click.option(
-    "--problem", "names", multiple=True, metavar="NAME", help="Problem or shape MxNxK[,...]; may be repeated."
-)
+@PROBLEMS
 @click.option("--device", default="local", show_default=True, help="local, or a remote: modal, ssh:HOST, ...")
 @click.option(
     "--set",
@@ -74,13 +80,9 @@ _SLACK_S = 120.0
 )
 @click.option("--fallback/--no-fallback", default=True, show_default=True, help="Try the next best tool.")
 @click.option("--probe", is_flag=True, help="Show which tools the device has, and profile nothing.")
-@click.option("--arch", callback=arch_of, metavar="ARCH", help="Architecture, such as sm_100a.")
-@click.option("--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several.")
-@click.option(
-    "--exercise",
-    metavar="[FILE::]FUNCTION",
-    help="Function that calls the kernel on inputs of its own.  [default: that of the settings]",
-)
+@ARCH
+@CONFIGURATION
+@EXERCISE
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Keep the tool's files here."
 )

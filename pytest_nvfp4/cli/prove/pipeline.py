@@ -11,7 +11,7 @@ import click
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import arch_of, timeout_option
+from pytest_nvfp4.cli.options import ARCH, CONFIGURATION, timeout_option
 from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.prove.options import finish, proof_options
 from pytest_nvfp4.cli.simulation import Runnable, runnable
@@ -34,8 +34,8 @@ _SMS = 4
     "--shape", "shapes", multiple=True, metavar="MxNxK[,...]",
     help="Record this problem instead of the default ones; may be repeated. Several numbers of iterations are needed.",
 )  # fmt: skip
-@click.option("--arch", callback=arch_of, metavar="ARCH", help="Architecture, such as sm_100a.")
-@click.option("--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several.")
+@ARCH
+@CONFIGURATION
 @timeout_option(600.0)
 @proof_options
 @click.pass_context

@@ -8,7 +8,7 @@ import click
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import arch_of, document_options, timeout_option
+from pytest_nvfp4.cli.options import ARCH, CONFIGURATION, document_options, timeout_option
 from pytest_nvfp4.profiler.dag import Edge
 from pytest_nvfp4.profiler.spans import Timeline
 from pytest_nvfp4.report.document import Document
@@ -42,8 +42,8 @@ _COUNT = click.IntRange(1, 1 << 20)
 @click.option(
     "--dag", type=_FILE, metavar="FILE.json", help="Arrows of the timeline, as iket.dag(...).save wrote them."
 )
-@click.option("--arch", callback=arch_of, metavar="ARCH", help="Architecture, such as sm_100a.")
-@click.option("--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several.")
+@ARCH
+@CONFIGURATION
 @click.option("--exercise", metavar="[FILE::]FUNCTION", help="Function that calls the kernel on inputs of its own.")
 @timeout_option(600.0)
 @document_options(csv=True, page=True)

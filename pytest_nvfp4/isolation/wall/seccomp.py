@@ -23,7 +23,6 @@ _ALLOW: Final = 0x7FFF0000
 _ERRNO: Final = 0x00050000
 _ARCHITECTURE: Final[dict[Machine, int]] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """AUDIT_ARCH_X86_64 and AUDIT_ARCH_AARCH64; 32-bit calls of the same processor carry another word."""
-_X32_BIT: Final = 0x40000000
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
 """Offsets in ``struct seccomp_data``."""
 
