@@ -1,0 +1,152 @@
+"""The machine with a real repository and real workers; only the judge is a stand-in."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.loop.assemble import session_of
+from pytest_nvfp4.loop.clock import Clock
+from pytest_nvfp4.loop.config import LoopConfig
+from pytest_nvfp4.loop.context import Parts
+from pytest_nvfp4.loop.schemas import Verdict
+from pytest_nvfp4.loop.session import Session
+from pytest_nvfp4.loop.state import LoopState, StateFolder, read_model
+
+from .repositories import KERNEL, Footprint, make_repository, user_git
+from .stubs import SteadyJudge, StubLoop
+
+ROOT = Path(__file__).parents[2]
+WORKER = f"""
+import os, pathlib
+number = int(os.environ["NVFP4_LOOP_CANDIDATE"])
+pathlib.Path("{KERNEL}").write_text(f"STAGES = {{10 + number % 5}}\\n")
+"""
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.loop.test_whole import session
+
+left = int(sys.argv[2])
+
+def count(event, arguments):
+    global left
+    if event in ("open", "os.rename", "os.mkdir", "subprocess.Popen"):
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+made = session(Path(sys.argv[1]))
+sys.addaudithook(count)
+made.run()
+"""
+
+
+def session(top: Path, **budget: object) -> Session:
+    """A loop on a repository, with a stand-in for the judge only."""
+    config = LoopConfig.model_validate(
+        {
+            "kernel": {"file": KERNEL},
+            "worker": {"command": [sys.executable, "-c", WORKER], "candidates": 2},
+            "budget": {"iterations": 3, **budget},
+        }
+    )
+    made = session_of(
+        config,
+        root=top,
+        folder=StateFolder(top / ".nvfp4" / "loop"),
+        until_s=None,
+        clock=Clock(),
+        show=lambda _: None,
+    )
+
+    def parts() -> Parts:
+        return replace(made.parts(), judge=SteadyJudge())
+
+    return replace(made, parts=parts)
+
+
+def test_candidates_become_commits_and_the_checkout_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    top = make_repository(tmp_path / "user")
+    before, base = Footprint.of(top), user_git(top, "rev-parse", "HEAD")
+    end = session(top).run()
+    assert (end.status, end.reason) == ("stopped", "budget.iterations = 3 is reached")
+    branch = user_git(top, "rev-list", "--reverse", f"{base}..nvfp4-loop/loop").split()
+    assert branch == [one.commit for one in end.state.promotions]
+    folder = StateFolder(top / ".nvfp4" / "loop")
+    assert "+STAGES = " in (folder.candidate(2) / "diff.patch").read_text()
+    verdict = read_model(folder.candidate(6) / "verdict.json", Verdict)
+    assert verdict is not None
+    assert (verdict.outcome, verdict.duplicate_of) == ("duplicate", 1)
+    kept = set(user_git(top, "for-each-ref", "--format=%(refname)").splitlines())
+    assert "refs/heads/nvfp4-loop/loop" in kept
+    assert Footprint.of(top) == before
+    assert not list(folder.work(0).parent.glob("*"))
+    assert user_git(top, "status", "--porcelain") == ""
+
+
+def test_a_fresh_start_begins_at_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    top = make_repository(tmp_path / "user")
+    session(top).run()
+    (top / KERNEL).write_text("STAGES = 77\n")
+    user_git(top, "commit", "--quiet", "-am", "mine")
+    end = session(top).run(fresh=True)
+    assert end.state.baseline == user_git(top, "rev-parse", "HEAD")
+    assert end.state.iteration == 3
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tops = [make_repository(tmp_path / name / "user") for name in ("plain", "killed")]
+    histories = []
+    for top in tops:
+        if top.parent.name == "killed":
+            for operations in (50, 90, 150, 230):
+                done = subprocess.run(
+                    [sys.executable, "-c", KILLED, top, str(operations)], cwd=ROOT, capture_output=True, check=False
+                )
+                assert done.returncode in (-9, 0), done.stderr.decode()
+        end = session(top).run()
+        loop = StubLoop(tmp_path)
+        loop.folder = StateFolder(top / ".nvfp4" / "loop")
+        outcomes = [
+            (loop.folder.candidate(number) / "verdict.json").read_text().partition('"outcome": ')[2].splitlines()[0]
+            for number in range(1, 7)
+        ]
+        trees = user_git(top, "log", "--format=%T", "nvfp4-loop/loop").splitlines()
+        histories.append((end.reason, outcomes, trees))
+    assert histories[0] == histories[1]
+    state = read_model(StateFolder(tops[1] / ".nvfp4" / "loop").state, LoopState)
+    assert state is not None
+    assert state.restarts >= 2
+
+
+def test_a_file_that_may_grow_no_further_stops_it(tmp_path: Path) -> None:
+    program = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from tests.loop.stubs import StubLoop\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))\n"
+        "settings = {'budget': {'iterations': 20}, 'limits': {'no_progress': 20}}\n"
+        "end = StubLoop(Path(sys.argv[1]), settings).session().run()\n"
+        "print(end.status, end.reason)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("failed")
+    assert os.strerror(27) in done.stdout
+    settings = {"budget": {"iterations": 20}, "limits": {"no_progress": 20}}
+    loop, plain = StubLoop(tmp_path, settings), StubLoop(tmp_path / "plain", settings)
+    plain.root.mkdir()
+    loop.session().run()
+    plain.session().run()
+    assert loop.history() == plain.history()
