@@ -222,7 +222,8 @@ class GitRepository:
 
     def uncommitted(self) -> tuple[str, ...]:
         """Return the tracked files of the checkout that differ from HEAD; the loop does not see these changes."""
-        listed = self.git.run("diff", "--name-only", "--no-ext-diff", "--no-textconv", "-z", "HEAD").stdout
+        options = ("--name-only", "-z", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all")
+        listed = self.git.run("diff", *options, "HEAD").stdout
         return tuple(visible(name) for name in os.fsdecode(listed).split("\0") if name)
 
     def clean(self) -> None:

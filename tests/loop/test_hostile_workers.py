@@ -7,6 +7,8 @@ off, it holds what the harness itself guarantees.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from pytest_nvfp4.toolchain.sandbox import Sandbox
 from .repositories import KERNEL, Footprint, user_git
 from .workers import Bench
 
-MARK = "nvfp4-loop-test-straggler"
+MARK = f"nvfp4-loop-test-straggler-{os.getpid()}"
 """A word in the command lines of processes that must not outlive a worker."""
 
 
@@ -41,7 +43,7 @@ def stragglers() -> list[int]:
     found = []
     for entry in processes():
         try:
-            if MARK.encode() in Path(f"/proc/{entry.pid}/cmdline").read_bytes():
+            if entry.state not in "ZX" and MARK.encode() in Path(f"/proc/{entry.pid}/cmdline").read_bytes():
                 found.append(entry.pid)
         except OSError:
             continue
@@ -290,6 +292,31 @@ def test_a_worker_that_never_ends_is_ended_with_all_that_it_started(bench: Bench
     assert "did not finish within its deadline" in candidate.problems[0]
     assert candidate.wall_s < 60
     assert no_stragglers()
+
+
+@pytest.mark.parametrize("sandbox", ["auto", "off"])
+def test_a_loop_that_is_killed_takes_its_worker_along(bench: Bench, sandbox: str) -> None:
+    harness = f"""
+import sys
+from pathlib import Path
+from tests.loop.workers import Bench
+bench = object.__new__(Bench)
+bench.top = Path({str(bench.top)!r})
+bench.open()
+bench.run('open("ready", "w"); time.sleep(1000)', {MARK!r}, sandbox={sandbox!r})
+"""
+    root = Path(__file__).parents[2]
+    with subprocess.Popen([sys.executable, "-c", harness], cwd=root) as loop:
+        try:
+            until = time.monotonic() + 60
+            while not (bench.state.tree(1) / "ready").exists() and time.monotonic() < until:
+                time.sleep(0.02)
+            assert len(stragglers()) > 1, "the worker runs"
+        finally:
+            loop.kill()
+    assert no_stragglers()
+    bench.repository.clean()
+    assert not bench.state.work(1).exists()
 
 
 @pytest.mark.parametrize("sandbox", ["auto", "off"])

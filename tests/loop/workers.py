@@ -51,6 +51,10 @@ class Bench:
 
     def __post_init__(self) -> None:
         make_repository(self.top)
+        self.open()
+
+    def open(self) -> None:
+        """Open the repository, which exists."""
         self.state = StateFolder(self.top / ".nvfp4" / "loop")
         self.repository = opened(self.top)
 
