@@ -18,6 +18,13 @@ from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION
 DISTRIBUTION = "pytest-nvfp4"
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _LEAST_PYTHON = (3, 11)
+_OPTIONAL = {
+    "perfetto": "timelines in modelled time (nvfp4 model --timeline)",
+    "z3-solver": "proofs of the CTA map and the scale-factor layout",
+    "textual": "the view of a loop (nvfp4 loop watch)",
+    "mcp": "the server for agents (nvfp4 mcp)",
+}
+"""Packages that only some commands need, and what for."""
 
 
 def requirements() -> list[str]:
@@ -137,19 +144,7 @@ def optional() -> Iterator[Item]:
         yield Item.judged(
             "optional", "modal", known, found, "modal token new", needed_for=purpose, otherwise=State.WARNING
         )
-    perfetto, purpose = version_of("perfetto"), "timelines in modelled time (nvfp4 model --timeline)"
-    fix = "pip install perfetto"
-    yield Item.judged(
-        "optional",
-        "perfetto",
-        bool(perfetto),
-        perfetto or "not installed",
-        fix,
-        needed_for=purpose,
-        otherwise=State.ABSENT,
-    )
-    z3, purpose = version_of("z3-solver"), "proofs of the CTA map and the scale-factor layout"
-    fix = "pip install z3-solver"
-    yield Item.judged(
-        "optional", "z3-solver", bool(z3), z3 or "not installed", fix, needed_for=purpose, otherwise=State.ABSENT
-    )
+    for name, purpose in _OPTIONAL.items():
+        version = version_of(name)
+        text, fix = version or "not installed", f"pip install {name}"
+        yield Item.judged("optional", name, bool(version), text, fix, needed_for=purpose, otherwise=State.ABSENT)

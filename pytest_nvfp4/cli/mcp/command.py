@@ -62,10 +62,10 @@ def mcp_command(
     """
     try:
         from pytest_nvfp4.cli.mcp.server import ToolServer, described, tools_text
-    except ModuleNotFoundError as error:
+    except ImportError as error:  # it is missing, or has another major version
         if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "anyio"):
             raise
-        raise InputError("the server needs the package mcp: pip install 'pytest-nvfp4[agents]'") from error
+        raise InputError("the server needs the package mcp, version 2: pip install 'pytest-nvfp4[agents]'") from error
     from pytest_nvfp4.cli.mcp.calls import Limits
     from pytest_nvfp4.cli.mcp.roots import Roots
     from pytest_nvfp4.cli.mcp.tools import TOOLS

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from pytest_nvfp4.text import clip, visible
+
+_MOST_ENTRIES = 10_000
 
 
 class RefusedError(ValueError):
@@ -60,8 +63,11 @@ class Roots:
         if not found:
             raise RefusedError(f"{shown}: no such file below {roots}")
         if kind == "folder" and folder:
-            if any(entry.is_symlink() for entry in path.rglob("*")):
-                raise RefusedError(f"{shown}: holds links, and links are not followed; name a file in it")
+            entries = list(islice(path.rglob("*"), _MOST_ENTRIES + 1))
+            if len(entries) > _MOST_ENTRIES or any(entry.is_symlink() for entry in entries):
+                raise RefusedError(
+                    f"{shown}: holds links, which are not followed, or more than {_MOST_ENTRIES} files; name one file"
+                )
         elif kind != "file":
             raise RefusedError(f"{shown}: is no regular file")
         return path

@@ -130,14 +130,15 @@ class ToolServer:
             finally:
                 ended.set()
 
-        async with self._turns, anyio.create_task_group() as group:
+        async with anyio.create_task_group() as group:
             group.start_soon(self._notify, tool, context, started)
-            try:
-                answer = await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
-            finally:
-                stop.set()
-                with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(ended.wait, _KILLED_WITHIN_S)
+            async with self._turns:
+                try:
+                    answer = await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+                finally:
+                    stop.set()
+                    with anyio.CancelScope(shield=True):
+                        await anyio.to_thread.run_sync(ended.wait, _KILLED_WITHIN_S)
             group.cancel_scope.cancel()
         return answer
 
@@ -149,7 +150,7 @@ class ToolServer:
         total = min(tool.timeout_s or self._limits.timeout_s, self._limits.timeout_s) + GRACE_S
         while True:
             seconds = anyio.current_time() - begin
-            what = "runs" if started.is_set() else "starts"
+            what = "runs" if started.is_set() else "waits for its turn"
             with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # the client leaves
                 await context.session.report_progress(seconds, total, f"{tool.name} {what}, {seconds:.0f} s")
             await anyio.sleep(_BETWEEN_NOTES_S)

@@ -106,14 +106,19 @@ def test_tools_are_listed_and_wrong_calls_are_errors_of_the_tool(
     serve(act)
 
 
-def test_without_the_extra_the_way_out_is_named(tmp_path: Path) -> None:
-    script = "import sys; sys.modules['mcp'] = None; from pytest_nvfp4.cli import main; main()"
+@pytest.mark.parametrize(
+    "missing", ["sys.modules['mcp'] = None", "import mcp.server; del mcp.server.ServerRequestContext"]
+)
+def test_without_the_extra_the_way_out_is_named(tmp_path: Path, missing: str) -> None:
+    script = f"import sys; {missing}; from pytest_nvfp4.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", script, "mcp"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=False, timeout=LONGEST_S,
     )  # fmt: skip
     assert done.returncode == 2
-    assert done.stderr.strip() == ("nvfp4: error: the server needs the package mcp: pip install 'pytest-nvfp4[agents]'")
+    assert done.stderr.strip() == (
+        "nvfp4: error: the server needs the package mcp, version 2: pip install 'pytest-nvfp4[agents]'"
+    )
 
 
 def test_the_end_of_the_client_is_the_end_of_the_server(tmp_path: Path, cache_folder: Path) -> None:
@@ -169,7 +174,8 @@ def test_tools_answer_about_a_kernel(serve: Callable[..., None], tmp_path: Path)
         assert str(tmp_path / "--help") in text(none)
 
     serve(act)
-    assert notes[0][2] == "layouts starts, 0 s"
+    assert notes[0][2] == "layouts waits for its turn, 0 s"
+    assert any("layouts runs" in str(one[2]) for one in notes)
     assert [one[0] for one in notes] == sorted(one[0] for one in notes)
 
 
