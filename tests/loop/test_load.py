@@ -57,7 +57,7 @@ def test_overrides_win(root: Path) -> None:
     config = load_config(
         root,
         overrides=[
-            "name=2026-01-01",
+            "name=2026",
             "budget.iterations=7",
             "budget.minutes = 1.5",
             "worker.network=true",
@@ -69,7 +69,7 @@ def test_overrides_win(root: Path) -> None:
             "budget.iterations=8",
         ],
     )
-    assert config.name == "2026-01-01"
+    assert config.name == "2026"
     assert config.budget.iterations == 8
     assert config.budget.minutes == 1.5
     assert config.worker.network

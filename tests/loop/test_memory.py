@@ -172,6 +172,8 @@ def test_a_record_that_changes_is_read_again(folder: StateFolder) -> None:
     assert [each.outcome for each in memory.records()] == ["pending"]
     keep(folder, made, "rejected", red="verify")
     assert [each.outcome for each in memory.records()] == ["rejected"]
+    keep(folder, made, "slower")
+    assert [each.outcome for each in memory.records()] == ["slower"]
 
 
 def test_a_damaged_record_is_named(folder: StateFolder) -> None:
