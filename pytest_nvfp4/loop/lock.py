@@ -36,22 +36,14 @@ class LoopLock:
 
     def __init__(self, file: Path, *, what: str, heartbeat: Path, stale_s: float, clock: Clock | None = None) -> None:
         self._file, self._what, self._heartbeat, self._stale_s = file, what, heartbeat, stale_s
+        self._guard = file.with_name(file.name + ".guard")
         self._clock = clock or Clock()
         self._held = -1
 
     def __enter__(self) -> Self:
         """Take the lock. Raises LockedError and OSError."""
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        guard = self._file.with_name(self._file.name + ".guard")
-        held = os.open(guard, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        held = self._guarded()
         try:
-            owner = read_owner(self._file)
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise LockedError(self._refusal(owner)) from None
-            except OSError:
-                pass  # a file system without such locks: who is named as the owner decides
             owner = read_owner(self._file)
             if owner is not None and self._runs(owner):
                 raise LockedError(self._refusal(owner))
@@ -67,10 +59,39 @@ class LoopLock:
     ) -> None:
         """Release the lock."""
         del kind, error, trace
-        with contextlib.suppress(OSError):
-            self._file.unlink()
         held, self._held = self._held, -1
+        with contextlib.suppress(OSError):
+            if self._is_in_place(held):  # the directory of state may have been renamed
+                self._file.unlink(missing_ok=True)
+                self._guard.unlink()
+                self._file.parent.rmdir()
         os.close(held)
+
+    def _guarded(self) -> int:
+        """Return the descriptor of the file whose lock this process now holds. Raises LockedError and OSError."""
+        while True:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                held = os.open(self._guard, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                continue  # the former owner has removed the folder
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(held)
+                raise LockedError(self._refusal(read_owner(self._file))) from None
+            except OSError:
+                return held  # a file system without such locks: who is named as the owner decides
+            if self._is_in_place(held):
+                return held
+            os.close(held)
+
+    def _is_in_place(self, held: int) -> bool:
+        """Return whether a lock is worth something: its file may have been removed or renamed."""
+        try:
+            return os.path.samestat(self._guard.lstat(), os.fstat(held))
+        except FileNotFoundError:
+            return False
 
     def _runs(self, owner: LockOwner) -> bool:
         if owner.host == socket.gethostname():
