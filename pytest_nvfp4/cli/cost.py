@@ -31,6 +31,7 @@ NO_TIME = "counts of what one call does, simulated; none is a time"
 @PROBLEMS
 @ARCH
 @CONFIGURATION
+@click.option("--verify", is_flag=True, help="Judge the result of the counted call too; a wrong one fails.")
 @timeout_option(600.0)
 @document_options()
 def cost_command(
@@ -39,6 +40,7 @@ def cost_command(
     names: tuple[str, ...],
     arch: str | None,
     configuration: str | None,
+    verify: bool,
     timeout: float,
 ) -> Document:
     """Count the work of one call of KERNEL, exactly and repeatably, without a GPU.
@@ -55,9 +57,15 @@ def cost_command(
     if (unsupported := device.unsupported(subject.spec.arch)) is not None:
         raise InputError(f"{subject.label}: {unsupported}")
     with temporary_folder("cost") as folder, output.working(f"simulating {subject.label}"):
-        cases = subject.cases([_FAMILY])
         done = simulate(
-            device, subject.spec, cases, folder=Path(folder), base=subject.base, deadline_s=timeout, outputs=False
+            device,
+            subject.spec,
+            subject.cases([_FAMILY]),
+            folder=Path(folder),
+            base=subject.base,
+            deadline_s=timeout,
+            outputs=verify,
+            origins=verify,
         )
     pairs = list(zip(subject.problems, done, strict=True))
     sections = [_section(subject, problem, run) for problem, run in pairs]

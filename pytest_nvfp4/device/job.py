@@ -246,6 +246,7 @@ class Simulating(Model):
 
     Attributes:
         outputs: Whether to return the outputs, so that they can be judged.
+        origins: Whether to report who computed the outputs, as a job that verifies does.
         trace_ctas: Number of CTAs of each launch whose timeline is recorded; 0 for no timeline.
         races: Whether to search for races.
         race_warnings: Whether to report also orderings that the PTX ISA requires and official kernels omit.
@@ -270,6 +271,7 @@ class Simulating(Model):
     """
 
     outputs: bool = True
+    origins: bool = False
     trace_ctas: int = Field(default=0, ge=0, le=9999)
     races: bool = False
     race_warnings: bool = False

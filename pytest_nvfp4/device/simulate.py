@@ -78,6 +78,7 @@ def simulate(
     base: Path | None = None,
     deadline_s: float = 600.0,
     outputs: bool = False,
+    origins: bool = False,
     trace_ctas: int = 0,
     races: bool = False,
     race_warnings: bool = False,
@@ -104,11 +105,12 @@ def simulate(
         base: The folder that the kernel's files are relative to.
         deadline_s: Timeout of a job in seconds.
         outputs: Whether to judge the outputs.
-        trace_ctas: This option and those after it, but for ``jobs``, are the fields of ``Simulating``.
+        origins: This option and those after it, but for ``jobs``, are the fields of ``Simulating``.
         jobs: Number of jobs that run at once, on a remote; each simulates a share of the cases.
     """
     settings = Simulating(
         outputs=outputs,
+        origins=origins,
         trace_ctas=trace_ctas,
         races=races,
         race_warnings=race_warnings,

@@ -41,6 +41,11 @@ def custom_kernel(data):
 """
 
 
+AND_THEN = """
+def custom_kernel(data):
+    filled(data)
+    return compute(data)
+"""
 WAITS = "cute.arch.barrier(barrier_id=1, number_of_threads=160)"
 """More threads than there are."""
 
@@ -70,6 +75,18 @@ class TestCost:
         assert "counts of a call that failed, perhaps before its end; they are no costs" in shown.out
         assert "published peaks" not in shown.out
         assert "instructions" not in shown.out
+
+    def test_verified_the_call_must_be_right(self, cli, fill) -> None:
+        shown = cli("cost", str(fill), "--problem", SHAPE, "--verify")
+        assert shown.code == 1
+        assert "outputs wrong" in shown.out
+
+    def test_verified_its_result_must_be_a_kernel_s(self, cli, fill) -> None:
+        product = (ROOT / "tests/hostile/programs/shared/torch_gemm.py").read_text()
+        fill.write_text(f"{FILL}\n\nfilled = custom_kernel\n\n\n{product}\n\n{AND_THEN}")
+        shown = cli("model", str(fill), "--problem", SHAPE, "--verify")
+        assert shown.code == 1
+        assert "descends from torch's" in shown.out
 
     def test_as_json(self, cli, fill) -> None:
         shown = cli("cost", str(fill), "--problem", SHAPE, "--problem", "40x128x512", "--json")

@@ -38,6 +38,7 @@ class _How:
     conditions: Conditions
     timeout_s: float
     folder: Path
+    verify: bool = False
 
 
 @click.command("time")
@@ -59,6 +60,11 @@ class _How:
 @EXERCISE
 @click.option(
     "--what-if/--no-what-if", "asked", default=True, show_default=True, help="Replay it also with single changes."
+)
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Judge the result of the recorded call too, which is simulated with all data; a wrong one has no time.",
 )
 @click.option(
     "--tune",
@@ -96,6 +102,7 @@ def time_command(
     configuration: str | None,
     exercise: str | None,
     asked: bool,
+    verify: bool,
     tuned: tuple[str, ...],
     small: str | None,
     timeline: Path | None,
@@ -134,7 +141,7 @@ def time_command(
     if device.origin:
         output.note(f"the table of {device.name} is {device.origin}")
     with temporary_folder("model") as folder:
-        how = _How(device, conditions_of(condition_name, device), timeout, Path(folder))
+        how = _How(device, conditions_of(condition_name, device), timeout, Path(folder), verify)
         if wanted:
             return _tuned(subject, tune.variants(subject, wanted), how, small)
         return _timed(subject, how, timeline, timeline_sms, asked=asked)
@@ -171,6 +178,8 @@ def _record(subject: Subject, cases: Sequence[JobCase], how: _How, *, recording:
     from pytest_nvfp4.device.sim import SimDevice
     from pytest_nvfp4.device.simulate import simulate
 
+    # An exercise judges its results itself, for which all clusters must have run.
+    verify = how.verify and subject.spec.entry is None
     return simulate(
         SimDevice(arch=subject.spec.arch),
         subject.spec,
@@ -178,10 +187,10 @@ def _record(subject: Subject, cases: Sequence[JobCase], how: _How, *, recording:
         folder=how.folder,
         base=subject.base,
         deadline_s=how.timeout_s,
-        outputs=not recording,
+        outputs=verify or not recording,
+        origins=verify,
         recording=recording,
-        # An exercise judges its results itself, for which all clusters must have run.
-        sampled=recording and subject.spec.entry is None,
+        sampled=recording and not verify and subject.spec.entry is None,
     )
 
 

@@ -140,7 +140,7 @@ class MachineWorker(JobSteps):
             crashed=lambda finding: self._events.send("finding", **finding.to_dict()),
             log=self._log,
         )
-        attributor = Attributor(session, server) if job.action == "verify" else None
+        attributor = Attributor(session, server) if job.action == "verify" or settings.origins else None
         later = LaterCalls(session, server) if settings.later_calls else None
         return kernel, Simulation(
             session, folder=self._folder, simulating=simulating, attributor=attributor, later_calls=later

@@ -81,13 +81,17 @@ class Product:
         return command
 
     def cost(self, output: Path, *, deadline_s: float) -> list[str]:
-        """Return the command that counts."""
-        return ["nvfp4", "cost", *self._kernel(), f"--timeout={deadline_s:g}", "--json", f"--output={output}"]
+        """Return the command that counts the very calls whose results it judges."""
+        options = ["--verify", f"--timeout={deadline_s:g}", "--json", f"--output={output}"]
+        return ["nvfp4", "cost", *self._kernel(), *options]
 
     def model(self, output: Path, *, deadline_s: float) -> list[str]:
-        """Return the command that models times."""
+        """Return the command that models the times of the very calls whose results it judges.
+
+        The other gates verify other problems: a kernel that does less on those of the target is met here.
+        """
         table = [f"--device={self.config.judge.table}"] if self.config.judge.table else []
-        options = ["--no-what-if", f"--timeout={deadline_s:g}", "--json", f"--output={output}"]
+        options = ["--verify", "--no-what-if", f"--timeout={deadline_s:g}", "--json", f"--output={output}"]
         return ["nvfp4", "model", *self._kernel(), *table, *options]
 
     def _kernel(self) -> list[str]:
