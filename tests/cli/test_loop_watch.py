@@ -189,10 +189,12 @@ def test_a_loop_that_does_not_run_cannot_be_stopped(tmp_path: Path, key: str) ->
 
 def test_the_diff_of_the_selected_candidate_and_of_the_incumbent(tmp_path: Path) -> None:
     sample = night(tmp_path)
-    sample.candidate(7, diff="+evil \x1b[2J [bold]\n")
+    sample.candidate(7, diff=f"+evil \x1b[2J [bold] {'x' * 100} the end\n")
 
     async def script(app: LoopApp, pilot: Pilot[int]) -> None:
-        assert "+evil \\x1b[2J [bold]" in await press(app, pilot, "d")
+        text = await press(app, pilot, "d")
+        assert "+evil \\x1b[2J [bold]" in text
+        assert "the end" in text
         await press(app, pilot, "escape", "3", "up", "up", "up")
         text = await press(app, pilot, "d")
         assert "candidate 4" in text

@@ -47,7 +47,7 @@ class TextScreen(ModalScreen[None]):
     """A long text over the view."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,d,i", "dismiss(None)", "close")]
-    DEFAULT_CSS = "TextScreen > VerticalScroll { background: $surface; } TextScreen Static { width: auto; }"
+    DEFAULT_CSS = "TextScreen > VerticalScroll { background: $surface; }"
 
     def __init__(self, text: Text) -> None:
         super().__init__()
