@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_nvfp4.guide import page
 from pytest_nvfp4.loop.config import LoopConfig
 from pytest_nvfp4.loop.errors import ConfigError
 from pytest_nvfp4.loop.history import history
@@ -202,6 +203,20 @@ def test_an_unknown_placeholder_is_an_error(folder: StateFolder, role: str) -> N
     made = config(**{role: {"command": ["agent"], "template": "mine.md"}})
     with pytest.raises(ConfigError, match=r"mine\.md:2: the placeholder <kernle> is unknown; known are .*<kernel>"):
         prompts(folder, made)
+
+
+def test_the_guide_names_the_placeholders(folder: StateFolder) -> None:
+    rows = [line for line in page("loop").text.splitlines() if line.startswith(("| worker | `<", "| reviewer | `<"))]
+    assert len(rows) == 2
+    for row in rows:
+        role = row.split()[1]
+        listed = re.findall(r"`(<[a-z]+>)`", row)
+        (folder.root.parent / "all.md").write_text(" ".join(listed))
+        prompts(folder, config(**{role: {"command": ["agent"], "template": "all.md"}}))
+        (folder.root.parent / "other.md").write_text("<other>")
+        with pytest.raises(ConfigError) as caught:
+            prompts(folder, config(**{role: {"command": ["agent"], "template": "other.md"}}))
+        assert f"known are {', '.join(listed)}." in str(caught.value)
 
 
 def test_a_template_that_is_missing_or_no_file_is_an_error(folder: StateFolder) -> None:
