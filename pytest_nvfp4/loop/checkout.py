@@ -15,15 +15,8 @@ from typing import Final
 from pytest_nvfp4.loop.git import Git, GitError, run_git
 from pytest_nvfp4.temporary import remove_tree
 
-_COPIED: Final = (
-    "core.autocrlf",
-    "core.eol",
-    "core.fileMode",
-    "core.symlinks",
-    "core.ignoreCase",
-    "core.precomposeUnicode",
-)
-"""Settings without which an unchanged file would look changed."""
+_COPIED: Final = ("autocrlf", "eol", "filemode", "symlinks", "ignorecase", "precomposeunicode")
+"""Settings of ``core`` without which an unchanged file would look changed."""
 
 
 def check_out(git: Git, commit: str, folder: Path) -> None:
@@ -48,9 +41,10 @@ def check_out(git: Git, commit: str, folder: Path) -> None:
     shallow = git.common / "shallow"
     if shallow.is_file():
         shutil.copyfile(shallow, folder / ".git" / "shallow")
-    for name in _COPIED:
-        if value := git.text("config", "--get", name, accept=(0, 1)):
-            run_git("config", "--local", name, value, cwd=folder, environ=own)
+    set_by_user = git.text("config", "--get-regexp", f"^core[.]({'|'.join(_COPIED)})$", accept=(0, 1))
+    for line in set_by_user.splitlines():
+        name, _, value = line.partition(" ")
+        run_git("config", "--local", name, value or "true", cwd=folder, environ=own)
     run_git("update-ref", "--no-deref", "HEAD", commit, cwd=folder, environ=own)
     index = folder / ".git" / "index"
     git.run("read-tree", commit, tree=folder, index=index)

@@ -27,6 +27,10 @@ from pytest_nvfp4.toolchain.sandbox import PURPOSES, Sandbox, remedy
 _MODULE: Final = "pytest_nvfp4.isolation.wall.command"
 _MOST_FILE_BYTES: Final = 4 << 30
 _MEANWHILE_S: Final = 1.0
+_NOT_RUN: Final = (
+    ", as a shell does where a program does not exist or may not be read; its standard error names it, and `readable` "
+    "gives the sandbox programs below your home folder"
+)
 _ENVIRONMENT: Final = {
     "PYTHONDONTWRITEBYTECODE": "1",
     # A file of settings that exists and cannot be read ends git.
@@ -125,7 +129,7 @@ class ConfinedCommand:
         section = self._section
         wall = Wall(
             folder=str(asked.box),
-            readable=tuple(map(str, [*asked.readable, *self._readable, *self._own_files()])),
+            readable=tuple(map(str, [*asked.readable, *self._readable, self.program, self.program.resolve()])),
             writable=tuple(map(str, [*asked.writable, *self._writable])),
             listed=(str(PACKAGE.parent),),  # so that `nvfp4` is found there if it is installed as editable
             network=section.network,
@@ -158,6 +162,14 @@ class ConfinedCommand:
         except OSError as error:
             raise InfrastructureError(f"{self.program} could not be run: {error}") from error
 
+    @staticmethod
+    def failure(who: str, end: ProcessEnd) -> str | None:
+        """Return how a program has failed, as a sentence; None if it has not."""
+        if not end.timed_out and end.returncode == 0:
+            return None
+        hint = _NOT_RUN if end.exit_status in (126, 127) else ""
+        return f"the {who} {end.describe_end()}{hint}"
+
     def _mode(self) -> Mode:
         return self._section.sandbox if self._section.sandbox != "auto" else mode_from(os.environ)
 
@@ -183,7 +195,7 @@ class ConfinedCommand:
         if self._mode() == "off":
             return self._search
         home = Path.home().resolve()
-        readable = [place.resolve() for place in (*self._readable, *self._writable, *self._own_files())]
+        readable = [place.resolve() for place in (*self._readable, *self._writable)]
         own, *others = self._search.split(os.pathsep)
         kept = [own]
         for text in others:
@@ -191,12 +203,6 @@ class ConfinedCommand:
             if not place.is_relative_to(home) or any(place.is_relative_to(each) for each in readable):
                 kept.append(text)
         return os.pathsep.join(kept)
-
-    def _own_files(self) -> list[Path]:
-        """Return the program's file, and the folder in which it really lies unless that holds the user's home."""
-        folder = self.program.resolve().parent
-        home = Path.home().resolve()
-        return [self.program, self.program.resolve(), *([folder] if not home.is_relative_to(folder) else [])]
 
     def _place(self, text: str, option: str, closed: Sequence[Path] = ()) -> Path:
         place = self._root / Path(text).expanduser()

@@ -168,7 +168,7 @@ class CommandReviewer(_Reviewer):
             end = self.command.run(asked)
         except FullError as error:
             return f"the reviewer was ended: {error}"
-        return f"the reviewer {end.describe_end()}" if end.timed_out or end.returncode else None
+        return self.command.failure("reviewer", end)
 
 
 class ManualReviewer(_Reviewer):

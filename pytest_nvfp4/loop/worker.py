@@ -117,5 +117,4 @@ class CommandWorker:
             end = self.command.run(asked)
         except FullError as error:
             return f"the worker was ended: {error}", limit.seconds()
-        failed = end.timed_out or end.returncode != 0
-        return f"the worker {end.describe_end()}" if failed else None, end.wall_s
+        return self.command.failure("worker", end), end.wall_s

@@ -148,6 +148,22 @@ def test_configured_variables_pass_and_no_others(bench: Bench, monkeypatch: pyte
     assert not [name for name in seen if name.startswith("NVFP4_") and "LOOP" not in name and "INSIDE" not in name]
 
 
+def test_a_program_beside_the_user_s_files_opens_none_of_them(bench: Bench) -> None:
+    script = bench.top / "agent.sh"
+    script.write_text(
+        f"#!/bin/sh\ncat .git/HEAD\ncat '{bench.top}/conftest.py' '{bench.top}/.git/config'\nno-such-program\n"
+    )
+    script.chmod(0o755)
+    section = WorkerSection(command=("./agent.sh",), attempts=1)
+    task = bench.task()
+    task.folder.mkdir(parents=True)
+    worker = CommandWorker(section, places=bench.places(), root=bench.top, most_bytes=1 << 30)
+    candidate = worker.run(task)
+    assert len(bench.log()) == 41, "only the id of the commit was printed"
+    assert bench.log("stderr").count("Permission denied") == 2
+    assert "`readable` gives the sandbox programs" in candidate.problems[0]
+
+
 def test_progress_is_copied_while_the_worker_runs(bench: Bench) -> None:
     program = """
     progress = pathlib.Path(os.environ["NVFP4_LOOP_PROGRESS"])
