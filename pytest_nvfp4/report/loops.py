@@ -97,7 +97,10 @@ def status_text(view: LoopView) -> str:
             doing = view.heartbeat.activity if view.heartbeat is not None else ""
             return f"running: {where}" + (f", {doing}" if doing else "")
         case "stopped":
-            return f"stopped: {state.stop_reason or 'no reason is recorded'}"
+            text = f"stopped: {state.stop_reason or 'no reason is recorded'}"
+            if not state.interrupted:
+                return text
+            return f"{text}, in {state.interrupted} of iteration {state.iteration}; go on with `{resume_command(view)}`"
         case "dead":
             who = f"process {view.owner.pid} on {view.owner.host}" if view.owner is not None else "its process"
             return f"dead: {who} ended in {where} without stopping it; go on with `{resume_command(view)}`"

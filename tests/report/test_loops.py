@@ -10,7 +10,7 @@ from pytest_nvfp4.loop.standing import standing_of
 from pytest_nvfp4.loop.state import Control, StateFolder
 from pytest_nvfp4.loop.view import LoopReader, LoopView, diff_of
 from pytest_nvfp4.report.loop_events import events, first_lines
-from pytest_nvfp4.report.loops import loop_document
+from pytest_nvfp4.report.loops import loop_document, status_text
 from pytest_nvfp4.report.render import OutputFormat, render
 from tests.loop.samples import BASE, CONFIG, FixedClock, Sample, comparison, night, promoted_commit, promotion
 
@@ -102,6 +102,14 @@ def test_a_dead_loop_names_the_command_that_goes_on(tmp_path: Path) -> None:
     assert "ended in JUDGE of iteration 7 without stopping it" in text
     folder = f"{tmp_path}/with a space"
     assert f"nvfp4 loop run '{folder}/loop.toml' --state '{folder}'" in text
+
+
+def test_an_interrupted_loop_names_the_command_that_goes_on(tmp_path: Path) -> None:
+    view = read(night(tmp_path).folder)
+    assert status_text(view) == "stopped: no progress"
+    state = view.state.model_copy(update={"interrupted": "JUDGE", "stop_reason": "interrupted by SIGTERM"})
+    text = status_text(replace(view, state=state))
+    assert text.startswith("stopped: interrupted by SIGTERM, in JUDGE of iteration 6; go on with `nvfp4 loop run ")
 
 
 def test_untrusted_words_act_nowhere(tmp_path: Path) -> None:
