@@ -1,13 +1,12 @@
 """The judge: gates that need no GPU, then the decision against the incumbent.
 
-- `processes`: the product's own commands as bounded processes, which is all that touches a candidate;
-- `answers`: what these commands write;
-- `gates`: their answers as results of gates;
-- `same`: whether two candidates are the same;
-- `snapshots`: what layouts and facts are compared with where the repository has no snapshots;
-- `examine`: the examination of one commit;
-- `decide`: the verdict by modelled times or a counter, and what is said about it;
-- `measured`, `comparison`: the verdict by interleaved times on a device.
+- `processes`, `child`, `product`: the own commands of this package as bounded processes; nothing else runs a candidate;
+- `answers`, `gates`: what these commands write, as results of gates;
+- `gate_run`, `findings`, `examine`: the examination of one commit;
+- `same`, `snapshots`: whether two candidates are the same; what layouts are compared with if there are no snapshots;
+- `decide`: the verdict by modelled times or a counter, and what the next worker is told;
+- `place`, `comparison`, `measured`: the verdict by interleaved times on a device;
+- `judge`: all of it behind the protocol of the state machine.
 
 A candidate is never imported, and what it says about itself is not read.
 """

@@ -21,6 +21,7 @@ _COUNTER: Final = "counter:"
 _WORSE: Final = 40
 _SHOWN: Final = 12
 _MOST: Final = 8000
+_EXACT: Final = 1e-9
 
 
 class Ratio(NamedTuple):
@@ -119,6 +120,19 @@ def decided(
         incumbent_value=before,
         worse=worse,
     )
+
+
+def difference(metric: str, first: Examination, second: Examination) -> str | None:
+    """Return how two examinations of one commit differ; None if they agree in all counters and the metric's value."""
+    changed = [
+        f"{key}: {_count(first.counters.get(key))} and {_count(second.counters.get(key))}"
+        for key in sorted(first.counters.keys() | second.counters.keys())
+        if first.counters.get(key) != second.counters.get(key)
+    ]
+    one, other = value_of(metric, first), value_of(metric, second)
+    if one is not None and other is not None and not math.isclose(one, other, rel_tol=_EXACT):
+        changed.insert(0, f"{metric} {one:.6g} and {other:.6g}")
+    return "; ".join(changed[:_SHOWN]) or None
 
 
 def rejected(metric: str, candidate: Candidate, examination: Examination, *, against: str) -> Verdict:

@@ -63,10 +63,13 @@ class Examiner:
 
     @property
     def gates(self) -> tuple[str, ...]:
-        """The gates of the configuration, and that of the target, which is always needed."""
+        """The gates of the configuration, and those without which the target says nothing.
+
+        ``cost`` verifies its call on the problems of the target: a kernel could leave out its work on these alone.
+        """
         metric, gates = self.config.target.metric, self.config.judge.gates
-        needed = "model" if metric == "modelled" else "cost" if metric.startswith("counter:") else ""
-        return gates if not needed or needed in gates else (*gates, needed)
+        needed = {"modelled": ("cost", "model"), "measured": ()}.get(metric, ("cost",))
+        return (*gates, *(gate for gate in needed if gate not in gates))
 
     def examine(
         self,

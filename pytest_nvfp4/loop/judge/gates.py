@@ -144,9 +144,10 @@ def finding_text(findings: Iterable[FindingAnswer]) -> str:
 
 
 def cost_gate(answer: CostAnswer, *, wall_s: float) -> GateResult:
-    """Return the result of the gate ``cost``: each problem was counted to its end."""
+    """Return the result of the gate ``cost``: each problem was counted to its end, and its outputs are right."""
     for problem in answer.problems:
-        if problem.status != "passed" or not problem.facts:
+        wrong = any(finding.severity == "error" for finding in problem.findings)
+        if problem.status != "passed" or wrong or not problem.facts:
             reason = finding_text(problem.findings) or "no reason is known"
             return _failed("cost", f"{problem.status} on {problem.problem}: {reason}", wall_s)
     return GateResult(gate="cost", outcome="passed", wall_s=wall_s)

@@ -94,7 +94,42 @@ class ProductJudge:
         else:
             theirs = self._comparable(examination, incumbent, against=against, folder=folder, purse=purse)
             verdict = decide.decided(metric, candidate, examination, theirs, against=against, least_gain=least)
+            if verdict.outcome == "faster":
+                verdict = self._confirmed(verdict, candidate, examination, folder=folder, purse=purse)
         return verdict.model_copy(update={"artifacts": evidence(folder)})
+
+    def _confirmed(
+        self, verdict: Verdict, candidate: Candidate, examination: Examination, *, folder: Path, purse: Purse
+    ) -> Verdict:
+        """Return the verdict on a win after a fresh call of the kernel, which must be like the first one.
+
+        Counts and modelled times are exact. A kernel whose second call is another one chooses what it does, by chance
+        or by what it knows of the process it is in.
+
+        Raises:
+            InfrastructureError: The second call says nothing about the candidate.
+        """
+        assert candidate.commit is not None
+        metric = self.config.target.metric
+        gates = ("cost", "model") if metric == "modelled" else ("cost",)
+        again = self._examiner.examine(
+            candidate,
+            commit=candidate.commit,
+            known={},
+            folder=folder / "again",
+            on_gate=_ignore,
+            purse=purse,
+            gates=gates,
+        )
+        if again.infrastructure:
+            raise InfrastructureError(f"the win was not confirmed: {again.infrastructure}")
+        if not again.passed:
+            return decide.rejected(metric, candidate, again, against=verdict.against)
+        if (difference := decide.difference(metric, examination, again)) is None:
+            return verdict
+        reason = f"the kernel does not do the same in two calls: {difference}"
+        changes = {"outcome": "rejected", "reason": reason, "feedback": reason, "value": None}
+        return verdict.model_copy(update=changes)
 
     def _comparable(
         self, mine: Examination, incumbent: Examination, *, against: str, folder: Path, purse: Purse

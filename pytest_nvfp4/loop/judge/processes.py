@@ -13,7 +13,7 @@ from pytest_nvfp4.isolation import run as run_isolated
 from pytest_nvfp4.sandbox_mode import MODE_VARIABLE
 from pytest_nvfp4.toolchain.cache_root import CACHE_VARIABLE
 
-_PASSED_ON: Final = (MODE_VARIABLE, CACHE_VARIABLE, "SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR")
+_PASSED_ON: Final = (MODE_VARIABLE, CACHE_VARIABLE, "SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR", "WAFER_API_URL")
 _PREFIXES: Final = ("MODAL_", "NVFP4_MODAL_")
 """Variables of these commands besides those of every isolated process: their settings, and the tokens of a remote. The
 kernels' own processes, below them, get none of these tokens."""

@@ -63,6 +63,7 @@ class Script:
     Attributes:
         checks: Changes of checks by gate: the checks in place of one that passes; no check for an empty list.
         counters: Facts of ``cost`` for problem p0.
+        cost: Other fields of that problem.
         times: Answer of ``model``.
         remote: What pytest says about a remote.
         ends: End of a command that leaves no answer, by the gate that begins it.
@@ -72,6 +73,7 @@ class Script:
 
     checks: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     counters: dict[str, Any] = field(default_factory=lambda: {"tma.load.bytes": 100, "kernel": "gemm"})
+    cost: dict[str, Any] = field(default_factory=dict)
     times: list[dict[str, Any]] = field(default_factory=lambda: [modelled(10.0)])
     remote: dict[str, Any] | None = None
     ends: dict[str, Outcome] = field(default_factory=dict)
@@ -101,7 +103,7 @@ class Script:
             }
         else:
             report = next(each.partition("=")[2] for each in arguments if each.startswith("--output="))
-            counted = [{"problem": "p0", "status": "passed", "facts": self.counters}]
+            counted = [{"problem": "p0", "status": "passed", "facts": self.counters, **self.cost}]
             answer = {"problems": self.times if first == "model" else counted}
         Path(report).write_text(json.dumps(answer))
         return ended(0)

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_nvfp4.loop.protocols import InfrastructureError
 from pytest_nvfp4.loop.schemas import Examination, Verdict
-from tests.loop.judge.products import COMMIT, Bench, candidate, check, modelled
+from tests.loop.judge.products import COMMIT, Bench, candidate, check, ended, modelled
 
 AGAINST = COMMIT
 
@@ -132,6 +132,35 @@ def test_a_red_gate_rejects_with_line_and_hint_however_fast_the_model_says_it_is
     assert (verdict.outcome, verdict.value) == ("rejected", None)
     assert verdict.reason == "the gate races failed: races[gpumode-0]: k.py:3: a race"
     assert "hint: add a fence" in verdict.feedback
+
+
+def test_a_win_is_confirmed_by_a_second_call_that_does_the_same(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    incumbent = bench.baseline()
+    bench.script.times = [modelled(9.0)]
+    found = bench.examine(candidate())
+    bench.script.commands.clear()
+
+    def judged() -> Verdict:
+        folder = bench.state.candidate(1)
+        return bench.judge.decide(
+            candidate(), found, against=AGAINST, incumbent=incumbent, folder=folder, purse=bench.purse
+        )
+
+    assert (judged().outcome, bench.script.ran) == ("faster", ["cost", "model"])
+    bench.script.times = [modelled(9.5)]
+    verdict = judged()
+    assert (verdict.outcome, verdict.value) == ("rejected", None)
+    assert "does not do the same in two calls: modelled 9 and 9.5" in verdict.reason
+    bench.script.times = [modelled(9.0)]
+    bench.script.counters = {"tma.load.bytes": 101}
+    assert "p0/tma.load.bytes: 100 and 101" in judged().reason
+    bench.script.counters = {"tma.load.bytes": 100}
+    bench.script.cost = {"status": "failed"}
+    assert judged().outcome == "rejected"
+    bench.script.ends["model"] = bench.script.ends["cost"] = ended(-9)
+    with pytest.raises(InfrastructureError, match="the win was not confirmed"):
+        judged()
 
 
 def test_the_evidence_is_named_by_hash(tmp_path: Path) -> None:

@@ -250,10 +250,28 @@ def test_a_target_that_is_no_counter_is_said_at_the_baseline(tmp_path: Path) -> 
     assert "known are tma.load.bytes" in bench.examine(None).gates[-1].message
 
 
-def test_the_gate_of_the_target_runs_even_if_it_is_not_configured(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, judge={"gates": ["compile", "verify"]})
+@pytest.mark.parametrize(
+    ("metric", "more"), [("modelled", ["cost", "model"]), ("counter:tma.load.bytes", ["cost"]), ("measured", [])]
+)
+def test_the_gates_of_the_target_run_even_if_they_are_not_configured(
+    tmp_path: Path, metric: str, more: list[str]
+) -> None:
+    gates = {"gates": ["compile", "verify"]}
+    bench = Bench(tmp_path, judge=gates, target={"metric": metric}, device={"name": "local"})
     assert bench.examine(None).passed
-    assert bench.script.ran == ["compile", "verify", "model"]
+    assert bench.script.ran == ["compile", "verify", *more]
+
+
+def test_the_counted_call_is_verified_on_the_problems_of_the_target(bench: Bench) -> None:
+    """A kernel could leave out its work on these alone, which the other gates do not run."""
+    finding = {"kind": "mismatch", "message": "4 of 4 elements are wrong"}
+    bench.script.cost = {"status": "failed", "findings": [finding]}
+    found = bench.examine(candidate())
+    assert (found.passed, found.gates[-1].gate, found.gates[-1].outcome) == (False, "cost", "failed")
+    assert "4 of 4 elements are wrong" in found.gates[-1].message
+    assert "--verify" in bench.script.commands[-1]
+    bench.script.cost = {"findings": [finding]}
+    assert not bench.examine(candidate()).passed
 
 
 def test_a_remote_is_reserved_and_settled_and_its_loss_is_infrastructure(

@@ -42,7 +42,7 @@ def judged(
     target = {"metric": "measured"}
     config = LoopConfig.model_validate(
         {
-            "kernel": {"file": "k.py", "problems": ["128x128x256"]},
+            "kernel": {"file": "k.py", "problems": ["8x128x256"]},
             "mode": "manual", "target": target, "device": device, **sections,
         }
     )  # fmt: skip
@@ -67,7 +67,7 @@ def test_two_per_cent_faster_is_confirmed_in_a_fresh_comparison(tmp_path: Path) 
     assert [job.kernel for job in second.jobs] == [job.kernel for job in reversed(first.jobs)]
     assert place.closed
     evidence = json.loads((tmp_path / "c" / "measured-final.json").read_text())
-    assert len(evidence["device_us"]["128x128x256"]["candidate"]) == 60
+    assert len(evidence["device_us"]["8x128x256"]["candidate"]) == 60
 
 
 def test_the_kernels_take_turns(tmp_path: Path) -> None:
