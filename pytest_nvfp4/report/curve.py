@@ -10,6 +10,8 @@ _LEAST_WIDTH = 8
 _LEAST_HEIGHT = 3
 _MOST_STEP = 4
 """Most columns from one index to the next."""
+_LEAST_SPAN = 0.2
+"""Least share of the best value that counts as its range; half of the range above it is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def curve(
     high = max(value for _, value in points)
     if best:
         steps = [value for _, value in best]
-        span = max(max(steps) - min(steps), 0.02 * max(steps))
+        span = max(max(steps) - min(steps), _LEAST_SPAN * max(steps))
         high = min(high, max(steps) + span / 2)
     if high - low < 0.002 * abs(high):
         low, high = low - 0.005 * abs(high), high + 0.005 * abs(high)

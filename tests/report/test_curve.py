@@ -46,3 +46,8 @@ def test_a_curve_keeps_its_size(count: int, width: int, height: int) -> None:
 def test_equal_values_are_a_line_in_the_middle() -> None:
     lines = curve([], [(0, 1.0)], last=4, width=40, height=4)
     assert "-" in lines[1]
+
+
+def test_what_is_a_little_worse_than_the_only_best_is_no_value_far_above() -> None:
+    lines = curve([Series("o", [(1, 1.08)])], [(0, 1.0)], last=1, width=30, height=6)
+    assert lines[0] == "108.0 % |    o"
