@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from pytest_nvfp4.loop import reviewer, worker
 from pytest_nvfp4.loop.clock import Clock
 from pytest_nvfp4.loop.config import Event, LoopConfig
 from pytest_nvfp4.loop.context import Parts, write_log
@@ -16,6 +17,7 @@ from pytest_nvfp4.loop.prompts import Prompts
 from pytest_nvfp4.loop.repository import GitRepository
 from pytest_nvfp4.loop.session import Session
 from pytest_nvfp4.loop.state import StateFolder
+from pytest_nvfp4.loop.template import CommandTemplate
 from pytest_nvfp4.loop.workers import cautions, make_policy, make_reviewer, make_worker, source_at
 
 
@@ -83,6 +85,11 @@ def _parts(
 
 
 def _dry_run(config: LoopConfig, folder: StateFolder, root: Path, show: Callable[[str], None]) -> Parts:
+    """Return made-up parts; what the configuration says of the real ones is examined. Raises ConfigError."""
+    for section, keys, option in ((config.worker, worker.KEYS, "worker"), (config.reviewer, reviewer.KEYS, "reviewer")):
+        if section.command:
+            CommandTemplate(section.command, keys=keys, option=f"{option}.command")
+    CommandNotifier(config.notify, root=root, log=show)
     memory = CandidateMemory(folder)
     return Parts(
         repository=DryRunRepository(folder),

@@ -69,8 +69,13 @@ class Budget:
         """Say what an activity that has ended has cost: what its record, which is on the disk, says."""
         with self._lock:
             entry = self._entries.get(key, Entry())
-            # No write: whoever resumes reads the record, and says the same again.
-            self._entries[key] = Entry(lost=entry.lost, spent=spent)
+            # A record may leave out a stage. No write: whoever resumes reads the record, and says the same again.
+            most = Spent(
+                gpu_s=max(spent.gpu_s, entry.spent.gpu_s),
+                usd=max(spent.usd, entry.spent.usd),
+                tokens=max(spent.tokens, entry.spent.tokens),
+            )
+            self._entries[key] = Entry(lost=entry.lost, spent=most)
 
     def reserve(self, key: str, more: Spent) -> None:
         """Reserve for a stage. Raises BudgetError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -18,7 +19,6 @@ from pytest_nvfp4.isolation.wall import Part, Wall
 from pytest_nvfp4.loop.config import CommandSection
 from pytest_nvfp4.loop.errors import ConfigError
 from pytest_nvfp4.loop.output_log import OutputLog
-from pytest_nvfp4.loop.protocols import InfrastructureError
 from pytest_nvfp4.loop.template import CommandTemplate
 from pytest_nvfp4.sandbox_mode import Mode, mode_from
 from pytest_nvfp4.toolchain.launcher import PACKAGE, worker
@@ -123,7 +123,7 @@ class ConfinedCommand:
         """Run the program to its end; nothing that it has started outlives it.
 
         Raises:
-            InfrastructureError: It could not be started, or its output could not be written.
+            OSError: It could not be started, or its output could not be written.
             StoppedError: The loop is stopped.
         """
         section = self._section
@@ -141,26 +141,22 @@ class ConfinedCommand:
         command = [str(self.program), *self._template.filled(asked.values)[1:]]
         module = worker(_MODULE, json.dumps([command, kept]))
         most = int(section.output_mb * 1e6)
-        pace = _Pace(asked.meanwhile)
-        try:
-            asked.box.mkdir(parents=True, exist_ok=True)
-            logs = {"stdout": OutputLog(asked.logs[0], most=most), "stderr": OutputLog(asked.logs[1], most=most)}
-            try:
-                chunks = streamed(
-                    module,
-                    cwd=asked.cwd,
-                    deadline_s=asked.timeout_s,
-                    environ=environ,
-                    stdin=asked.stdin,
-                    wall=wall,
-                    meanwhile=pace,
-                )
-                return forward_output(chunks, lambda stream, data: logs[stream].write(data))
-            finally:
-                for log in logs.values():
-                    log.close()
-        except OSError as error:
-            raise InfrastructureError(f"{self.program} could not be run: {error}") from error
+        asked.box.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            logs = {}
+            for stream, path in zip(("stdout", "stderr"), asked.logs, strict=True):
+                logs[stream] = OutputLog(path, most=most)
+                stack.callback(logs[stream].close)
+            chunks = streamed(
+                module,
+                cwd=asked.cwd,
+                deadline_s=asked.timeout_s,
+                environ=environ,
+                stdin=asked.stdin,
+                wall=wall,
+                meanwhile=_Pace(asked.meanwhile),
+            )
+            return forward_output(chunks, lambda stream, data: logs[stream].write(data))
 
     @staticmethod
     def failure(who: str, end: ProcessEnd) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -75,6 +76,7 @@ def run_git(
 
     Raises:
         GitError: git is not installed, or failed.
+        OSError: The disk is full.
     """
     git = shutil.which("git")
     if git is None:
@@ -96,6 +98,9 @@ def run_git(
     except OSError as error:
         raise GitError(f"git {arguments[0]} could not be started in {cwd}: {error}") from None
     if done.returncode not in accept:
+        for number in (errno.ENOSPC, errno.EDQUOT):
+            if os.strerror(number).encode() in done.stderr:
+                raise OSError(number, f"git {arguments[0]} in {cwd}: {os.strerror(number)}")
         reason = clip(visible(done.stderr.decode("utf-8", "replace").strip(), multiline=True), 2000)
         raise GitError(f"git {arguments[0]} failed in {cwd} (status {done.returncode}): {reason}", done.returncode)
     return done

@@ -73,7 +73,7 @@ class Worker(Protocol):
         A second call with the same task removes what an interrupted one left, and begins anew.
 
         Raises:
-            InfrastructureError: The worker could not be started.
+            InfrastructureError, OSError: The worker could not be started; a full disk (ENOSPC) ends the loop.
             StoppedError: The loop is stopped (`isolation.cancellation`); the worker's processes have ended.
         """
         ...

@@ -86,8 +86,6 @@ class _Reviewer:
             write_whole(desk.prompt, text)
             write_whole(folder / "review_prompt.txt", text)
             yield desk
-        except OSError as error:
-            raise InfrastructureError(f"the review of iteration {iteration} cannot be made: {error}") from error
         finally:
             if desk is not None:
                 desk.reports.close()
@@ -122,6 +120,7 @@ class CommandReviewer(_Reviewer):
 
         Raises:
             InfrastructureError: There is none after all attempts.
+            OSError: The command could not be started, or a file not be written.
             StoppedError: The loop is stopped.
         """
         why: list[str] = []

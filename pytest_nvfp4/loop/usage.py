@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from pytest_nvfp4.loop.disk import occupied
 from pytest_nvfp4.text import plural
 
 _MOST_FILES: Final = 1_000_000
@@ -54,15 +53,5 @@ class UsageLimit:
         return shutil.disk_usage(self._folders[0]).free
 
     def _sizes(self) -> tuple[int, int]:
-        """Return the number of files and folders, and the bytes of disk that they take; of a link, its own."""
-        count = size = 0
-        pending: list[str] = [str(folder) for folder in self._folders]
-        while pending and count <= 2 * _MOST_FILES:
-            with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
-                for entry in entries:
-                    count += 1
-                    with contextlib.suppress(OSError):
-                        if entry.is_dir(follow_symlinks=False):
-                            pending.append(entry.path)
-                        size += 512 * entry.stat(follow_symlinks=False).st_blocks
-        return count, size
+        sizes = [occupied(folder) for folder in self._folders]
+        return sum(count for count, _ in sizes), sum(size for _, size in sizes)

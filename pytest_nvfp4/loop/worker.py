@@ -52,7 +52,7 @@ class CommandWorker:
         Each attempt begins with a new checkout. A change of the kernel counts however the worker ended.
 
         Raises:
-            InfrastructureError: It cannot be started, or its candidate cannot be stored.
+            InfrastructureError, OSError: It cannot be started, or its candidate cannot be stored.
             StoppedError: The loop is stopped.
         """
         problems: tuple[str, ...] = ()

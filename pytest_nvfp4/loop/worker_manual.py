@@ -35,7 +35,7 @@ class ManualWorker:
         Without a result in time the candidate has failed, and the worktree is removed.
 
         Raises:
-            InfrastructureError: The worktree cannot be made.
+            InfrastructureError, OSError: The worktree cannot be made.
             StoppedError: The loop is stopped.
         """
         start = time.monotonic()

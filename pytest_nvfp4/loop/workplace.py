@@ -99,7 +99,7 @@ class Workplaces:
                 if the block raises.
 
         Raises:
-            InfrastructureError: It cannot be made.
+            InfrastructureError, OSError: It cannot be made.
         """
         place = self._state.work(task.number)
         marker = place / "parent"
@@ -107,7 +107,7 @@ class Workplaces:
             before = self._prepare(task, place, marker, keep=keep)
             write_whole(place / "prompt.txt", task.prompt)
             descriptor = os.open(place / "tree", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except (OSError, TreeError) as error:
+        except TreeError as error:
             raise InfrastructureError(f"the worktree {place / 'tree'} cannot be made: {error}") from error
         reports = None
         try:
@@ -154,7 +154,7 @@ class Workplaces:
             problems: What went wrong before.
 
         Raises:
-            InfrastructureError: The candidate cannot be stored.
+            InfrastructureError, OSError: The candidate cannot be stored.
         """
         task = place.task
         found = [*problems, *([failure] if failure else [])]
@@ -173,8 +173,6 @@ class Workplaces:
                 commit, stored = self.repository.add_candidate(task.number, parent=task.parent, files=changed.files)
             except RefusedPathError as error:
                 changed = replace(changed, violations=(str(error),))
-            except OSError as error:
-                raise InfrastructureError(f"candidate {task.number} cannot be stored: {error}") from error
             if commit and stored == self.repository.tree_of(task.parent):  # line ends alone, which git does not store
                 commit = stored = None
         return Candidate(

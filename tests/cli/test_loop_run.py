@@ -60,13 +60,15 @@ def test_a_dry_run_starts_nothing_and_goes_on(top: Path, cli) -> None:
         (["kernel.file=no.py"], "there is no such file"),
         (["judge.remote=modal"], "set a ceiling: budget.dollars or --max-cost"),
         (["--max-cost", "-1"], "-1"),
+        (["mode=dry-run", 'worker.command=["x", "{worktre}"]'], "worker.command has the unknown key {worktre}"),
+        (["mode=dry-run", 'notify.command=["x", "{who}"]'], "notify.command has the unknown key {who}"),
     ],
 )
 def test_what_cannot_be_run(top: Path, cli, arguments: list[str], message: str) -> None:
     shown = cli("loop", "run", *arguments)
     assert shown.code == 2
     assert message in shown.err
-    assert not (top / ".nvfp4").exists()
+    assert not list((top / ".nvfp4").glob("*/state.json"))
 
 
 def test_a_configuration_that_changed_and_a_loop_that_runs_are_refused(top: Path, cli) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -229,3 +231,28 @@ def test_further_files_may_change_if_the_policy_says_so(bench: Bench) -> None:
     removed = bench.run("change(); os.unlink('kernels/other.py')", may_change=("kernels/oth*.py",))
     assert removed.end == "proposed"
     assert "kernels/other.py" not in bench.repository.files(removed.commit or "")
+
+
+def test_workers_side_by_side_make_what_they_make_one_after_the_other(bench: Bench) -> None:
+    program = "change(f'STAGES = 7{sys.argv[1]}\\n'); time.sleep(0.2)"
+    worker = bench.worker(program, "{candidate}")
+    tasks = [bench.task(number) for number in range(1, 5)]
+    for task in tasks:
+        task.folder.mkdir(parents=True)
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(worker.run, tasks))
+    alone = [worker.run(task) for task in tasks]
+    assert [(each.commit, each.end) for each in together] == [(each.commit, "proposed") for each in alone]
+
+
+def test_a_full_disk_is_told_from_a_failure_of_git(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = tmp_path / "bin" / "git"
+    full.parent.mkdir()
+    full.write_text("#!/bin/sh\necho 'error: unable to write file x: No space left on device' >&2; exit 128\n")
+    full.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{full.parent}:/usr/bin:/bin")
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        bench.repository.incumbent()
+    assert caught.value.errno == errno.ENOSPC

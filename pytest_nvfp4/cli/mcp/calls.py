@@ -24,8 +24,12 @@ GRACE_S = 30.0
 """Seconds between the time limit that a command keeps itself and the end of its process."""
 _PASSED_ON = ("NVFP4_CACHE_DIR", "NVFP4_DATA_DIR", "NVFP4_FORK_SERVER")
 _ERROR_CHARACTERS = 4000
-_EMPTY = 5
-"""Exit code of pytest if nothing was selected."""
+_NOT_CHECKED = {
+    4: "if the file was not found: it defines no custom_kernel(data) and has no entry (argument entry), or pytest "
+    "takes it for a test module by its name",
+    5: "no check was selected; name checks that the kernel has",
+}
+"""Exit code of pytest -> the way out, if nothing was checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +135,8 @@ def _answer(tool: Tool, outcome: Outcome, folder: Path, limits: Limits, timeout_
         text = f"exit code {code}\n{out}" + (f"\n--- standard error\n{err}" if err else "")
         return Answer(text, code, False, outcome.wall_s, dropped + lost)
     if code not in (0, 1):
-        what = "no check was selected; name checks that the kernel has" if code == _EMPTY and tool.report else ""
-        text = "\n".join(filter(None, (f"{tool.name}: exit code {code}", what, err or out)))
+        what = _NOT_CHECKED.get(code, "") if tool.report else ""
+        text = "\n".join(filter(None, (f"{tool.name}: exit code {code}", err or out, what)))
         return Answer(text, code, True, outcome.wall_s, dropped)
     if tool.format == "text":
         return Answer(out or err, code, False, outcome.wall_s, dropped)

@@ -172,7 +172,8 @@ class _Checks(Tool):
         kernel = roots.file(self.kernel)
         if kernel.suffix != ".py" or any(mark in str(kernel) for mark in ("::", "[")):
             raise RefusedError(f"{kernel}: pytest takes the path of a kernel that ends in .py and has no '::' or '['")
-        yield from (*_PYTEST, "--nvfp4-device=sim")
+        # pytest-benchmark makes its folder in any case, and would make it in the repository.
+        yield from (*_PYTEST, "--nvfp4-device=sim", f"--benchmark-storage=file://{folder / 'benchmarks'}")
         if self.format == "json":
             yield f"--nvfp4-json={folder / REPORT}"
         yield from _options(nvfp4_problem=self.problems, nvfp4_arch=self.arch)

@@ -205,9 +205,15 @@ def test_no_code_of_the_repository_runs_outside_of_the_sandbox(
         result = await session.call_tool("check", {"kernel": "package/k.py", "checks": ["compile"]})
         assert "package/k.py" in text(result)
         assert data(result)["exit_code"] in (0, 1)
+        none = await session.call_tool("check", {"kernel": "evil.py", "checks": ["compile"]})
+        assert none.is_error
+        assert "defines no custom_kernel" in text(none)
 
     serve(act)
     assert not list(outside.iterdir())
+    files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
+    written = {name for name in files if not name.startswith(".nvfp4")}  # bundles of failures
+    assert written == {*HOSTILE, "package"}, "the server wrote to the repository"
     # The control: pytest itself runs these files.
     subprocess.run(
         [sys.executable, "-m", "pytest", "package/k.py", "-k", "compile or test_here", "-q"], cwd=tmp_path,
