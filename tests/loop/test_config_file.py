@@ -24,6 +24,11 @@ def test_read_back_it_equals_the_defaults() -> None:
     assert read(config_text(DEFAULT)) == DEFAULT
 
 
+def test_only_what_is_no_default_is_a_setting() -> None:
+    lines = config_text(DEFAULT).splitlines()
+    assert [line for line in lines if line and line[0] not in "#["] == ['file = "k.py"', 'command = ["agent"]']
+
+
 def test_without_the_signs_it_equals_the_defaults_too() -> None:
     bare = re.sub(r"^#(\w+ = )", r"\1", config_text(DEFAULT), flags=re.MULTILINE)
     assert read(bare) == DEFAULT
