@@ -57,9 +57,11 @@ def check_gates(
         if gate.outcome == "skipped" and failed is not None and found.index(failed) > found.index(gate):
             # A check that meets what another one reports is skipped and names that one, which comes later.
             named = any(f"::{failed.gate}" in check.message for check in checks if check.gate == gate.gate)
-            if named:
-                results.append(gate.model_copy(update={"outcome": "failed", "message": failed.message}))
-                continue
+            changes = {"outcome": "failed", "message": failed.message}
+            if not named:  # such as coverage, if nothing was launched: why the result is wrong says more
+                changes = {"message": clip(f"{gate.message}\n{failed.message}", _MOST)}
+            results.append(gate.model_copy(update=changes))
+            continue
         results.append(gate)
     return [gate.model_copy(update={"wall_s": round(share, 3)}) for gate in results]
 

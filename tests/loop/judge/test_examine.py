@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections import namedtuple
 from collections.abc import Sequence
@@ -97,6 +98,16 @@ def test_a_check_that_leaves_its_failure_to_a_later_one_is_red_with_its_message(
     found = bench.examine(candidate())
     assert (found.gates[-1].gate, found.gates[-1].outcome) == ("coverage", "failed")
     assert "2 elements are wrong" in found.gates[-1].message
+
+
+def test_a_gate_that_does_not_apply_any_more_is_red_with_what_a_later_one_has_found(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    assert bench.baseline().passed
+    bench.script.checks["coverage"] = [check("coverage", "skipped", message="no kernel was launched")]
+    bench.script.checks["verify"] = [check("verify", "failed", message="C descends from torch's mm")]
+    red = bench.examine(candidate()).gates[-1]
+    assert (red.gate, red.outcome) == ("coverage", "skipped")
+    assert re.search(r"no kernel was launched\n.*C descends from torch's mm", red.message)
 
 
 CHANGE = {"name": "k.sA", "kind": "changed", "severity": "different", "protected": False, "old": "a", "new": "b"}
