@@ -38,8 +38,10 @@ def examine_baseline(context: Context, commit: str) -> Examination:
 
     Raises:
         InfrastructureError: It could not be examined, also not the second time.
+        StoppedError: The loop has to end.
     """
-    found = _examined(context, None, commit=commit, parent=commit, known={})
+    with cancellation.stopped_by(context.pulse.halt):
+        found = _examined(context, None, commit=commit, parent=commit, known={})
     if found.infrastructure:
         raise InfrastructureError(found.infrastructure)
     return found

@@ -312,6 +312,21 @@ def test_until_ends_what_runs(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+def test_until_ends_the_examination_of_the_kernel_at_the_start(tmp_path: Path) -> None:
+    loop, clock = _loop(tmp_path), SteppedClock()
+
+    def wait(number: int) -> None:
+        clock.seconds += 60
+        for _ in range(2000 if number == 0 else 0):
+            cancellation.check()
+            threading.Event().wait(0.01)
+
+    loop.judge = StubJudge(wait=wait)
+    end = loop.session(clock=clock, until_s=50.0, pulse_s=0.01).run()
+    assert (end.status, end.state.phase, end.state.interrupted) == ("stopped", "STOPPED", "INIT")
+    assert loop.judge.examined == [0]
+
+
 def test_a_reviewer_stops_it(tmp_path: Path) -> None:
     class Blocked(StubReviewer):
         def review(self, iteration: int, *arguments: Any, **others: Any) -> ReviewerVerdict:
