@@ -103,9 +103,9 @@ class LoopMachine:
                 self._go(state.interrupted, interrupted="", stop_reason="")
             else:
                 self._next_iteration(stop_reason="", **(given_up(state, context.config) if self._seen else {}))
-        if state.phase != "INIT":
+        if self.state.phase != "INIT":
             context.parts.repository.clean()
-            if state.phase != "APPLY_VERDICT" and state.interrupted != "APPLY_VERDICT":
+            if self.state.phase != "APPLY_VERDICT":  # there, a promotion may be made that the state does not know
                 self._compare_branch()
 
     def _compare_branch(self) -> None:
@@ -123,12 +123,17 @@ class LoopMachine:
         parts.repository.clean()
         commit = parts.repository.incumbent()
         if self.state.baseline != commit:
+            remove_tree(context.folder.baseline)  # what another commit was found to be
             self._go("INIT", baseline=commit, incumbent=commit, metric=context.config.target.metric)
         baseline = examine_baseline(context, commit)
         if not baseline.passed:
             red = baseline.gates[-1] if baseline.gates else None
             found = f"the gate {red.gate} is {red.outcome}: {red.message}" if red is not None else "no gate has run"
-            raise EndError("failed", f"the kernel at the start cannot be optimised, because {found}")
+            raise EndError(
+                "failed",
+                f"the kernel at the start cannot be optimised, because {found}\n"
+                "Mend it, commit it, and begin anew with --fresh-start.",
+            )
         value = parts.judge.value(baseline)
         context.log(f"the kernel at the start passes; {context.config.target.metric} is {figure(value)}")
         self._next_iteration(baseline_value=value, best_value=value)

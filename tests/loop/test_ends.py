@@ -382,7 +382,12 @@ def test_a_red_kernel_at_the_start_is_refused(tmp_path: Path) -> None:
     end = loop.session().run()
     assert end.status == "failed"
     assert "because the gate verify is failed: one element" in end.reason
+    assert "--fresh-start" in end.reason
     assert loop.worker.runs == []
+    loop.judge = StubJudge()
+    assert loop.session().run().status == "failed"  # it is the same kernel
+    loop.repository.file.write_text(json.dumps([sha("mended")]))
+    assert loop.session().run().state.baseline == sha("mended")
 
 
 def test_a_moved_branch_is_refused(tmp_path: Path) -> None:
