@@ -18,7 +18,7 @@ def first_lines(view: LoopView) -> Iterator[str]:
     yield f"loop {view.name}: {_status(view)}"
     if view.candidates:
         yield f"{plural(len(view.candidates), 'candidate')}; {best_text(view, standing_of(view))}"
-    if request := _REQUESTS.get(view.control.stop):
+    if view.life == "running" and (request := _REQUESTS.get(view.control.stop)):
         yield request
     yield from view.problems
 

@@ -214,6 +214,9 @@ def test_reverts_reviews_red_gates_and_damage_are_events(tmp_path: Path) -> None
 def test_a_first_reader_is_told_where_the_loop_is(tmp_path: Path) -> None:
     (line,) = first_lines(read(StateFolder(tmp_path / "none")))
     assert "no loop has begun here" in line
-    lines = list(first_lines(read(night(tmp_path).folder)))
+    sample = night(tmp_path)
+    sample.control(Control(stop="now"))  # it has had its effect
+    lines = list(first_lines(read(sample.folder)))
+    assert len(lines) == 2
     assert lines[0] == "loop night: stopped: no progress"
     assert lines[1].startswith("6 candidates; modelled geometric mean in us 100 -> 81 (-19.0 %), candidate 4; measured")
