@@ -20,7 +20,7 @@ from pytest_nvfp4.loop.errors import ConfigError
 from pytest_nvfp4.loop.history import history
 from pytest_nvfp4.loop.memory import CandidateMemory
 from pytest_nvfp4.loop.quoting import one_line, quoted
-from pytest_nvfp4.loop.schemas import Candidate, Examination, ReviewerVerdict, Verdict, WorkerResult
+from pytest_nvfp4.loop.schemas import Candidate, Examination, Model, ReviewerVerdict, Verdict, WorkerResult
 from pytest_nvfp4.loop.state import LoopState, StateFolder, read_model
 
 RESULT_VARIABLE = "NVFP4_LOOP_RESULT"
@@ -146,7 +146,7 @@ class Prompts:
         return (
             f"When you are done, write one JSON object to `{self._folder.result(number)}` (the environment variable "
             f"{RESULT_VARIABLE} names it too):\n\n"
-            f"{_json(example.model_dump(mode='json', exclude={'version'}))}\n\n"
+            f"{_json(example, 'artifacts', 'errors')}\n\n"
             "`decision` is `KEEP` or `REVERT`. Only `decision`, `summary`, `tokens` and `usd` have an effect; later "
             "workers read the summary. `nvfp4 loop check FILE --kind worker` checks the file. While you work, "
             "`nvfp4 loop progress --time-us T --status running --note TEXT` shows a time to the people who watch."
@@ -265,7 +265,7 @@ def _reviewer_report(iteration: int, answer: Path) -> str:
     )
     return (
         f"Write exactly one JSON object to `{answer}`:\n\n"
-        f"{_json(example.model_dump(mode='json', exclude={'version'}))}\n\n"
+        f"{_json(example)}\n\n"
         "`confidence` is `low`, `medium` or `high`. `nvfp4 loop check FILE --kind reviewer` checks the file."
     )
 
@@ -276,8 +276,9 @@ def _gain_text(state: LoopState) -> str:
     return f", {100 * (1 - state.best_value / state.baseline_value):.1f} % better than where the loop began"
 
 
-def _json(value: object) -> str:
-    return f"```json\n{json.dumps(value, indent=2)}\n```"
+def _json(example: Model, *without: str) -> str:
+    values = example.model_dump(mode="json", exclude_none=True, exclude={"version", *without})
+    return f"```json\n{json.dumps(values, indent=2)}\n```"
 
 
 def _figure(value: float | None) -> str:

@@ -205,6 +205,7 @@ def test_candidates_are_listed_and_searched(cli: Cli) -> None:
     assert listed("--search", "raster", "--outcome", "faster") == []
     text = cli("loop", "candidates").out
     assert "five stages" in text
+    assert text.split()[:4] == ["candidate", "iteration", "by", "outcome"]
     assert "\x1b" not in text
     assert "no candidates" in cli("loop", "candidates", "--search", "zzz").out
     assert cli("loop", "candidates", "--csv").out.startswith("candidate,iteration,by,outcome,gate,value,gain_percent")

@@ -19,7 +19,8 @@ from pytest_nvfp4.report.document import Block, Code, Column, Document, Facts, S
 from pytest_nvfp4.text import printed
 
 _DIFF_BYTES = 16 << 20
-_LINE_CHARACTERS = 400
+_LINE_CHARACTERS = 60
+"""Of what and why in a row; `--show` has all of it."""
 _STYLES: dict[str, Style] = {"faster": "good", "rejected": "bad", "infrastructure": "warning"}
 _COLUMNS = (
     Column("candidate", right=True, key="candidate"),
@@ -29,8 +30,8 @@ _COLUMNS = (
     Column("gate", key="gate"),
     Column("value", right=True, key="value"),
     Column("gain", unit="%", right=True, key="gain_percent"),
-    Column("what", share=4, key="summary"),
-    Column("why", share=4, key="reason"),
+    Column("what", key="summary"),
+    Column("why", key="reason"),
 )
 _GATE_COLUMNS = (Column("gate"), Column("outcome"), Column("time", unit="s", right=True), Column("finding", share=4))
 _RATIO_COLUMNS = (Column("device"), Column("ratio", right=True), Column("95 % interval"), Column("outcome"))
