@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.cli.helpers import Result, git
 from tests.loop.samples import Sample, night, promotion
 
@@ -36,7 +38,7 @@ def test_a_long_diff_is_cut_and_its_file_named(tmp_path: Path, cli: Callable[...
 
 
 def test_the_default_directory_lies_below_the_root_of_the_repository(
-    tmp_path: Path, cli: Callable[..., Result], monkeypatch
+    tmp_path: Path, cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git("init", "-q", cwd=tmp_path)
     night(tmp_path / ".nvfp4" / "loop")
@@ -49,3 +51,24 @@ def test_without_a_loop_there_is_no_report(tmp_path: Path, cli: Callable[..., Re
     done = cli("loop", "report", "--state", tmp_path / "none")
     assert done.code == 2
     assert "holds no loop; name its directory with --state, or begin with `nvfp4 loop run`" in done.err
+
+
+def test_a_loop_that_ran_is_reported_as_its_last_line_says(
+    tmp_path: Path, cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git("init", "-q", cwd=tmp_path)
+    (tmp_path / "k.py").write_text("custom_kernel = None\n")
+    (tmp_path / "nvfp4-loop.toml").write_text('[kernel]\nfile = "k.py"\n')
+    monkeypatch.chdir(tmp_path)
+    end = json.loads(cli("loop", "run", "--mode", "dry-run", "--json", "budget.iterations=8").out)
+    report = json.loads(cli("loop", "report", "--state", end["state"], "--json").out)
+    assert (report["life"], report["stop_reason"]) == ("stopped", "budget.iterations = 8 is reached")
+    assert len(report["candidates"]) == report["iteration"] == end["iteration"] == 8
+    assert len(report["accepted"]) == end["promotions"] > 0
+    assert report["accepted"][-1]["after"] == report["incumbent"]["value"] == end["best_value"]
+    assert report["accepted"][0]["before"] == report["baseline"]["value"] == end["baseline_value"]
+    assert {each["name"]: each["spent"] for each in report["budgets"]}["tokens"] == end["spent"]["tokens"]
+    assert sum(map(len, report["rejected"].values())) == 8 - end["promotions"]
+    assert report["unreadable"] == []
+    watched = cli("loop", "watch", "--state", end["state"])
+    assert watched.out.startswith("loop loop: stopped: budget.iterations = 8 is reached\n8 candidates; ")
