@@ -1,0 +1,1 @@
+"""A loop over forty candidates that no agent wrote."""
