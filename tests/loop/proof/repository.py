@@ -46,7 +46,7 @@ readable = [{program}]
 layouts = "reported"
 
 [judge]
-timeout_s = 150
+timeout_s = 300
 
 [budget]
 iterations = {iterations}
