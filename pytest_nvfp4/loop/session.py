@@ -18,6 +18,11 @@ from pytest_nvfp4.loop.machine import End, LoopMachine
 from pytest_nvfp4.loop.pulse import Pulse
 from pytest_nvfp4.loop.resume import compare, read_config, write_config
 from pytest_nvfp4.loop.state import Heartbeat, LoopState, StateFolder, read_model, write_model
+from pytest_nvfp4.temporary import remove_unfinished
+from pytest_nvfp4.text import visible
+from pytest_nvfp4.writing import write_whole
+
+_MARK = "*\n"
 
 
 class StateError(Exception):
@@ -57,22 +62,24 @@ class Session:
         Raises:
             LockedError: Another process runs it.
             ChangedError: The configuration differs from that of the start.
-            StateError: The directory holds records without a state.
+            StateError: The directory holds records without a state, or files that no loop wrote.
             DoorError: A file of it is damaged.
             OSError: It cannot be read or written.
         """
         with self._locked(self.branch_lock, f"the branch nvfp4-loop/{self.config.name}"):
             if fresh:
                 with self._locked(self.folder.lock, str(self.folder.root)):
+                    self._refuse_foreign()
                     if self.set_aside is not None:  # first, because a state without its branch is refused
                         self.set_aside()
                     self._rename(datetime.fromtimestamp(self.clock.now(), UTC).strftime("%Y%m%dT%H%M%SZ"))
             with self._locked(self.folder.lock, str(self.folder.root)):
-                # The directory is no part of the user's repository.
-                self.folder.root.joinpath(".gitignore").write_text("*\n")
-                parts, state = self.parts(), self._state()
+                self._refuse_foreign()
                 # A request that was made to an earlier run has had its effect.
                 self.folder.control.unlink(missing_ok=True)
+                # The directory is no part of the user's repository, and this says that a loop made it.
+                write_whole(self._mark, _MARK)
+                parts, state = self.parts(), self._state()
                 beat = self._last_beat()
                 # A process that was killed has not written its wall clock into the state.
                 wall_s = max(state.spent.wall_s, beat.spent.wall_s)
@@ -80,6 +87,24 @@ class Session:
                 pulse = Pulse(self.folder, budget, self.clock, until_s=self.until_s, interval_s=self.pulse_s)
                 context = Context(self.config, self.folder, parts, self.clock, budget, pulse)
                 return LoopMachine(context, state, seen=beat.phase == "STOPPED").run()
+
+    @property
+    def _mark(self) -> Path:
+        return self.folder.root / ".gitignore"
+
+    def _refuse_foreign(self) -> None:
+        """Raise StateError if no loop made the directory: some of its folders are emptied, and it may be renamed."""
+        root = self.folder.root
+        remove_unfinished(root)
+        with contextlib.suppress(OSError):
+            if self._mark.read_bytes() == _MARK.encode():
+                return
+        lock = self.folder.lock.parent.name
+        if found := sorted(place.name for place in root.iterdir() if place.name != lock):
+            raise StateError(
+                f"{root} is no directory of state: it holds {visible(found[0])}, and no .gitignore with the line *, "
+                "which a loop writes first; name an empty or a new folder with --state"
+            )
 
     def _state(self) -> LoopState:
         """Return the state to go on with; a new one is written."""

@@ -503,6 +503,25 @@ def test_records_without_a_state_are_refused(tmp_path: Path) -> None:
     assert _loop(tmp_path).session().run(fresh=True).state.iteration == 4
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_folder_that_no_loop_made_is_left_alone(tmp_path: Path, fresh: bool) -> None:
+    (tmp_path / "state" / "work").mkdir(parents=True)
+    (tmp_path / "state" / "candidates" / "mine").mkdir(parents=True)
+    files = {"work/notes.txt": "mine", ".gitignore": "build/\n", "state.json": "{}"}
+    for name, text in files.items():
+        (tmp_path / "state" / name).write_text(text)
+    with pytest.raises(StateError, match="--state"):
+        _loop(tmp_path).session().run(fresh=fresh)
+    assert {name: (tmp_path / "state" / name).read_text() for name in files} == files
+    assert [place.name for place in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_run_that_was_killed_before_its_first_record_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "state" / "lock").mkdir(parents=True)
+    (tmp_path / "state" / "lock" / "active.lock.guard").touch()
+    assert _loop(tmp_path).session().run().status == "stopped"
+
+
 def test_old_outputs_are_removed_before_the_disk_budget_is_reached(tmp_path: Path) -> None:
     loop = _loop(tmp_path, budget={"iterations": 6, "disk_mb": 1.0})
 
