@@ -105,11 +105,11 @@ class Budget:
         for name, unit, has, limit in (
             ("minutes", "min", total.wall_s / 60, limits.minutes),
             ("gpu_seconds", "s", total.gpu_s, limits.gpu_seconds),
-            # Nothing that costs may begin with no dollar left, and what costs nothing may go on.
-            ("dollars", "USD", total.usd, limits.dollars or None),
+            ("dollars", "USD", total.usd, limits.dollars),
             ("tokens", "tokens", total.tokens, limits.tokens),
         ):
-            if limit is not None and has >= limit:
+            # With a limit of 0 dollars, what costs nothing goes on.
+            if limit is not None and has >= limit and has > 0:
                 return f"budget.{name} = {limit:g} is reached: {has:.4g} {unit}"
         return ""
 

@@ -24,6 +24,9 @@ _SETTINGS: Final = {
     "core.safecrlf": "false",
     "core.quotePath": "false",
     "commit.gpgSign": "false",
+    # Milliseconds to wait for a lock that the user's own git holds; by default a tenth of a second, and one second.
+    "core.filesRefLockTimeout": "10000",
+    "core.packedRefsTimeout": "10000",
     "gc.auto": "0",
     "maintenance.auto": "false",
     "i18n.commitEncoding": "UTF-8",

@@ -84,8 +84,10 @@ class LoopMachine:
             status, reason = "stopped", str(error)
         except KeyboardInterrupt as error:
             status, reason = "interrupted", f"interrupted by {str(error) or 'Ctrl-C'}"
-        except (InfrastructureError, DoorError) as error:
+        except InfrastructureError as error:
             status, reason = "failed", str(error)
+        except DoorError as error:
+            status, reason = "failed", f"{error}; put a copy of the file back, or begin anew with --fresh-start"
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             status, reason = "failed", f"{where}{error.strerror or error}"

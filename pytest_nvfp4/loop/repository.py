@@ -112,8 +112,9 @@ class GitRepository:
             return commit
         if at != expected:
             raise GitError(
-                f"the branch {self.branch} is at {at}, and the loop left it at {expected}: another process has moved "
-                f"it; move it back (git branch -f {self.branch} {expected}) or begin anew with --fresh-start"
+                f"the branch {self.branch} is {f'at {at}' if at else 'gone'}, and the loop left it at {expected}: "
+                f"another process has moved it; move it back (git branch -f {self.branch} {expected}) or begin anew "
+                "with --fresh-start"
             )
         self._refuse_checked_out()
         self._move(commit, expected, f"nvfp4 loop: candidate {candidate.number}")

@@ -103,7 +103,7 @@ class Session:
         if found := sorted(place.name for place in root.iterdir() if place.name != lock):
             raise StateError(
                 f"{root} is no directory of state: it holds {visible(found[0])}, and no .gitignore with the line *, "
-                "which a loop writes first; name an empty or a new folder with --state"
+                "which a loop writes first; name an empty or a new folder with --state, or remove what it holds"
             )
 
     def _state(self) -> LoopState:

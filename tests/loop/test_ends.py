@@ -112,6 +112,7 @@ def test_the_threshold_must_be_met_in_iterations_in_a_row(tmp_path: Path) -> Non
     [
         ({"tokens": 250}, "budget.tokens = 250 is reached: 300 tokens", 3),
         ({"dollars": 1}, "budget.dollars = 1 is reached: 1 USD", 2),
+        ({"dollars": 0}, "budget.dollars = 0 is reached: 0.5 USD", 1),
     ],
 )
 def test_what_workers_report_counts(tmp_path: Path, budget: dict[str, object], reason: str, iterations: int) -> None:
@@ -514,6 +515,15 @@ def test_a_folder_that_no_loop_made_is_left_alone(tmp_path: Path, fresh: bool) -
         _loop(tmp_path).session().run(fresh=fresh)
     assert {name: (tmp_path / "state" / name).read_text() for name in files} == files
     assert [place.name for place in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_damaged_record_ends_the_run_with_the_way_out(tmp_path: Path) -> None:
+    _loop(tmp_path, budget={"iterations": 1}).session().run()
+    record = tmp_path / "state" / "baseline" / "examination.json"
+    record.write_bytes(record.read_bytes()[:20])
+    end = _loop(tmp_path, budget={"iterations": 2}).session().run()
+    assert (end.status, str(record) in end.reason) == ("failed", True)
+    assert end.reason.endswith("put a copy of the file back, or begin anew with --fresh-start")
 
 
 def test_a_run_that_was_killed_before_its_first_record_is_no_obstacle(tmp_path: Path) -> None:

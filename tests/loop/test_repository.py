@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,26 @@ def test_the_branch_begins_at_head_and_is_found_again(top: Path) -> None:
     (top / KERNEL).write_text("STAGES = 2\n")
     user_git(top, "commit", "--quiet", "-am", "the user goes on")
     assert opened(top).incumbent() == head == user_git(top, "rev-parse", "nvfp4-loop/loop")
+
+
+def test_a_lock_that_the_users_git_holds_for_a_moment_is_waited_for(top: Path) -> None:
+    base = opened(top).incumbent()
+    lock = top / ".git" / "refs" / "heads" / "nvfp4-loop" / "loop.lock"
+    lock.touch()
+    release = threading.Timer(0.5, lock.unlink)
+    release.start()
+    try:
+        assert promoted(top, 1, "STAGES = 2\n") != base
+    finally:
+        release.join()
+
+
+def test_a_branch_that_is_gone_is_named_so(top: Path) -> None:
+    repository = opened(top)
+    candidate = candidate_of(repository, 1, "STAGES = 2\n")
+    user_git(top, "branch", "-D", "nvfp4-loop/loop")
+    with pytest.raises(GitError, match=f"loop is gone, and the loop left it at {candidate.parent}"):
+        repository.promote(candidate, verdict_of(candidate), expected=candidate.parent, seconds=1)
 
 
 def test_a_promotion_is_one_commit_on_the_branch_with_the_judged_tree(top: Path) -> None:
