@@ -362,10 +362,14 @@ class RemoteRun:
             reporter.flush()
 
     def used(self) -> dict[str, object]:
-        """Return what the session used, for the JSON report: seconds of containers, dollars, and why it ended early."""
+        """Return what the session used, for the JSON report: seconds of containers, dollars, and what it lost.
+
+        ``failure`` is why a batch has no result, or the session ended early: such a check fails, and says nothing about
+        its kernel.
+        """
         if self._session is None:
             return {"name": self.request.spec, "seconds": 0.0, "usd": 0.0, "failure": self.unusable}
-        cost, failure = self._session.cost, self._session.failure
+        cost, failure = self._session.cost, self._session.loss
         return {
             "name": self.request.spec,
             "seconds": round(cost.seconds, 3),

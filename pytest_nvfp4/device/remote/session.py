@@ -103,6 +103,7 @@ class RemoteSession:
         self._last_result = 0.0
         self._last_check = 0.0
         self._fatal: RemoteError | None = None
+        self._lost: RemoteError | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
 
@@ -187,6 +188,11 @@ class RemoteSession:
         return self._fatal
 
     @property
+    def loss(self) -> RemoteError | None:
+        """The first error that left a batch without a result, and that need not have ended the session."""
+        return self._lost or self._fatal
+
+    @property
     def progress(self) -> Progress:
         """Current counts of batches, and the cost."""
         cost, activity = self.cost, str(getattr(self._remote, "activity", ""))
@@ -239,6 +245,7 @@ class RemoteSession:
                 request = self._queue.popleft()
                 if (refusal := self._breaker.refusal(request.remaining, tries=request.tries)) is not None:
                     self._counts["failed"] += 1
+                    self._lost = self._lost or refusal
                     request.finish(error=refusal)
                 else:
                     self._sent[request.batch.id] = request
@@ -338,6 +345,7 @@ class RemoteSession:
     def _finish_failed(self, request: BatchRequest, error: RemoteError) -> None:
         if not request.done:
             self._count("failed")
+            self._lost = self._lost or error
         request.finish(error=error)
 
     def _cancel_submitted(self) -> None:

@@ -76,7 +76,8 @@ class Product:
         judge = self.config.judge
         if judge.remote and any(gate in SIMULATED for gate in gates):
             command += [f"--nvfp4-remote={judge.remote}", f"--nvfp4-remote-containers={judge.containers}"]
-            command += [f"--nvfp4-remote-timeout={inner:g}"]
+            # Above that of a kernel, so that one that hangs is ended, and found red, before the remote counts as lost.
+            command += [f"--nvfp4-remote-timeout={2 * inner:g}"]
             command += [] if remote_usd is None else [f"--nvfp4-remote-max-cost={remote_usd:g}"]
         return command
 

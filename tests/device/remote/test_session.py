@@ -155,10 +155,14 @@ def test_what_every_batch_would_meet_ends_the_session(session: Any, trouble: Any
 def test_what_concerns_one_batch_leaves_the_others(session: Any) -> None:
     bad = batch(1)
     remote = FakeRemote(lambda sent: RemoteError("memory", "too large") if sent.id == bad.id else passed(sent))
-    first, second, third = session(remote).add([batch(0), bad, batch(2)])
+    one = session(remote)
+    first, second, third = one.add([batch(0), bad, batch(2)])
     first.wait()
     third.wait()
     assert wait_error(second).kind == "memory"
+    assert one.failure is None
+    assert one.loss is not None
+    assert one.loss.kind == "memory", "whoever reads the results is told that one is missing"
 
 
 @pytest.mark.parametrize("times", [1, 2])

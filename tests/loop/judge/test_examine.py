@@ -299,6 +299,8 @@ def test_a_remote_is_reserved_and_settled_and_its_loss_is_infrastructure(
     (simulated,) = [command for command in bench.script.commands if "--nvfp4-check=verify" in command]
     assert "--nvfp4-remote=modal" in simulated
     assert "--nvfp4-device=sim" in simulated
+    seconds = dict(each.split("=") for each in simulated if "timeout=" in each)
+    assert float(seconds["--nvfp4-remote-timeout"]) > float(seconds["--nvfp4-device-timeout"]), "a hang is the kernel's"
     assert any(
         each.startswith("--nvfp4-remote-max-cost=1.9") or each == "--nvfp4-remote-max-cost=2" for each in simulated
     )
