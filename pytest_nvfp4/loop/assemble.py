@@ -46,7 +46,9 @@ def session_of(
     """
     if config.mode == "dry-run":
         folder = StateFolder(folder.root.with_name(f"{folder.root.name}-dry-run"))
-        return Session(config, folder, lambda: _dry_run(config, folder, root, show), until_s=until_s, clock=clock)
+        return Session(
+            config, folder, lambda: _dry_run(config, folder, root, show), until_s=until_s, clock=clock, show=show
+        )
     repository = GitRepository(
         root, name=config.name, kernel=config.kernel.file, state=folder, manual=config.mode == "manual"
     )
@@ -58,6 +60,7 @@ def session_of(
         set_aside=repository.retire,
         until_s=until_s,
         clock=clock,
+        show=show,
     )
 
 

@@ -24,6 +24,10 @@ class Budget:
         state: State that was read, or a new one.
         wall_s: Wall clock of earlier processes.
         clock: Clocks.
+
+    Raises:
+        DoorError: The ledger is damaged: what the current iteration has spent is unknown, so that no ceiling holds.
+        OSError: It cannot be read.
     """
 
     def __init__(
@@ -34,12 +38,8 @@ class Budget:
         self._began, self._wall_s = clock.running(), wall_s
         self._settled, self._iteration = state.spent, state.iteration
         self._entries: dict[str, Entry] = {}
-        try:
-            ledger = read_model(self._file, Ledger)
-        except DoorError:
-            ledger = None  # nothing but this class writes it; a damaged disk must not end the loop for good
         complete = state.phase == "STOPPED" and not state.interrupted
-        if ledger is not None and ledger.iteration == state.iteration and not complete:
+        if not complete and (ledger := self._read()) is not None and ledger.iteration == state.iteration:
             self._entries = dict(ledger.entries)
 
     def wall_s(self) -> float:
@@ -87,7 +87,7 @@ class Budget:
             ):
                 if limit is not None and wants > 0 and has + wants > limit + _ROUNDING:
                     raise BudgetError(
-                        f"the next stage may take {wants:.4g} {unit}, and of budget.{name} = {limit:g} {unit} "
+                        f"budget.{name} = {limit:g} does not suffice: the next stage may take {wants:.4g} {unit}, and "
                         f"{max(0.0, limit - has):.4g} {unit} are left"
                     )
             entry = self._entries.get(key, Entry())
@@ -116,6 +116,16 @@ class Budget:
     def left_s(self) -> float:
         """Return the seconds of wall clock that are left."""
         return self._limits.minutes * 60 - self.wall_s()
+
+    def _read(self) -> Ledger | None:
+        try:
+            return read_model(self._file, Ledger)
+        except DoorError as error:
+            raise DoorError(
+                error.source,
+                f"is damaged, and with it what the current iteration has spent: {error.problem}. Restore it; or remove "
+                "it, and lower budget.dollars, gpu_seconds and tokens by that; or begin anew with --fresh-start",
+            ) from None
 
     def _set(self, key: str, entry: Entry) -> None:
         self._entries[key] = entry

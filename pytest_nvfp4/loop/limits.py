@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,9 @@ from pytest_nvfp4.loop.config import LoopConfig
 from pytest_nvfp4.loop.context import Context
 from pytest_nvfp4.loop.schemas import Candidate, ReviewerVerdict, Verdict
 from pytest_nvfp4.loop.state import LoopState
+
+_KEY = re.compile(r"((?:budget|limits)\.\w+) = ")
+"""Start of the reason of a limit; no other reason, of a reviewer or a person, begins so."""
 
 
 def counted(
@@ -64,3 +68,17 @@ def stop_reason(state: LoopState, review: ReviewerVerdict | None, context: Conte
     if state.iteration >= config.budget.iterations:
         return f"budget.iterations = {config.budget.iterations} is reached"
     return ""
+
+
+def how_to_go_on(reason: str, config: LoopConfig) -> str:
+    """Return what to do to go on with a loop that has stopped: the same command, with the limit to raise if any."""
+    found = _KEY.match(reason)
+    if found is None:
+        return "run the same command to go on"
+    section, _, key = found[1].partition(".")
+    value = getattr(getattr(config, section), key)
+    higher = f"{found[1]}={max(1, 2 * value):g}"
+    if section == "limits":  # counted anew in each run
+        return f"run the same command to try as often again, or add a higher limit, such as {higher}"
+    instead = " in place of --max-cost" if key == "dollars" else ""
+    return f"raise the limit to go on: run the same command with {higher}{instead}"

@@ -89,8 +89,7 @@ class LoopMachine:
         except DoorError as error:
             status, reason = "failed", f"{error}; put a copy of the file back, or begin anew with --fresh-start"
         except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            status, reason = "failed", f"{where}{error.strerror or error}"
+            status, reason = "failed", os_reason(error)
         except Exception as error:  # a defect: what it left is kept, and whoever looks in the morning finds it
             status, reason = "failed", "".join(traceback.format_exception_only(error)).strip()
             with contextlib.suppress(OSError):
@@ -269,13 +268,21 @@ class LoopMachine:
         """Leave a directory that says why the loop has ended, if that can be written."""
         context = self._context
         context.pulse.activity.phase = "STOPPED"
-        with contextlib.suppress(OSError):  # a full disk: what is on it is enough to go on
+        try:
             if self.state.phase != "STOPPED":
                 self._go("STOPPED", interrupted=self.state.phase, stop_reason=clip(reason, 20_000))
             context.pulse.beat()
             context.log(f"{status}: {reason}")
+        except OSError:  # a full disk: what is on it is enough to go on
+            context.parts.show(f"{status}: {reason}")
         context.parts.notify("stopped", title=f"the loop has {status}", text=reason)
         return End(status, reason, self.state, context.budget.total())
+
+
+def os_reason(error: OSError) -> str:
+    """Return why the system refused something, with the file."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
 
 
 def figure(value: float | None) -> str:

@@ -14,7 +14,7 @@ from pytest_nvfp4.loop.clock import Clock
 from pytest_nvfp4.loop.config import LoopConfig
 from pytest_nvfp4.loop.context import Context, Parts
 from pytest_nvfp4.loop.lock import LoopLock
-from pytest_nvfp4.loop.machine import End, LoopMachine
+from pytest_nvfp4.loop.machine import End, LoopMachine, os_reason
 from pytest_nvfp4.loop.pulse import Pulse
 from pytest_nvfp4.loop.resume import compare, read_config, write_config
 from pytest_nvfp4.loop.state import Heartbeat, LoopState, StateFolder, read_model, write_model
@@ -42,6 +42,7 @@ class Session:
         until_s: Seconds until the loop ends; None for no such time.
         clock: Clocks.
         pulse_s: Seconds between two heartbeats.
+        show: Called with the reason if the directory of state cannot be written at all.
     """
 
     config: LoopConfig
@@ -52,9 +53,10 @@ class Session:
     until_s: float | None = None
     clock: Clock = field(default_factory=Clock)
     pulse_s: float = 2.0
+    show: Callable[[str], None] = lambda _: None
 
     def run(self, *, fresh: bool = False) -> End:
-        """Run the loop until it ends.
+        """Run the loop until it ends; a directory of state that cannot be written is an end too.
 
         Args:
             fresh: Begin anew; the directory of state is renamed before, and nothing of it is lost.
@@ -64,8 +66,17 @@ class Session:
             ChangedError: The configuration differs from that of the start.
             StateError: The directory holds records without a state, or files that no loop wrote.
             DoorError: A file of it is damaged.
-            OSError: It cannot be read or written.
         """
+        try:
+            return self._run(fresh=fresh)
+        except OSError as error:  # before the machine begins, which ends in the same way
+            reason, state = os_reason(error), LoopState()
+            with contextlib.suppress(OSError, DoorError):
+                state = read_model(self.folder.state, LoopState) or state
+            self.show(f"failed: {reason}")
+            return End("failed", reason, state, state.spent)
+
+    def _run(self, *, fresh: bool) -> End:
         with self._locked(self.branch_lock, f"the branch nvfp4-loop/{self.config.name}"):
             if fresh:
                 with self._locked(self.folder.lock, str(self.folder.root)):

@@ -1,7 +1,9 @@
 """``nvfp4 loop run`` and ``stop``: results, exit codes, signals, and how to go on. Dry runs, which start nothing."""
 
+import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.loop.clock import Clock
+from pytest_nvfp4.loop.config import LoopConfig
+from pytest_nvfp4.loop.limits import how_to_go_on
 from pytest_nvfp4.loop.lock import this_process
 from pytest_nvfp4.loop.state import Control, Heartbeat, StateFolder, read_model, write_model
 from tests.loop.repositories import KERNEL, Footprint, make_repository
@@ -37,7 +41,7 @@ def test_a_dry_run_starts_nothing_and_goes_on(top: Path, cli) -> None:
     assert result.keys() == KEYS
     assert (result["status"], result["iteration"]) == ("stopped", 3)
     assert "candidate 1 is promoted" in shown.err
-    assert "run the same command to go on" in shown.err
+    assert "to go on: run the same command with budget.iterations=6;" in shown.err
     assert Footprint.of(top) == before
     state = top / ".nvfp4" / "loop-dry-run"
     assert result["state"] == str(state)
@@ -47,6 +51,49 @@ def test_a_dry_run_starts_nothing_and_goes_on(top: Path, cli) -> None:
     fresh = cli("loop", "run", "--mode", "dry-run", "budget.iterations=2", "--json", "--fresh-start")
     assert json.loads(fresh.out)["iteration"] == 2
     assert len(list((top / ".nvfp4").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        (
+            "budget.iterations = 40 is reached",
+            "raise the limit to go on: run the same command with budget.iterations=80",
+        ),
+        ("budget.minutes = 360 is reached: 360 min", "with budget.minutes=720"),
+        ("budget.dollars = 0 does not suffice: ...", "with budget.dollars=1 in place of --max-cost"),
+        ("limits.no_progress = 6: as many", "run the same command to try as often again, or .* limits.no_progress=12"),
+        ("the time of --until is reached", "run the same command to go on$"),
+        ("the reviewer says STOP_BLOCKED: budget.iterations = 40 is reached", "run the same command to go on$"),
+    ],
+)
+def test_the_limit_to_raise_is_named(reason: str, said: str) -> None:
+    config = LoopConfig.model_validate({"kernel": {"file": "k.py"}, "mode": "manual", "budget": {"dollars": 0}})
+    assert re.search(said, how_to_go_on(reason, config))
+
+
+@pytest.mark.usefixtures("top")
+@pytest.mark.parametrize("writes", [0, 1, 3])
+def test_a_disk_that_is_full_from_the_beginning_ends_it_with_1(
+    cli, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    replace, left = Path.replace, [writes]
+
+    def full(self: Path, target: Path) -> Path:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+        return replace(self, target)
+
+    dry = ("loop", "run", "--mode", "dry-run", "budget.iterations=1")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        shown = cli(*dry)
+    assert shown.code == 1
+    result = json.loads(shown.out.splitlines()[-1])
+    assert (result["status"], os.strerror(errno.ENOSPC) in result["reason"]) == ("failed", True)
+    assert os.strerror(errno.ENOSPC) in shown.err
+    assert cli(*dry).code == 0
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The account: a ceiling that nothing exceeds, over restarts, and with stages of many threads at once."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_nvfp4.isolation.door.error import DoorError
 from pytest_nvfp4.loop.budget import Budget
 from pytest_nvfp4.loop.config import BudgetSection
 from pytest_nvfp4.loop.protocols import BudgetError
@@ -96,10 +98,28 @@ def test_another_iteration_has_nothing_reserved(tmp_path: Path) -> None:
     assert _budget(tmp_path, iteration=2).total().usd == 0
 
 
-def test_a_damaged_ledger_is_not_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damaged", ["", "{", '{"version": 1, "iteration": 1, "entries": {"decide/1": {"spent": {"usd": -3}}}}']
+)
+def test_a_damaged_ledger_forgets_no_spending(tmp_path: Path, damaged: str) -> None:
     _budget(tmp_path).attempt("decide/1").reserve(usd=3)
-    StateFolder(tmp_path).ledger.write_text("{")
+    ledger = StateFolder(tmp_path).ledger
+    ledger.write_text(damaged)
+    with pytest.raises(DoorError, match=r"ledger\.json is damaged.*--fresh-start") as error:
+        _budget(tmp_path)
+    assert error.value.source == str(ledger)
+    ledger.unlink()
     assert _budget(tmp_path).total().usd == 0
+
+
+@pytest.mark.parametrize(("interrupted", "refused"), [("", False), ("JUDGE", True)])
+def test_a_ledger_counts_until_its_iteration_is_complete(tmp_path: Path, interrupted: str, refused: bool) -> None:
+    folder = StateFolder(tmp_path)
+    folder.ledger.write_text("{")
+    state = LoopState(iteration=1, phase="STOPPED", interrupted=interrupted, spent=Spent(usd=2))
+    with pytest.raises(DoorError) if refused else contextlib.nullcontext():
+        budget = Budget(BudgetSection(), folder, state, wall_s=0.0, clock=FixedClock())
+        assert budget.total().usd == 2
 
 
 def test_claims_cannot_overflow(tmp_path: Path) -> None:
@@ -114,5 +134,7 @@ def test_without_a_dollar_what_costs_nothing_goes_on(tmp_path: Path) -> None:
     budget = _budget(tmp_path, dollars=0)
     assert budget.reached() == ""
     budget.attempt("examine/1").reserve(usd=0)
-    with pytest.raises(BudgetError, match=r"may take 0\.01 USD, and of budget\.dollars = 0 USD 0 USD are left"):
+    with pytest.raises(
+        BudgetError, match=r"budget\.dollars = 0 does not suffice: .* may take 0\.01 USD, and 0 USD are left"
+    ):
         budget.attempt("examine/1").reserve(usd=0.01)

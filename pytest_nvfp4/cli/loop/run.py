@@ -59,6 +59,7 @@ def run_command(
     from pytest_nvfp4.loop.assemble import session_of
     from pytest_nvfp4.loop.clock import Clock, seconds_until
     from pytest_nvfp4.loop.errors import ConfigError
+    from pytest_nvfp4.loop.limits import how_to_go_on
     from pytest_nvfp4.loop.load import load_config
     from pytest_nvfp4.loop.lock import LockedError
     from pytest_nvfp4.loop.protocols import InfrastructureError
@@ -80,7 +81,7 @@ def run_command(
     except (ConfigError, ChangedError, LockedError, StateError, InfrastructureError, ValueError) as error:
         raise InputError(str(error)) from error
     if not as_json and end.status != "failed":
-        output.note("run the same command to go on; `nvfp4 loop report` shows what was achieved")
+        output.note(f"{how_to_go_on(end.reason, config)}; `nvfp4 loop report` shows what was achieved")
     output.write(json.dumps(_result(end, session.folder)))  # one line, also with --json
     ctx.exit(_EXITS[end.status])
 
