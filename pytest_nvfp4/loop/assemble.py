@@ -68,6 +68,8 @@ def _parts(
     config: LoopConfig, folder: StateFolder, repository: GitRepository, clock: Clock, show: Callable[[str], None]
 ) -> Parts:
     """Return the parts that the configuration asks for. Raises ConfigError and InfrastructureError."""
+    if not folder.state.exists():
+        repository.refuse_candidates()
     root, policy = repository.git.top, make_policy(config, repository)
     memory = CandidateMemory(folder, source_of=lambda commit: source_at(repository, policy, commit))
     prompts = Prompts(config, folder, memory, root=root)

@@ -238,6 +238,15 @@ class GitRepository:
                     if not used:
                         checkout.remove(entry)
 
+    def refuse_candidates(self) -> None:
+        """Raise GitError if the loop's name has candidates: another directory of state has made them."""
+        if self.git.text("for-each-ref", "--count=1", f"{self._own}/"):
+            raise GitError(
+                f"{self._state.root} is new, and the branch {self.branch} belongs to a loop with another directory of "
+                "state; go on with that one (--state), choose another name (name=NAME), or begin anew with "
+                "--fresh-start, which moves the branch aside"
+            )
+
     def retire(self) -> None:
         """Move the loop's branch and references aside, to ``refs/nvfp4-loop-old/NAME/N``, for a loop that begins anew.
 

@@ -12,6 +12,7 @@ from pytest_nvfp4.loop.assemble import session_of
 from pytest_nvfp4.loop.clock import Clock
 from pytest_nvfp4.loop.config import LoopConfig
 from pytest_nvfp4.loop.context import Parts
+from pytest_nvfp4.loop.git import GitError
 from pytest_nvfp4.loop.schemas import Verdict
 from pytest_nvfp4.loop.session import Session
 from pytest_nvfp4.loop.state import LoopState, StateFolder, read_model
@@ -88,6 +89,18 @@ def test_candidates_become_commits_and_the_checkout_stays(tmp_path: Path, monkey
     assert Footprint.of(top) == before
     assert not list(folder.work(0).parent.glob("*"))
     assert user_git(top, "status", "--porcelain") == ""
+
+
+def test_a_new_directory_of_state_does_not_take_over_a_branch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    top = make_repository(tmp_path / "user")
+    session(top, iterations=1).run()
+    before = user_git(top, "for-each-ref")
+    (top / ".nvfp4").rename(tmp_path / "elsewhere")
+    with pytest.raises(GitError, match=r"another directory of state.*--fresh-start"):
+        session(top, iterations=1).run()
+    assert user_git(top, "for-each-ref") == before
+    assert session(top, iterations=1).run(fresh=True).state.baseline == user_git(top, "rev-parse", "HEAD")
 
 
 def test_a_fresh_start_begins_at_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
