@@ -16,6 +16,9 @@ _CONFIGURED: Final = (
     ("tox.ini", "[pytest]"), ("setup.cfg", "[tool:pytest]"),
 )  # fmt: skip
 """Files that configure pytest, and the table without which they do not (pytest, "Rootdir and configuration")."""
+_NOT_IMPORTED: Final = ("-p", "pytest_nvfp4.plugin.kernels_only", "--noconftest")
+"""Options without which pytest imports a kernel that also holds tests, or that a ``conftest.py`` imports, into its own
+process, where it could write the report."""
 _SETTINGS: Final = "[tool.pytest_nvfp4"
 _LEAST_INNER_S: Final = 5.0
 
@@ -69,7 +72,7 @@ class Product:
         command += [f"--nvfp4-json={report}", "--nvfp4-device=sim", f"--nvfp4-jobs={self.jobs}"]
         command += [f"--nvfp4-timeout={inner:g}", f"--nvfp4-device-timeout={inner:g}"]
         command += [f"--nvfp4-problem={name}" for name in self.config.kernel.verify]
-        command += ["-q", "--no-header", "-p", "no:cacheprovider"]
+        command += [*_NOT_IMPORTED, "-q", "--no-header", "-p", "no:cacheprovider"]
         command += ["-x"] if stop else []
         command += ["--snapshot-update", "--snapshot-no-cleanup"] if update else ["--snapshot-warn-unused"]
         command += self._rooted()

@@ -105,3 +105,21 @@ def test_the_kernels_hang_ends_before_the_examination_does(tmp_path: Path) -> No
 def test_a_public_leaderboard_is_no_place_to_judge(tmp_path: Path, section: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="submits to a public leaderboard"):
         product(tmp_path, budget={"dollars": 1}, **section)
+
+
+def test_a_kernel_with_tests_of_its_own_is_not_imported_by_pytest(tmp_path: Path) -> None:
+    marker = tmp_path / "imported"
+    cheat = f"import sys\nif '_pytest' in sys.modules:\n    open({str(marker)!r}, 'w').close()\nraise ValueError('x')\n"
+    root = tmp_path / "worktree"
+    (root / "kernels").mkdir(parents=True)
+    body = "def custom_kernel(data):\n    return data\ndef test_of_its_own():\n    pass\n"
+    (root / "kernels" / "k.py").write_text(cheat + body)
+    (root / "conftest.py").write_text("import runpy\nrunpy.run_path('kernels/k.py')\n")
+    made = product(root)
+    made.prepare()
+    command = [*made.pytest(["compile"], tmp_path / "report.json", deadline_s=LONGEST_S), "--collect-only"]
+    done = run_product(command, cwd=root, deadline_s=LONGEST_S)
+    assert not marker.exists()
+    assert done.returncode == 0, done
+    assert "k.py::compile" in done.stdout.text
+    assert "test_of_its_own" not in done.stdout.text
