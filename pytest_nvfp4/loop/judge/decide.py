@@ -10,6 +10,7 @@ never compared; the incumbent is then examined again.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -22,6 +23,9 @@ _WORSE: Final = 40
 _SHOWN: Final = 12
 _MOST: Final = 8000
 _EXACT: Final = 1e-9
+_ROLE: Final = ".by."
+"""Part of the names of counters that have the name of a role in them."""
+_LAUNCH: Final = re.compile(r"^launch\.\d+\.")
 
 
 class Ratio(NamedTuple):
@@ -36,7 +40,7 @@ class Ratio(NamedTuple):
         """Whether it is a gain, a loss, or neither."""
         if self.value < 1 and self.value <= 1 - self.least:
             return "faster"
-        if self.value > 1 and self.value >= 1 / (1 - self.least):
+        if self.value > 1 and self.value * (1 - self.least) >= 1:
             return "slower"
         return "undecided"
 
@@ -45,7 +49,8 @@ def value_of(metric: str, examination: Examination) -> float | None:
     """Return the metric of an examination: the geometric mean over its problems; None if it has none.
 
     That of a counter is taken of the counter plus one, less one, because a counter may be 0; one that does not exist on
-    a problem is 0 there.
+    a problem is 0 there. A counter of a launch is the sum over all launches: a kernel may exchange them, or launch
+    another one first.
     """
     if metric == "modelled":
         times = [time.us for time in examination.modelled]
@@ -57,9 +62,17 @@ def value_of(metric: str, examination: Examination) -> float | None:
 
 
 def _by_problem(metric: str, examination: Examination) -> dict[str, float]:
-    name = metric.removeprefix(_COUNTER)
-    problems = dict.fromkeys(key.partition("/")[0] for key in examination.counters)
-    return {problem: examination.counters.get(f"{problem}/{name}", 0.0) for problem in problems}
+    wanted = _LAUNCH.sub("launch.*.", metric.removeprefix(_COUNTER))
+    found: dict[str, float] = {}
+    for key, value in examination.counters.items():
+        problem, _, name = key.partition("/")
+        found[problem] = found.get(problem, 0.0) + (value if _LAUNCH.sub("launch.*.", name) == wanted else 0.0)
+    return found
+
+
+def _roles(examination: Examination) -> set[str]:
+    """Return the counters by role, of all launches."""
+    return {_LAUNCH.sub("", key.partition("/")[2]) for key in examination.counters if _ROLE in key}
 
 
 def comparable(metric: str, candidate: Examination, incumbent: Examination) -> str:
@@ -80,6 +93,10 @@ def ratio_of(metric: str, candidate: Examination, incumbent: Examination, *, lea
     assert mine is not None
     assert theirs is not None
     if metric.startswith(_COUNTER):
+        if _ROLE in metric and _roles(candidate) != _roles(incumbent):
+            return Ratio(
+                (1 + mine) / (1 + theirs), 1.0, "the roles of the warps are others, and work may have changed its name"
+            )
         return Ratio((1 + mine) / (1 + theirs), least_gain)
     if candidate.kind == incumbent.kind:
         return Ratio(mine / theirs, least_gain)

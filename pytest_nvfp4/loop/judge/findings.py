@@ -41,7 +41,7 @@ class Found:
         """Take over what a run of pytest says besides its outcomes."""
         for check in report.checks:
             if sha256 := check.values.get("code_sha256"):
-                self.compiled[check.check] = sha256
+                self.compiled[f"{check.kernel}::{check.check}"] = sha256
             if check.gate == "layouts" and check.diff is not None:
                 self.layouts += [layout_line(change) for change in check.diff.changes]
 

@@ -31,6 +31,8 @@ _GRACE_S: Final = 30.0
 _SLOWER: Final = 3.0
 """An examination that has taken so many times as long as the baseline's is the candidate's fault."""
 _USAGE: Final = 2
+_WHOLE: Final = (0, 1)
+"""Exit codes of pytest after a whole run: all checks passed, or one failed. Others are interrupts and own errors."""
 _MOST: Final = 4000
 
 
@@ -131,6 +133,9 @@ class GateRun:
                 self.purse.settle(usd=spent)
         if report is None:
             return [self._without_answer(gates[0], outcome)]
+        if report.checks and outcome.returncode not in _WHOLE:  # some checks may be missing
+            reason = f"{outcome.describe_end()} before its end: {last_lines(outcome)}"
+            raise InfrastructureError(clip(f"the gates {', '.join(gates)}: pytest {reason}", _MOST))
         if report.remote is not None and report.remote.failure:
             raise InfrastructureError(f"the remote {config.judge.remote} failed: {report.remote.failure}")
         self.found.check(report)

@@ -1,8 +1,8 @@
 """Results of gates from the answers of the product's commands.
 
-A gate passes if one of its checks passes and none fails. A gate of which nothing ran does not pass: it is *skipped* if
-it does not apply, which is no fault of a candidate if it did not apply to the baseline either, and *unavailable* if
-something was missing.
+A gate passes if it has checks and all of them pass. One of which a check did not run does not pass, as a candidate
+could choose on which problem it is examined: it is *skipped* if the check does not apply, which is no fault of a
+candidate if it did not apply to the baseline either, and *unavailable* if something was missing.
 """
 
 from __future__ import annotations
@@ -82,9 +82,10 @@ def _check_gate(
                 )
     if bad:
         return GateResult(gate=name, outcome="failed", message=clip(check_text(bad[0]), _MOST))
-    if any(check.outcome == "passed" for check in checks):
+    skipped = [check for check in checks if check.outcome != "passed"]
+    if checks and not skipped:
         return GateResult(gate=name, outcome="passed")
-    reasons = list(dict.fromkeys(check.message for check in checks if check.message))
+    reasons = list(dict.fromkeys(check.message for check in skipped if check.message))
     if unavailable := [reason for reason in reasons if reason.startswith(_NOT_RUN)]:
         return GateResult(gate=name, outcome="unavailable", message=clip(unavailable[0], _MOST))
     text = reasons[0] if reasons else missing or "the kernel has no such check"

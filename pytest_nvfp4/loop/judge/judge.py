@@ -125,6 +125,10 @@ class ProductJudge:
             raise InfrastructureError(f"the win was not confirmed: {again.infrastructure}")
         if not again.passed:
             return decide.rejected(metric, candidate, again, against=verdict.against)
+        if decide.comparable(metric, again, examination):  # a table or the model changed while the loop was stopped
+            raise InfrastructureError(
+                f"the win was not confirmed: it was examined with {examination.table}, and is now with {again.table}"
+            )
         if (difference := decide.difference(metric, examination, again)) is None:
             return verdict
         reason = f"the kernel does not do the same in two calls: {difference}"
@@ -151,7 +155,8 @@ class ProductJudge:
         if reason := again.infrastructure or decide.comparable(metric, mine, again):
             del self._again[against]
             raise InfrastructureError(f"the incumbent {against[:12]} was examined again: {reason}")
-        return again
+        # Where only the model ran again, the counters are the known ones.
+        return again if again.counters else again.model_copy(update={"counters": incumbent.counters})
 
 
 def evidence(folder: Path) -> dict[str, str]:

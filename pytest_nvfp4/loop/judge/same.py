@@ -25,7 +25,7 @@ _MOST_BYTES: Final = 16 << 20
 
 
 def candidate_sha256(compiled: Mapping[str, str], *, root: Path, kernel: str, may_change: Iterable[str]) -> str | None:
-    """Return the hash of what decides how a candidate runs; None if one of its files cannot be read.
+    """Return the hash of what decides how a candidate runs; None if that is unknown, or a file cannot be read.
 
     Args:
         compiled: Hash of what was compiled, by the name of the compile.
@@ -33,6 +33,8 @@ def candidate_sha256(compiled: Mapping[str, str], *, root: Path, kernel: str, ma
         kernel: The kernel file, relative to it.
         may_change: Patterns of other files that a candidate may change.
     """
+    if not compiled:
+        return None
     try:
         source = read_file(root / kernel, source=kernel, most=_MOST_BYTES).decode()
         others = {name: _hash_of(root / name) for name in _matching(root, may_change) if name != kernel}

@@ -30,7 +30,7 @@ def custom_kernel(data):
 def check(gate: str, outcome: str = "passed", **more: Any) -> dict[str, Any]:
     """One check of the JSON report."""
     values = {"code_sha256": "1" * 64} if gate == "compile" else {}
-    return {"kernel": "k.py", "check": f"{gate}[gpumode-0]", "outcome": outcome, "values": values, **more}
+    return {"kernel": "k.py", "check": f"{gate}[gpumode-0]", "outcome": outcome, "values": values} | more
 
 
 def modelled(us: float, **more: Any) -> dict[str, Any]:
@@ -67,6 +67,7 @@ class Script:
         times: Answer of ``model``.
         remote: What pytest says about a remote.
         ends: End of a command that leaves no answer, by the gate that begins it.
+        code: Exit code of pytest.
         before: Called with each command before it answers, in its worktree.
         commands: The commands that ran.
     """
@@ -77,6 +78,7 @@ class Script:
     times: list[dict[str, Any]] = field(default_factory=lambda: [modelled(10.0)])
     remote: dict[str, Any] | None = None
     ends: dict[str, Outcome] = field(default_factory=dict)
+    code: int = 0
     before: Callable[[Sequence[str], Path], None] | None = None
     commands: list[list[str]] = field(default_factory=list)
 
@@ -106,7 +108,7 @@ class Script:
             counted = [{"problem": "p0", "status": "passed", "facts": self.counters, **self.cost}]
             answer = {"problems": self.times if first == "model" else counted}
         Path(report).write_text(json.dumps(answer))
-        return ended(0)
+        return ended(self.code if arguments[0] == "pytest" else 0)
 
     @property
     def ran(self) -> list[str]:

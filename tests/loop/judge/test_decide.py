@@ -163,6 +163,49 @@ def test_a_win_is_confirmed_by_a_second_call_that_does_the_same(tmp_path: Path) 
         judged()
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "outcome"),
+    [
+        ({"launch.0.tma": 100}, {"launch.0.tma": 0, "launch.1.tma": 100}, "undecided"),
+        ({"launch.0.tma": 100}, {"launch.1.tma": 100}, "undecided"),
+        ({"launch.0.tma": 100}, {"launch.0.tma": 40, "launch.1.tma": 50}, "faster"),
+        ({"launch.0.tma": 100}, {"launch.0.tma": 40, "launch.1.tma": 70}, "slower"),
+    ],
+)
+def test_a_counter_cannot_move_to_another_launch(
+    tmp_path: Path, before: dict[str, int], after: dict[str, int], outcome: str
+) -> None:
+    bench = Bench(tmp_path, target={"metric": "counter:launch.0.tma"})
+    bench.script.counters = before
+    incumbent = bench.baseline()
+    bench.script.counters = after
+    assert decided(bench, incumbent).outcome == outcome
+
+
+def test_a_counter_of_a_role_cannot_fall_by_another_name_of_the_role(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, target={"metric": "counter:launch.0.instructions.by.mma"})
+    bench.script.counters = {"launch.0.instructions.by.mma": 100}
+    incumbent = bench.baseline()
+    bench.script.counters = {"launch.0.instructions.by.load+mma": 101}
+    verdict = decided(bench, incumbent)
+    assert verdict.outcome == "undecided"
+    assert "roles of the warps" in verdict.reason
+    bench.script.counters = {"launch.0.instructions.by.mma": 90}
+    assert decided(bench, incumbent).outcome == "faster"
+
+
+def test_a_win_of_another_model_version_is_no_fault_of_the_kernel(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    incumbent = bench.baseline()
+    bench.script.times = [modelled(9.0)]
+    found = bench.examine(candidate())
+    bench.script.times = [modelled(8.0, model="m2")]
+    with pytest.raises(InfrastructureError, match=r"not confirmed: it was examined with .* m1, .* m2,"):
+        bench.judge.decide(
+            candidate(), found, against=AGAINST, incumbent=incumbent, folder=tmp_path / "f", purse=bench.purse
+        )
+
+
 def test_the_evidence_is_named_by_hash(tmp_path: Path) -> None:
     verdict = against_10_us(tmp_path, modelled(9.0))
     assert list(verdict.artifacts) == [f"gates-{name}.json" for name in ("0-compile", "1-tmem", "2-cost", "3-model")]

@@ -73,6 +73,38 @@ def test_a_gate_of_which_nothing_ran_does_not_pass(bench: Bench) -> None:
     assert bench.seen[-1] == "verify unavailable"
 
 
+def test_a_gate_that_leaves_out_a_problem_does_not_pass(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    other = {"check": "races[gpumode-1]"}
+    bench.script.checks["races"] = [check("races"), check("races", **other)]
+    assert bench.baseline().passed
+    assert bench.examine(candidate()).passed
+    bench.script.checks["races"] = [check("races"), check("races", "skipped", message="no launch", **other)]
+    found = bench.examine(candidate())
+    assert (found.passed, found.gates[-1].gate, found.gates[-1].outcome) == (False, "races", "skipped")
+    bench.script.checks["verify"] = [check("verify"), check("verify", "skipped", message="not run: no device")]
+    assert bench.examine(candidate()).gates[-1].outcome == "unavailable"
+
+
+@pytest.mark.parametrize(("code", "whole"), [(0, True), (1, True), (2, False), (3, False), (-9, False)])
+def test_a_run_of_pytest_that_did_not_end_says_nothing(bench: Bench, code: int, whole: bool) -> None:
+    bench.script.code = code
+    found = bench.examine(candidate())
+    assert (found.passed, bool(found.infrastructure)) == (whole, not whole)
+
+
+def test_the_hash_covers_the_compiles_of_all_configurations(bench: Bench) -> None:
+    hashes = set()
+    for one, two in (("1", "3"), ("2", "3")):
+        bench.script.checks["compile"] = [
+            check("compile", kernel=name, values={"code_sha256": sha * 64}) for name, sha in (("a", one), ("b", two))
+        ]
+        hashes.add(bench.examine(None).ptx_sha256)
+    assert len(hashes) == 2
+    bench.script.checks["compile"] = [check("compile", values={})]
+    assert bench.examine(None).ptx_sha256 is None, "what was not compiled is the same as nothing"
+
+
 def test_what_does_not_apply_to_the_baseline_may_be_skipped_and_what_it_passed_may_not(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.script.checks["tmem"] = []
