@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from pytest_nvfp4.device.remote.base import Batch, BatchResult, RemoteCall, RemoteError
+from pytest_nvfp4.device.remote.base import Batch, BatchResult, RemoteCall, RemoteError, RemoteOptions
 from pytest_nvfp4.device.remote.cache import RemoteResultCache
 from pytest_nvfp4.device.remote.request import BatchRequest
 from pytest_nvfp4.device.remote.session import RemoteSession
+from pytest_nvfp4.plugin.remote import RemoteRequest, RemoteRun
 from pytest_nvfp4.toolchain.sealed_files import SealedFiles
 from tests import waiting
 from tests.waiting import LONGEST_S
@@ -162,7 +163,10 @@ def test_what_concerns_one_batch_leaves_the_others(session: Any) -> None:
     assert wait_error(second).kind == "memory"
     assert one.failure is None
     assert one.loss is not None
-    assert one.loss.kind == "memory", "whoever reads the results is told that one is missing"
+    assert one.loss.kind == "memory"
+    run = RemoteRun.__new__(RemoteRun)
+    run.request, run._session = RemoteRequest("modal", RemoteOptions(), reuse=False), one
+    assert run.used()["failure"] == "too large", "whoever reads the report is told that a result is missing"
 
 
 @pytest.mark.parametrize("times", [1, 2])
