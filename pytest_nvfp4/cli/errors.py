@@ -40,7 +40,7 @@ def as_input_error(error: Exception) -> InputError | None:
     """Return the error as an input error, or None if it is a defect of this program."""
     from pytest_nvfp4.isolation.door import DoorError
     from pytest_nvfp4.layout.errors import LayoutError
-    from pytest_nvfp4.loop.errors import ConfigError
+    from pytest_nvfp4.loop.configuration.errors import ConfigError
     from pytest_nvfp4.problem import ProblemError
     from pytest_nvfp4.settings import SettingsError
     from pytest_nvfp4.toolchain.binaries import ToolUnavailableError

@@ -17,7 +17,7 @@ _MODELS = {
     "candidate": ("loop.schemas.Candidate", "what one run of a worker left"),
     "examination": ("loop.schemas.Examination", "what the judge found about a candidate without a GPU"),
     "verdict": ("loop.schemas.Verdict", "what the judge decided about a candidate"),
-    "loop_config": ("loop.config.LoopConfig", "the configuration of a loop (TOML)"),
+    "loop_config": ("loop.configuration.config.LoopConfig", "the configuration of a loop (TOML)"),
     "loop_state": ("loop.state.LoopState", "what a loop does next"),
     "profile": ("profile.result.Profile", "`nvfp4 profile show --json`, and each profile of `nvfp4 profile --json`"),
 }

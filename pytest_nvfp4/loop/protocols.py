@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pytest_nvfp4.loop.config import Event
+from pytest_nvfp4.loop.configuration.config import Event
 from pytest_nvfp4.loop.schemas import Candidate, Examination, GateResult, ReviewerVerdict, Verdict
 from pytest_nvfp4.loop.state import LoopState
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_nvfp4.loop.standing import gates_of, standing_of, why_not_promoted
-from pytest_nvfp4.loop.view import CandidateView, LoopView
+from pytest_nvfp4.loop.view.standing import gates_of, standing_of, why_not_promoted
+from pytest_nvfp4.loop.view.view import CandidateView, LoopView
 from pytest_nvfp4.report.loops import best_text, change_text, status_text
 from pytest_nvfp4.text import clip, plural
 

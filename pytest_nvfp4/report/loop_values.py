@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_nvfp4.loop.standing import Measured, Standing, Step, gates_of, measured_of, modelled_us, resume_command
-from pytest_nvfp4.loop.view import CandidateView, LoopView
+from pytest_nvfp4.loop.view.standing import Measured, Standing, Step, gates_of, measured_of, modelled_us, resume_command
+from pytest_nvfp4.loop.view.view import CandidateView, LoopView
 
 
 def loop_values(view: LoopView, standing: Standing) -> dict[str, Any]:

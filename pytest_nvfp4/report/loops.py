@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from pytest_nvfp4.loop.standing import HOW, Budget, Measured, Standing, Step, red_gate, resume_command
-from pytest_nvfp4.loop.view import CandidateView, LoopView
+from pytest_nvfp4.loop.view.standing import HOW, Budget, Measured, Standing, Step, red_gate, resume_command
+from pytest_nvfp4.loop.view.view import CandidateView, LoopView
 from pytest_nvfp4.report.curve import Series, curve
 from pytest_nvfp4.report.document import Block, Cell, Code, Column, Document, Facts, Items, Section, Styled, Table
 from pytest_nvfp4.report.loop_values import loop_values, words_of

@@ -7,7 +7,7 @@ from textual.pilot import Pilot
 
 from pytest_nvfp4.cli.loop.screen import LoopApp
 from pytest_nvfp4.loop.state import StateFolder
-from pytest_nvfp4.loop.view import LoopReader
+from pytest_nvfp4.loop.view.view import LoopReader
 from tests.loop.samples import FixedClock
 
 SMALL, LARGE = (80, 24), (200, 60)

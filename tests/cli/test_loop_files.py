@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.cli.errors import Exit
-from pytest_nvfp4.loop.load import load_config
-from pytest_nvfp4.loop.progress import PROGRESS_VARIABLE
+from pytest_nvfp4.loop.configuration.load import load_config
 from pytest_nvfp4.loop.state import StateFolder
+from pytest_nvfp4.loop.work.progress import PROGRESS_VARIABLE
 from tests.cli.helpers import Result, git
 from tests.loop.records import candidate, keep, measured, result
 

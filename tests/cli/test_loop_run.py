@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.loop.clock import Clock
-from pytest_nvfp4.loop.config import LoopConfig
-from pytest_nvfp4.loop.limits import how_to_go_on
-from pytest_nvfp4.loop.lock import this_process
+from pytest_nvfp4.loop.configuration.config import LoopConfig
+from pytest_nvfp4.loop.machine.limits import how_to_go_on
+from pytest_nvfp4.loop.machine.lock import this_process
 from pytest_nvfp4.loop.state import Control, Heartbeat, StateFolder, read_model, write_model
 from tests.loop.repositories import KERNEL, Footprint, make_repository
 from tests.waiting import LONGEST_S, until

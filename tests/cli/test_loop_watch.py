@@ -14,7 +14,7 @@ from pytest_nvfp4.cli.loop import watch
 from pytest_nvfp4.cli.loop.follow import follow
 from pytest_nvfp4.cli.loop.screen import LoopApp
 from pytest_nvfp4.loop.state import Control, StateFolder, read_model
-from pytest_nvfp4.loop.view import LoopReader
+from pytest_nvfp4.loop.view.view import LoopReader
 from tests.cli.helpers import Result
 from tests.cli.loop_screen import LARGE, SMALL, drive, press, settle, shown
 from tests.loop.samples import FixedClock, Sample, night, promotion

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_nvfp4.loop.repository import GitRepository
+from pytest_nvfp4.loop.repository.repository import GitRepository
 from pytest_nvfp4.loop.schemas import Candidate, Verdict, WorkerResult
 from pytest_nvfp4.loop.state import StateFolder
 

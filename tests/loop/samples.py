@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_nvfp4.loop.clock import Clock, stamp
-from pytest_nvfp4.loop.lock import this_process
+from pytest_nvfp4.loop.machine.lock import this_process
 from pytest_nvfp4.loop.schemas import (
     Candidate,
     Comparison,

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4.loop.clock import Clock
-from pytest_nvfp4.loop.config import Event, LoopConfig
-from pytest_nvfp4.loop.context import Parts
+from pytest_nvfp4.loop.configuration.config import Event, LoopConfig
+from pytest_nvfp4.loop.machine.context import Parts
+from pytest_nvfp4.loop.machine.session import Session
 from pytest_nvfp4.loop.protocols import InfrastructureError, Purse, Task
 from pytest_nvfp4.loop.schemas import (
     Candidate,
@@ -26,7 +27,6 @@ from pytest_nvfp4.loop.schemas import (
     Verdict,
     WorkerResult,
 )
-from pytest_nvfp4.loop.session import Session
 from pytest_nvfp4.loop.state import LoopState, StateFolder, read_model
 from pytest_nvfp4.writing import write_whole
 

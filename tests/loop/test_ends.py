@@ -15,11 +15,11 @@ import pytest
 
 from pytest_nvfp4.isolation import cancellation
 from pytest_nvfp4.loop.clock import Clock
-from pytest_nvfp4.loop.lock import LockedError
+from pytest_nvfp4.loop.machine.lock import LockedError
+from pytest_nvfp4.loop.machine.resume import ChangedError
+from pytest_nvfp4.loop.machine.session import StateError
 from pytest_nvfp4.loop.protocols import InfrastructureError, Task
-from pytest_nvfp4.loop.resume import ChangedError
 from pytest_nvfp4.loop.schemas import Candidate, ReviewerVerdict
-from pytest_nvfp4.loop.session import StateError
 from pytest_nvfp4.loop.state import Control, Heartbeat, LoopState, read_model, write_model
 
 from .stubs import FixedClock, StubJudge, StubLoop, StubReviewer, StubWorker, sha
@@ -446,7 +446,7 @@ def test_a_full_disk_at_any_write_stops_it_and_it_goes_on(
 
 def test_the_same_state_or_branch_is_used_by_one_process(tmp_path: Path) -> None:
     loop, refused = _loop(tmp_path), list[str]()
-    branch = tmp_path / "git" / "loop.lock"
+    branch = tmp_path / "git" / "loop.machine.lock"
 
     def act(_: Task) -> None:
         other = _loop(tmp_path / "other")

@@ -409,7 +409,7 @@ def test_what_is_lost_without_the_sandbox_is_said(bench: Bench, monkeypatch: pyt
     monkeypatch.setattr(Sandbox, "probe", classmethod(lambda cls: cls(0, {Part.LANDLOCK: "no such call"})))
     assert "no landlock (no such call)" in bench.worker("").command.lost()[0]
     assert any("network" in line for line in bench.worker("", network=True).command.lost())
-    from pytest_nvfp4.loop.errors import ConfigError
+    from pytest_nvfp4.loop.configuration.errors import ConfigError
 
     with pytest.raises(ConfigError, match="the sandbox is required"):
         bench.worker("", sandbox="require")

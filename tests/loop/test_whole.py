@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.loop.assemble import session_of
 from pytest_nvfp4.loop.clock import Clock
-from pytest_nvfp4.loop.config import LoopConfig
-from pytest_nvfp4.loop.context import Parts
-from pytest_nvfp4.loop.git import GitError
+from pytest_nvfp4.loop.configuration.config import LoopConfig
+from pytest_nvfp4.loop.machine.assemble import session_of
+from pytest_nvfp4.loop.machine.context import Parts
+from pytest_nvfp4.loop.machine.session import Session
+from pytest_nvfp4.loop.repository.git import GitError
 from pytest_nvfp4.loop.schemas import Verdict
-from pytest_nvfp4.loop.session import Session
 from pytest_nvfp4.loop.state import LoopState, StateFolder, read_model
 
 from .repositories import KERNEL, Footprint, make_repository, user_git

@@ -7,14 +7,14 @@ import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_nvfp4.loop.config import WorkerSection
-from pytest_nvfp4.loop.policy import Policy
+from pytest_nvfp4.loop.configuration.config import WorkerSection
 from pytest_nvfp4.loop.protocols import Task
-from pytest_nvfp4.loop.repository import GitRepository
+from pytest_nvfp4.loop.repository.repository import GitRepository
 from pytest_nvfp4.loop.schemas import Candidate
 from pytest_nvfp4.loop.state import StateFolder
-from pytest_nvfp4.loop.worker import CommandWorker
-from pytest_nvfp4.loop.workplace import Workplaces
+from pytest_nvfp4.loop.work.policy import Policy
+from pytest_nvfp4.loop.work.worker import CommandWorker
+from pytest_nvfp4.loop.work.workplace import Workplaces
 
 from .repositories import KERNEL, make_repository, opened
 

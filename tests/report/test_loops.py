@@ -6,9 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from pytest_nvfp4.loop.schemas import GateResult, ReviewerVerdict
-from pytest_nvfp4.loop.standing import standing_of
 from pytest_nvfp4.loop.state import Control, StateFolder
-from pytest_nvfp4.loop.view import LoopReader, LoopView, diff_of
+from pytest_nvfp4.loop.view.standing import standing_of
+from pytest_nvfp4.loop.view.view import LoopReader, LoopView, diff_of
 from pytest_nvfp4.report.loop_events import events, first_lines
 from pytest_nvfp4.report.loops import loop_document, status_text
 from pytest_nvfp4.report.render import OutputFormat, render

@@ -11,8 +11,8 @@ from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.loop.folder import state_option
 from pytest_nvfp4.cli.options import document_options
 from pytest_nvfp4.isolation.door.files import read_text
-from pytest_nvfp4.loop.memory import CandidateMemory, Record
-from pytest_nvfp4.loop.quoting import one_line
+from pytest_nvfp4.loop.memory.memory import CandidateMemory, Record
+from pytest_nvfp4.loop.memory.quoting import one_line
 from pytest_nvfp4.loop.schemas import Examination, Outcome, Verdict
 from pytest_nvfp4.loop.state import StateFolder
 from pytest_nvfp4.report.document import Block, Code, Column, Document, Facts, Section, Style, Styled, Table

@@ -11,7 +11,7 @@ from pytest_nvfp4.cli.errors import Exit
 from pytest_nvfp4.cli.mounts import repository
 from pytest_nvfp4.cli.options import json_option
 from pytest_nvfp4.cli.output import write, write_json
-from pytest_nvfp4.loop.check import Kind, check_file
+from pytest_nvfp4.loop.configuration.check import Kind, check_file
 from pytest_nvfp4.text import visible
 
 

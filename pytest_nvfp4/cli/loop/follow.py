@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from pytest_nvfp4.cli.errors import Exit
-from pytest_nvfp4.loop.view import LoopReader
+from pytest_nvfp4.loop.view.view import LoopReader
 from pytest_nvfp4.report.loop_events import events, first_lines
 from pytest_nvfp4.text import printed
 

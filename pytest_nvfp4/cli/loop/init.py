@@ -13,10 +13,10 @@ from pytest_nvfp4.cli.mounts import repository
 from pytest_nvfp4.cli.options import json_option
 from pytest_nvfp4.cli.output import note, write, write_file, write_json
 from pytest_nvfp4.cli.subject import check_kernel_file, configured
-from pytest_nvfp4.loop.agents import AGENTS, Agent, agent
-from pytest_nvfp4.loop.config import LoopConfig
-from pytest_nvfp4.loop.config_file import config_text, toml_value
-from pytest_nvfp4.loop.load import CONFIG_NAME, NEEDS_CONTRACT
+from pytest_nvfp4.loop.configuration.config import LoopConfig
+from pytest_nvfp4.loop.configuration.config_file import config_text, toml_value
+from pytest_nvfp4.loop.configuration.load import CONFIG_NAME, NEEDS_CONTRACT
+from pytest_nvfp4.loop.work.agents import AGENTS, Agent, agent
 from pytest_nvfp4.problem import Problem, ProblemError
 from pytest_nvfp4.settings import KernelSettings, Settings, find_root, load
 

@@ -8,8 +8,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from pytest_nvfp4.loop.schemas import GateResult, WorkerProgress
-from pytest_nvfp4.loop.standing import Standing, gates_of, measured_of, modelled_us, red_gate, why_not_promoted
-from pytest_nvfp4.loop.view import CandidateView, LoopView
+from pytest_nvfp4.loop.view.standing import Standing, gates_of, measured_of, modelled_us, red_gate, why_not_promoted
+from pytest_nvfp4.loop.view.view import CandidateView, LoopView
 from pytest_nvfp4.report.loop_values import words_of
 from pytest_nvfp4.report.loops import LEGEND, best_text, budget_text, history_lines, status_text
 from pytest_nvfp4.text import clip, printed, visible

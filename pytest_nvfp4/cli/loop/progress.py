@@ -14,8 +14,8 @@ from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.options import json_option
 from pytest_nvfp4.cli.output import write_json
 from pytest_nvfp4.isolation.door.models import fault
-from pytest_nvfp4.loop.progress import PROGRESS_VARIABLE, Update, report
 from pytest_nvfp4.loop.schemas import ProgressStatus
+from pytest_nvfp4.loop.work.progress import PROGRESS_VARIABLE, Update, report
 
 
 @click.command("progress")

@@ -27,8 +27,8 @@ def report_command(*, state: StateFolder, summary: bool) -> Document:
     It reads the directory of state only, while the loop runs, after its end, or after its death. Times are modelled
     unless they are called measured.
     """
-    from pytest_nvfp4.loop.standing import standing_of
-    from pytest_nvfp4.loop.view import LoopReader, diff_of
+    from pytest_nvfp4.loop.view.standing import standing_of
+    from pytest_nvfp4.loop.view.view import LoopReader, diff_of
     from pytest_nvfp4.report.loops import loop_document
 
     view = LoopReader(state).read()

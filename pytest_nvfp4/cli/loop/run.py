@@ -15,7 +15,7 @@ from pytest_nvfp4.cli.loop.folder import state_option
 from pytest_nvfp4.cli.mounts import repository
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.loop.machine import End
+    from pytest_nvfp4.loop.machine.machine import End
     from pytest_nvfp4.loop.state import StateFolder
 
 _EXITS = {"stopped": Exit.FINE, "failed": Exit.FAILED, "interrupted": Exit.INTERRUPTED}
@@ -56,15 +56,15 @@ def run_command(
     if it was interrupted.
     """
     from pytest_nvfp4.end_signals import clean_ends
-    from pytest_nvfp4.loop.assemble import session_of
     from pytest_nvfp4.loop.clock import Clock, seconds_until
-    from pytest_nvfp4.loop.errors import ConfigError
-    from pytest_nvfp4.loop.limits import how_to_go_on
-    from pytest_nvfp4.loop.load import load_config
-    from pytest_nvfp4.loop.lock import LockedError
+    from pytest_nvfp4.loop.configuration.errors import ConfigError
+    from pytest_nvfp4.loop.configuration.load import load_config
+    from pytest_nvfp4.loop.machine.assemble import session_of
+    from pytest_nvfp4.loop.machine.limits import how_to_go_on
+    from pytest_nvfp4.loop.machine.lock import LockedError
+    from pytest_nvfp4.loop.machine.resume import ChangedError
+    from pytest_nvfp4.loop.machine.session import StateError
     from pytest_nvfp4.loop.protocols import InfrastructureError
-    from pytest_nvfp4.loop.resume import ChangedError
-    from pytest_nvfp4.loop.session import StateError
 
     clock, root = Clock(), repository(Path.cwd())
     files = [word for word in words if "=" not in word or Path(word).is_file()]

@@ -17,9 +17,9 @@ from textual.widgets import DataTable, Footer, Static
 
 from pytest_nvfp4.cli.errors import Exit
 from pytest_nvfp4.cli.loop import panes
-from pytest_nvfp4.loop.standing import Standing, standing_of
 from pytest_nvfp4.loop.state import Control, write_model
-from pytest_nvfp4.loop.view import LoopReader, LoopView, diff_of, output_of
+from pytest_nvfp4.loop.view.standing import Standing, standing_of
+from pytest_nvfp4.loop.view.view import LoopReader, LoopView, diff_of, output_of
 
 _PANES = ("now", "curve", "candidates", "findings", "log")
 _MOST_OUTPUTS = 4

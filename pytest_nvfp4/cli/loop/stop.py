@@ -9,7 +9,7 @@ import click
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import Exit
 from pytest_nvfp4.cli.loop.folder import state_option
-from pytest_nvfp4.loop.lock import is_running, read_owner
+from pytest_nvfp4.loop.machine.lock import is_running, read_owner
 from pytest_nvfp4.loop.state import Control, StateFolder, write_model
 
 

@@ -38,11 +38,11 @@ def watch_command(*, state: StateFolder, refresh_s: float, plain: bool, as_json:
     its process ends without stopping it. --json writes the present state once.
     """
     from pytest_nvfp4.cli.output import write, write_json
-    from pytest_nvfp4.loop.view import LoopReader
+    from pytest_nvfp4.loop.view.view import LoopReader
 
     reader = LoopReader(state)
     if as_json:
-        from pytest_nvfp4.loop.standing import standing_of
+        from pytest_nvfp4.loop.view.standing import standing_of
         from pytest_nvfp4.report.loop_values import loop_values
 
         view = reader.read()

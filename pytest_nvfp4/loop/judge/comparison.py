@@ -14,7 +14,7 @@ from pytest_nvfp4.bench.regression import Policy
 from pytest_nvfp4.bench.stats import RoundsError
 from pytest_nvfp4.device.job import KernelSpec
 from pytest_nvfp4.device.remote.base import BatchResult
-from pytest_nvfp4.loop.config import DeviceSection
+from pytest_nvfp4.loop.configuration.config import DeviceSection
 from pytest_nvfp4.loop.judge.place import Place
 from pytest_nvfp4.loop.protocols import InfrastructureError
 from pytest_nvfp4.loop.schemas import Comparison, ProblemTime

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from pytest_nvfp4.cores import cores
-from pytest_nvfp4.loop.config import LoopConfig
+from pytest_nvfp4.loop.configuration.config import LoopConfig
 from pytest_nvfp4.loop.judge.answers import ReportAnswer, read_answer
 from pytest_nvfp4.loop.judge.findings import Found
 from pytest_nvfp4.loop.judge.gate_run import GateRun

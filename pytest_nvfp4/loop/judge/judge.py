@@ -9,7 +9,7 @@ from typing import Final
 
 from pytest_nvfp4.device.remote.options import RemoteOptions
 from pytest_nvfp4.isolation.door.files import read_file
-from pytest_nvfp4.loop.config import LoopConfig
+from pytest_nvfp4.loop.configuration.config import LoopConfig
 from pytest_nvfp4.loop.judge import decide
 from pytest_nvfp4.loop.judge.examine import Examiner, Worktrees
 from pytest_nvfp4.loop.judge.measured import Measurer, OpenPlace

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_nvfp4.device.job import KernelSpec
-from pytest_nvfp4.loop.config import LoopConfig
+from pytest_nvfp4.loop.configuration.config import LoopConfig
 from pytest_nvfp4.loop.judge.comparison import Pair, Stage, compare, said, stages
 from pytest_nvfp4.loop.judge.decide import value_of, worse_counters, worse_text
 from pytest_nvfp4.loop.judge.examine import Worktrees

@@ -19,7 +19,7 @@ from pytest_nvfp4.device.remote.session import RemoteSession
 from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.device.select import known_names, select
 from pytest_nvfp4.isolation import cancellation
-from pytest_nvfp4.loop.config import LoopConfig
+from pytest_nvfp4.loop.configuration.config import LoopConfig
 from pytest_nvfp4.loop.protocols import InfrastructureError
 
 _WAIT_S: Final = 900.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pytest_nvfp4.loop.config import LoopConfig
+from pytest_nvfp4.loop.configuration.config import LoopConfig
 from pytest_nvfp4.loop.judge.gates import SIMULATED
 
 _CONFIGURED: Final = (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4.isolation import Captured, Outcome
-from pytest_nvfp4.loop.config import LoopConfig
+from pytest_nvfp4.loop.configuration.config import LoopConfig
 from pytest_nvfp4.loop.judge.judge import ProductJudge
 from pytest_nvfp4.loop.schemas import Candidate, Examination, GateResult
 from pytest_nvfp4.loop.state import StateFolder, write_model

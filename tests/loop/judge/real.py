@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_nvfp4.loop.config import LoopConfig
+from pytest_nvfp4.loop.configuration.config import LoopConfig
 from pytest_nvfp4.loop.judge.judge import ProductJudge
 from pytest_nvfp4.loop.protocols import Purse
-from pytest_nvfp4.loop.repository import GitRepository
+from pytest_nvfp4.loop.repository.repository import GitRepository
 from pytest_nvfp4.loop.schemas import Candidate, Examination
 from pytest_nvfp4.loop.state import StateFolder
 from tests.loop.repositories import make_repository

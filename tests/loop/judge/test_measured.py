@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_nvfp4.loop.config import LoopConfig
+from pytest_nvfp4.loop.configuration.config import LoopConfig
 from pytest_nvfp4.loop.judge.measured import Measurer
 from pytest_nvfp4.loop.protocols import BudgetError, InfrastructureError
 from pytest_nvfp4.loop.schemas import Examination, ProblemTime, Verdict

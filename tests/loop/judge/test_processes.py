@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.isolation import StoppedError, stopped_by
-from pytest_nvfp4.loop.config import LoopConfig
+from pytest_nvfp4.loop.configuration.config import LoopConfig
 from pytest_nvfp4.loop.judge.processes import passed_on, run_product
 from pytest_nvfp4.loop.judge.product import Product
 from tests.waiting import LONGEST_S

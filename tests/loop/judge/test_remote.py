@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("modal", reason="modal is not installed: pip install 'pytest-nvfp4[modal]'")
 pytest.importorskip("grpclib")
 
-from pytest_nvfp4.loop.budget import Budget
 from pytest_nvfp4.loop.clock import Clock
-from pytest_nvfp4.loop.config import BudgetSection
+from pytest_nvfp4.loop.configuration.config import BudgetSection
+from pytest_nvfp4.loop.machine.budget import Budget
 from pytest_nvfp4.loop.protocols import BudgetError, Purse
 from pytest_nvfp4.loop.schemas import Examination
 from pytest_nvfp4.loop.state import LoopState

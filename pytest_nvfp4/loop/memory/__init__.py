@@ -1,0 +1,1 @@
+"""What earlier candidates tried: their table, how duplicates are recognised, and the prompts."""

@@ -1,0 +1,1 @@
+"""What the directory of state shows of a loop, for reports and the terminal view; nothing is written."""
