@@ -3,34 +3,23 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.loop.clock import Clock
-from pytest_nvfp4.loop.configuration.config import LoopConfig
-from pytest_nvfp4.loop.machine.assemble import session_of
-from pytest_nvfp4.loop.machine.context import Parts
-from pytest_nvfp4.loop.machine.session import Session
 from pytest_nvfp4.loop.repository.git import GitError
 from pytest_nvfp4.loop.schemas import Verdict
 from pytest_nvfp4.loop.state import LoopState, StateFolder, read_model
 
 from .repositories import KERNEL, Footprint, make_repository, user_git
-from .stubs import SteadyJudge, StubLoop
+from .stubs import StubLoop
+from .whole import session
 
 ROOT = Path(__file__).parents[2]
-WORKER = f"""
-import os, pathlib
-number = int(os.environ["NVFP4_LOOP_CANDIDATE"])
-pathlib.Path("{KERNEL}").write_text(f"STAGES = {{10 + number % 5}}\\n")
-"""
-
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.loop.test_whole import session
+from tests.loop.whole import session
 
 left = int(sys.argv[2])
 
@@ -45,30 +34,6 @@ made = session(Path(sys.argv[1]))
 sys.addaudithook(count)
 made.run()
 """
-
-
-def session(top: Path, **budget: object) -> Session:
-    """A loop on a repository, with a stand-in for the judge only."""
-    config = LoopConfig.model_validate(
-        {
-            "kernel": {"file": KERNEL},
-            "worker": {"command": [sys.executable, "-c", WORKER], "candidates": 2},
-            "budget": {"iterations": 3, **budget},
-        }
-    )
-    made = session_of(
-        config,
-        root=top,
-        folder=StateFolder(top / ".nvfp4" / "loop"),
-        until_s=None,
-        clock=Clock(),
-        show=lambda _: None,
-    )
-
-    def parts() -> Parts:
-        return replace(made.parts(), judge=SteadyJudge())
-
-    return replace(made, parts=parts)
 
 
 def test_candidates_become_commits_and_the_checkout_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

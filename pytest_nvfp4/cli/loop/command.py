@@ -17,6 +17,7 @@ class LoopGroup(LazyGroup):
         "run": ("cli.loop.run", "Run a loop to its end, or go on where an earlier run ended."),
         "watch": ("cli.loop.watch", "Watch a loop live in the terminal; stop it, open diffs."),
         "stop": ("cli.loop.stop", "Stop a loop after its iteration, or now."),
+        "revert": ("cli.loop.revert", "Take back promotions of a loop that has stopped."),
         "report": ("cli.loop.report", "Report a loop: best time, curve, accepted steps, what was rejected, spending."),
         "candidates": ("cli.loop.candidates", "List and search what was tried."),
         "check": ("cli.loop.check", "Check a file that a worker or a reviewer writes."),

@@ -56,7 +56,7 @@ def session_of(
         config,
         folder,
         lambda: _parts(config, folder, repository, clock, show),
-        branch_lock=repository.git.common / "nvfp4-loop" / f"{config.name}.lock",
+        branch_lock=repository.lock,
         set_aside=repository.retire,
         until_s=until_s,
         clock=clock,

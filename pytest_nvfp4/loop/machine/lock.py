@@ -108,10 +108,12 @@ class LoopLock:
         return 0.0
 
     def _refusal(self, owner: LockOwner | None) -> str:
-        who = "another process"
+        who, wait = "another process", "until it has ended"
         if owner is not None:
             who = f"process {owner.pid} on {visible(owner.host)} since {visible(owner.created_at)}"
-        return f"{self._what} is in use by {who}; end it with `nvfp4 loop stop`, or wait until it has ended"
+            if owner.host != socket.gethostname():
+                wait = f"until no heartbeat has come for {self._stale_s / 60:g} minutes (limits.lock_minutes)"
+        return f"{self._what} is in use by {who}; end it with `nvfp4 loop stop`, or wait {wait}"
 
 
 def this_process(heartbeat: Path, clock: Clock) -> LockOwner:

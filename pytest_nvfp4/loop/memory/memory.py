@@ -11,7 +11,7 @@ could not end otherwise:
 - ``rejected`` is final, but by a gate that compares with the incumbent only while the incumbent is the same, and by
   ``layouts`` only for the same source: their names do not follow from the PTX;
 - ``infrastructure`` and ``no-candidate`` say nothing about the candidate, and are never final;
-- no verdict is final that compared with a candidate which the reviewer then refused.
+- no verdict is final that compared with a candidate which the reviewer then refused, or whose promotion was reverted.
 """
 
 from __future__ import annotations
@@ -163,21 +163,25 @@ class CandidateMemory:
     def _final(self, same: Sequence[Record], *, parent: str) -> list[Record]:
         """Return those of some equal candidates whose verdict is final for one that begins at ``parent``."""
         open_measurements = [record for record in same if _left_open(record)]
-        promoted = self._promoted() if same else frozenset()
+        promoted, reverted = (self._promoted(), self._promoted(reverted=True)) if same else (frozenset(), frozenset())
         return [
             record
             for record in same
             if record.verdict is not None
             and (record.verdict.against == record.candidate.parent or record.verdict.against in promoted)
+            and (record.outcome == "rejected" or record.verdict.against not in reverted)
             and _is_final(record, parent=parent, measured_open=len(open_measurements))
         ]
 
-    def _promoted(self) -> frozenset[str]:
-        """Return the commits of promoted candidates, as workers left them and as they were promoted."""
+    def _promoted(self, *, reverted: bool = False) -> frozenset[str]:
+        """Return the commits of promoted candidates, as workers left them and as they were promoted.
+
+        Those whose promotions were reverted, or the others.
+        """
         state = read_model(self._folder.state, LoopState)
         commits: set[str] = set()
         for promotion in () if state is None else state.promotions:
-            if not promotion.reverted:
+            if promotion.reverted == reverted:
                 record = self.record(promotion.candidate)
                 own = None if record is None else record.candidate.commit
                 commits |= {promotion.commit, own or promotion.commit}

@@ -37,6 +37,14 @@ def commit_message(candidate: Candidate, verdict: Verdict) -> str:
     return "\n".join([subject, "", *body, "", *_trailers(candidate, verdict), ""])
 
 
+def revert_message(to: str, of: str, reason: str) -> str:
+    """Return the message of the commit that gives the incumbent the files of an earlier one again."""
+    words = [_line(line) for line in clip(reason, _MOST_WORDS).strip().splitlines()]
+    subject = f"nvfp4-loop: revert to {to[:12]}"
+    body = ["Why:", "", *(f"> {line}" for line in words), ""] if words else []
+    return "\n".join([subject, "", *body, f"Nvfp4-Reverts: {of}", f"Nvfp4-Restores: {to}", ""])
+
+
 def _comparison(number: int, each: Comparison) -> str:
     ratio = f"ratio {each.ratio:.4f}, 95 % interval {each.low:.4f} to {each.high:.4f}"
     return f"comparison {number} on {_line(each.device)}: {ratio}, {each.outcome}"

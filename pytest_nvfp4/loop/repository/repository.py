@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from pytest_nvfp4.loop.repository import checkout
-from pytest_nvfp4.loop.repository.evidence import commit_message
+from pytest_nvfp4.loop.repository.evidence import commit_message, revert_message
 from pytest_nvfp4.loop.repository.git import Git, GitError, run_git
 from pytest_nvfp4.loop.schemas import Candidate, Verdict
 from pytest_nvfp4.loop.state import StateFolder
@@ -66,6 +66,11 @@ class GitRepository:
         if self.git.run("check-ref-format", self._ref, accept=(0, 1)).returncode:
             raise GitError(f"name = {name!r} cannot be part of a branch's name in git; choose letters, digits and '-'")
 
+    @property
+    def lock(self) -> Path:
+        """File whose lock a process holds that moves the loop's branch."""
+        return self.git.common / "nvfp4-loop" / f"{self.branch.removeprefix('nvfp4-loop/')}.lock"
+
     def incumbent(self) -> str:
         """Return the commit of the incumbent: that of the loop's branch, which is made at HEAD if it is missing.
 
@@ -106,18 +111,50 @@ class GitRepository:
         tree = self.tree_of(candidate.commit)
         if tree != candidate.tree:
             raise GitError(f"candidate {candidate.number}: commit {candidate.commit} has another tree than its record")
-        commit = self._commit(tree, parent=expected, message=commit_message(candidate, verdict), seconds=seconds)
+        return self._advance(
+            tree,
+            expected=expected,
+            message=commit_message(candidate, verdict),
+            seconds=seconds,
+            why=f"candidate {candidate.number}",
+        )
+
+    def revert(self, to: str, *, expected: str, reason: str) -> str:
+        """Give the incumbent the files of an earlier one again, in one commit, and return the commit.
+
+        A second call with the same arguments has no further effect and returns the same commit.
+
+        Args:
+            to: Commit of the earlier incumbent.
+            expected: Commit of the incumbent.
+            reason: Why, for the message.
+
+        Raises:
+            GitError: The branch is at another commit, or checked out.
+        """
+        tree = self.git.text("rev-parse", "--verify", f"{to}^{{tree}}")
+        return self._advance(
+            tree,
+            expected=expected,
+            message=revert_message(to, expected, reason),
+            seconds=self._date(expected),
+            why=f"revert to {to}",
+        )
+
+    def _advance(self, tree: str, *, expected: str, message: str, seconds: int, why: str) -> str:
+        """Move the loop's branch from a commit to a new child of it. Raises GitError."""
+        commit = self._commit(tree, parent=expected, message=message, seconds=seconds)
         at = self.commit_of(self._ref)
         if at == commit:
             return commit
         if at != expected:
+            found = f"is at {at}" if at is not None else "is gone"
             raise GitError(
-                f"the branch {self.branch} is {f'at {at}' if at else 'gone'}, and the loop left it at {expected}: "
-                f"another process has moved it; move it back (git branch -f {self.branch} {expected}) or begin anew "
-                "with --fresh-start"
+                f"the branch {self.branch} {found}, and the loop left it at {expected}: another process has moved "
+                f"it; move it back (git branch -f {self.branch} {expected}) or begin anew with --fresh-start"
             )
         self._refuse_checked_out()
-        self._move(commit, expected, f"nvfp4 loop: candidate {candidate.number}")
+        self._move(commit, expected, f"nvfp4 loop: {why}")
         return commit
 
     def add_candidate(self, number: int, *, parent: str, files: Mapping[str, bytes | None]) -> tuple[str, str]:
@@ -154,7 +191,7 @@ class GitRepository:
         stored = self.files(tree)
         if refused := [path for path, data in files.items() if (path in stored) != (data is not None)]:
             raise RefusedPathError(f"{visible(refused[0])} has a name that git refuses")
-        seconds = int(self.git.text("show", "--no-patch", "--format=%ct", parent))
+        seconds = self._date(parent)
         commit = self._commit(tree, parent=parent, message=f"nvfp4-loop: candidate {number}\n", seconds=seconds)
         self.git.run("update-ref", f"{self._own}/candidates/{number:04d}", commit)
         return commit, tree
@@ -296,6 +333,10 @@ class GitRepository:
         dates = {"GIT_AUTHOR_DATE": f"@{seconds} +0000", "GIT_COMMITTER_DATE": f"@{seconds} +0000"}
         done = self.git.run("commit-tree", tree, "-p", parent, "-F", "-", environ=dates, stdin=message.encode())
         return done.stdout.decode().strip()
+
+    def _date(self, commit: str) -> int:
+        """Return the date of a commit, in seconds since 1970."""
+        return int(self.git.text("show", "--no-patch", "--format=%ct", commit))
 
     def _move(self, new: str, old: str, why: str) -> None:
         """Move the loop's branch, if it is at the old commit. Raises GitError."""

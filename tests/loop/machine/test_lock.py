@@ -117,7 +117,7 @@ def test_the_heartbeat_of_another_host_counts(
     if taken:
         with lock:
             return
-    with pytest.raises(LockedError), lock:
+    with pytest.raises(LockedError, match=r"no heartbeat has come for 10 minutes \(limits\.lock_minutes\)"), lock:
         pass
 
 

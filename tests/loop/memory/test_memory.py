@@ -122,6 +122,20 @@ def test_a_comparison_with_a_refused_candidate_is_not_final(folder: StateFolder)
     assert memory.same_source(again(3, 2)) is None
 
 
+def test_a_comparison_with_a_reverted_incumbent_is_not_final(folder: StateFolder) -> None:
+    """Candidate 2 was slower than 1, where its worker began. The promotion of 1 was reverted."""
+    promotion = Promotion(candidate=1, iteration=1, commit=commit("promoted"), value=9.0)
+    keep(folder, candidate(1, iteration=1), "faster")
+    keep(folder, candidate(2, iteration=2, parent=promotion.commit), "slower", against=promotion.commit, ptx=PTX)
+    write_model(folder.state, LoopState(promotions=(promotion,)))
+    memory = CandidateMemory(folder)
+    assert memory.same_source(again(4, 2)) == 2
+    write_model(folder.state, LoopState(promotions=(promotion.model_copy(update={"reverted": True}),)))
+    assert memory.same_source(again(4, 2)) is None
+    assert PTX not in memory.known_ptx(4)
+    assert memory.same_source(again(4, 1)) == 1, "what was taken back is not tried again"
+
+
 def test_the_baseline_is_known_by_its_ptx(folder: StateFolder) -> None:
     write_model(folder.baseline / "examination.json", examination(0, ptx_sha256=PTX))
     keep(folder, candidate(1), "slower", ptx=PTX)
