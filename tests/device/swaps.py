@@ -100,7 +100,8 @@ SWAPS = {
     "only while it is called": (
         "F = module('device.worker.returned_tensors').read_tensor\nBEFORE = F.__code__\n"
         "F.__code__ = BEFORE.replace(co_name='other')\nHONEST = custom_kernel\n"
-        "def custom_kernel(data: input_t) -> output_t:\n    import time\n    time.sleep(1.5)\n"
+        # longer than the keeper waits between two readings, also on a busy machine
+        "def custom_kernel(data: input_t) -> output_t:\n    import time\n    time.sleep(12)\n"
         "    F.__code__ = BEFORE\n    return HONEST(data)\n",
         "read_tensor",
     ),
