@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pytest_nvfp4.cli.mcp.tools import REPORT, Tool
 from pytest_nvfp4.isolation import Captured, Outcome, run, stopped_by
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import read_file
+from pytest_nvfp4.isolation.run_module import module_command
 from pytest_nvfp4.sandbox_mode import MODE_VARIABLE
 from pytest_nvfp4.temporary import temporary_folder
 from pytest_nvfp4.text import printed
@@ -101,17 +101,7 @@ def call(
         # Settings of pytest may turn the sandbox off; its option comes before them.
         own = [f"--nvfp4-sandbox={limits.sandbox}"] if tool.report else [f"--timeout={timeout_s:g}"]
         at = next((index for index, word in enumerate(arguments) if word == "--"), len(arguments))
-        # -P, so that a file of the working folder stands for no module.
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "pytest_nvfp4.cli.mcp.child",
-            module,
-            *arguments[:at],
-            *own,
-            *arguments[at:],
-        ]
+        command = module_command(module, *arguments[:at], *own, *arguments[at:])
         environ = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         started()
         outcome = run(

@@ -126,7 +126,7 @@ class JudgeSection(Section):
     table: str = Field(
         default="", description="table of a device for modelled times; empty for that of the architecture"
     )
-    least_gain_gate: bool = Field(
+    skip_modelled_slower: bool = Field(
         default=True, description="whether a candidate that is modelled slower by more than the band is not measured"
     )
 

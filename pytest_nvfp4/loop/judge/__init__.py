@@ -1,6 +1,6 @@
 """The judge: gates that need no GPU, then the decision against the incumbent.
 
-- `processes`, `child`, `product`: the own commands of this package as bounded processes; nothing else runs a candidate;
+- `processes`, `product`: the own commands of this package as bounded processes; nothing else runs a candidate;
 - `answers`, `gates`: what these commands write, as results of gates;
 - `gate_run`, `findings`, `examine`: the examination of one commit;
 - `same`, `snapshots`: whether two candidates are the same; what layouts are compared with if there are no snapshots;

@@ -104,7 +104,7 @@ class Measurer:
 
     def _not_worth(self, mine: Examination, theirs: Examination) -> str:
         """Return why a candidate is not measured; empty if it is."""
-        if not self._config.judge.least_gain_gate or mine.table != theirs.table or mine.kind != theirs.kind:
+        if not self._config.judge.skip_modelled_slower or mine.table != theirs.table or mine.kind != theirs.kind:
             return ""
         new, old = value_of("modelled", mine), value_of("modelled", theirs)
         band = max(mine.band, theirs.band)

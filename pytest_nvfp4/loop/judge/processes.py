@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 from pytest_nvfp4.isolation import Outcome
 from pytest_nvfp4.isolation import run as run_isolated
+from pytest_nvfp4.isolation.run_module import module_command
 from pytest_nvfp4.sandbox_mode import MODE_VARIABLE
 from pytest_nvfp4.toolchain.cache_root import CACHE_VARIABLE
 
+_MODULES: Final = {"pytest": "pytest", "nvfp4": "pytest_nvfp4.cli"}
 _PASSED_ON: Final = (MODE_VARIABLE, CACHE_VARIABLE, "SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR", "WAFER_API_URL")
 _PREFIXES: Final = ("MODAL_", "NVFP4_MODAL_")
 """Variables of these commands besides those of every isolated process: their settings, and the tokens of a remote. The
@@ -34,8 +35,10 @@ class Run(Protocol):
 
 def run_product(arguments: Sequence[str], *, cwd: Path, deadline_s: float) -> Outcome:
     """Run a command of this very installation; see `Run`."""
-    command = [sys.executable, "-P", "-m", "pytest_nvfp4.loop.judge.child", *arguments]
-    return run_isolated(command, cwd=cwd, deadline_s=deadline_s, environ=passed_on(os.environ))
+    tool, *rest = arguments
+    return run_isolated(
+        module_command(_MODULES[tool], *rest), cwd=cwd, deadline_s=deadline_s, environ=passed_on(os.environ)
+    )
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:

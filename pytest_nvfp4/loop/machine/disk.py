@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_nvfp4.loop.state import LoopState, StateFolder
+from pytest_nvfp4.loop.work.usage import occupied
 from pytest_nvfp4.temporary import remove_tree
 
 _RECORDS = frozenset(
     {"candidate.json", "examination.json", "verdict.json", "review.json", "gates.json", "prompt.txt", "diff.patch"}
 )
-_BLOCK_BYTES = 512
 _MB = 1_000_000
 
 
 def used_bytes(folder: Path) -> int:
     """Return the bytes that a folder and all below it occupy; links are not followed."""
     return occupied(folder)[1]
-
-
-def occupied(folder: Path) -> tuple[int, int]:
-    """Return the number of files and folders below a folder, and the bytes that they occupy; links are not followed."""
-    count, total, pending = 0, 0, [folder]
-    while pending:
-        with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
-            for entry in entries:
-                count += 1
-                with contextlib.suppress(OSError):
-                    found = entry.stat(follow_symlinks=False)
-                    total += found.st_blocks * _BLOCK_BYTES
-                    if stat.S_ISDIR(found.st_mode):
-                        pending.append(Path(entry.path))
-    return count, total
 
 
 def kept_within(folder: StateFolder, limit_mb: float, *, keep: LoopState) -> str:

@@ -1,19 +1,37 @@
-"""A limit on the disk space that a running program takes."""
+"""The disk space that folders take, and a limit on that of a running program."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import stat
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from pytest_nvfp4.loop.machine.disk import occupied
 from pytest_nvfp4.text import plural
 
+_BLOCK_BYTES: Final = 512
 _MOST_FILES: Final = 1_000_000
 _LEAST_FREE_BYTES: Final = 256 << 20
 """Free space that a program must leave, or what was free when it started if that was less."""
+
+
+def occupied(folder: Path) -> tuple[int, int]:
+    """Return the number of files and folders below a folder, and the bytes that they occupy; links are not followed."""
+    count, total, pending = 0, 0, [folder]
+    while pending:
+        with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                count += 1
+                with contextlib.suppress(OSError):
+                    found = entry.stat(follow_symlinks=False)
+                    total += found.st_blocks * _BLOCK_BYTES
+                    if stat.S_ISDIR(found.st_mode):
+                        pending.append(Path(entry.path))
+    return count, total
 
 
 class FullError(Exception):

@@ -23,7 +23,7 @@ from tests.waiting import LONGEST_S, locked, until
 
 Act = Callable[[ClientSession], Awaitable[None]]
 SLEEPER = f"import fcntl, time\nfile = open(__file__)\nfcntl.flock(file, fcntl.LOCK_SH)\ntime.sleep({10 * LONGEST_S})\n"
-CHILD = "pytest_nvfp4.cli.mcp.child"
+CHILD = "pytest_nvfp4.isolation.run_module"
 
 
 def parameters(folder: Path, cache: Path, *options: str) -> StdioServerParameters:

@@ -84,7 +84,7 @@ def test_all_kinds_of_values_are_written() -> None:
         "kernel": {"file": "k.py", "problems": ["a", "b"]},
         "worker": {"command": ["agent"], "network": True, "candidates": 3},
         "budget": {"dollars": 1e-7, "gpu_seconds": 1.0, "tokens": 5},
-        "judge": {"remote": "modal", "least_gain_gate": False},
+        "judge": {"remote": "modal", "skip_modelled_slower": False},
     }
     config = LoopConfig.model_validate(values)
     assert read(config_text(config)) == config

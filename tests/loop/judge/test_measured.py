@@ -138,7 +138,7 @@ def test_what_the_model_finds_slower_by_more_than_its_band_is_not_measured(tmp_p
     assert (verdict.outcome, place.batches) == ("slower", [])
     assert "not measured" in verdict.reason
     assert judged(tmp_path, place, kernel(19.0), models=(10.0, 10.9)).outcome == "faster"
-    off = {"judge": {"least_gain_gate": False}}
+    off = {"judge": {"skip_modelled_slower": False}}
     assert judged(tmp_path, place, kernel(19.0), models=(10.0, 11.2), **off).outcome == "faster"
 
 

@@ -50,9 +50,10 @@ def test_a_command_ends_with_its_judge(tmp_path: Path) -> None:
         "import os, time\nos.write(1, b'started %d\\n' % os.getpid())\ntime.sleep(600)\n"
     )
     judge = (
-        "import os, pathlib, signal, sys\n"
+        "import os, pathlib, signal\n"
         "from pytest_nvfp4.isolation import streamed\n"
-        "command = [sys.executable, '-P', '-m', 'pytest_nvfp4.loop.judge.child', 'pytest', '-s']\n"
+        "from pytest_nvfp4.isolation.run_module import module_command\n"
+        "command = module_command('pytest', '-s')\n"
         "for _, data in streamed(command, cwd=pathlib.Path('.'), deadline_s=600):\n"
         "    if b'started' in data:\n"
         "        print(data.decode().split()[1], flush=True)\n"
