@@ -1,6 +1,6 @@
 """What the state machine asks of a repository, a worker, a judge and a reviewer.
 
-The state machine knows no kernel, no git command and no agent: tests give it stand-ins.
+The state machine contains nothing of kernels, git commands or agents: tests give it stand-ins.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class PromptWriter(Protocol):
 
 
 class Notifier(Protocol):
-    """Tells the user about an event."""
+    """Notifies the user of an event."""
 
     def __call__(self, event: Event, *, title: str, text: str) -> None:
         """Run the user's command, if one is configured for the event; a failure of it has no effect on the loop."""

@@ -185,7 +185,7 @@ class Examination(Model):
         modelled: Modelled times by problem.
         path: Time on the modelled critical path in us, by ``problem/warps: cause``; the longest parts.
         table: Table of constants, model version and conditions of the modelled times.
-        kind: Kinds of kernel that the model knows it as.
+        kind: Kinds of kernel that the time model takes it for.
         band: Share by which 90 % of the measured times of such kernels differ from modelled ones at most; 1 if unknown.
         wall_s: Seconds that it took.
         gpu_s: Seconds of a rented machine that it used.

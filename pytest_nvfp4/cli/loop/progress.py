@@ -49,7 +49,7 @@ def progress_command(
     file: Path | None,
     as_json: bool,
 ) -> None:
-    """Report a time or a state to the people who watch the loop, and write all that is reported so far, as JSON.
+    """Report a time or a state of a worker for the view of the loop, and write all reports so far as JSON.
 
     A report is a claim: it is shown, and decides nothing.
     """

@@ -1,4 +1,4 @@
-"""The terminal view of a loop. It writes nothing but a request to stop, when a key asks for it."""
+"""The terminal view of a loop. It writes nothing but a request to stop, on a key."""
 
 from __future__ import annotations
 

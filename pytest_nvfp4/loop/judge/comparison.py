@@ -1,4 +1,4 @@
-"""One interleaved comparison of incumbent and candidate on a device, and what it says."""
+"""One interleaved comparison of incumbent and candidate on a device, and its outcome."""
 
 from __future__ import annotations
 

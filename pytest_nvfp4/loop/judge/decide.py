@@ -1,8 +1,8 @@
-"""The verdict by modelled times or by a counter, and what the next worker is told.
+"""The verdict by modelled times or by a counter, and the feedback for the next worker.
 
 **Modelled times rank kernels of one kind.** A modelled time has an error band of several per cent against a measured
 one. For two versions of one kernel most of that error is the same in both, so their ratio is taken as it is, and a gain
-is one from `target.least_gain` on. Where the model knows the two as different kinds of kernel, the errors
+is one from `target.least_gain` on. Where the two are different kinds of kernel to the model, the errors
 have nothing in common: the ratio must lie outside both bands. Times of two tables, model versions or conditions are
 never compared; the incumbent is then examined again.
 """
@@ -103,8 +103,8 @@ def ratio_of(metric: str, candidate: Examination, incumbent: Examination, *, lea
     # Each true time lies within its band, so the ratio of the true times lies within both.
     reach = 1 - (1 - candidate.band) * (1 - incumbent.band)
     why = (
-        f"the model knows the incumbent as {incumbent.kind} and the candidate as {candidate.kind}, whose modelled "
-        "times differ from measured ones in different ways"
+        f"the incumbent is modelled as {incumbent.kind} and the candidate as {candidate.kind}, and modelled times "
+        "of the two differ from measured ones in different ways"
     )
     return Ratio(mine / theirs, max(least_gain, min(reach, 0.999_999)), why)
 

@@ -1,4 +1,4 @@
-"""Examination of one commit without a GPU: a fresh worktree, the gates, and whether it says anything about the commit.
+"""Examination of one commit without a GPU: a fresh worktree, the gates, and whether its result counts.
 
 What a kernel does wrong, a hang and a crash included, is a red gate. What its surroundings do wrong, a full disk or a
 lost remote, is `Examination.infrastructure`.

@@ -66,7 +66,7 @@ class Budget:
         return _Account(self, key)
 
     def record(self, key: str, spent: Spent) -> None:
-        """Say what an activity that has ended has cost: what its record, which is on the disk, says."""
+        """Settle the cost of an activity that has ended, from its record, which is on the disk."""
         with self._lock:
             entry = self._entries.get(key, Entry())
             # A record may leave out a stage. No write: whoever resumes reads the record, and says the same again.
