@@ -50,12 +50,31 @@ def test_everything_is_read(tmp_path: Path) -> None:
     assert settings.for_kernel(tmp_path / "examples/dense.py")[0].name == "one"
 
 
-def test_an_exercise_goes_with_an_entry(tmp_path: Path) -> None:
+def test_an_exercise_is_now_a_contract(tmp_path: Path) -> None:
     table = '[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\nexercise = "k.py::exercise"\n'
-    with pytest.raises(SettingsError, match=r"exercise = 'k\.py::exercise' .*it requires an entry"):
+    with pytest.raises(SettingsError, match=r"exercise = 'k\.py::exercise' .*replaced by a contract of your own"):
         load(project(tmp_path, table))
-    settings = load(project(tmp_path, table + 'entry = "k.py::compile_it"\n'))
-    assert settings.for_kernel(tmp_path / "k.py")[0].exercise == "k.py::exercise"
+
+
+def test_a_contract_is_a_known_name_or_a_file(tmp_path: Path) -> None:
+    table = '[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\n'
+    with pytest.raises(SettingsError, match=r"no contract is called 'nvfp4_gem'; known are nvfp4_group_gemm"):
+        load(project(tmp_path, table + 'contract = "nvfp4_gem"\n'))
+    with pytest.raises(SettingsError, match=r"c\.py is no file"):
+        load(project(tmp_path, table + 'contract = "c.py::Own"\n'))
+    with pytest.raises(SettingsError, match=r"call = 'k\.py::f' .*requires a contract of your own"):
+        load(project(tmp_path, table + 'call = "k.py::f"\n'))
+    (tmp_path / "c.py").write_text("")
+    own = load(project(tmp_path, table + 'contract = "c.py::Own"\ncall = "k.py::f"\nentry = "k.py::g"\n'))
+    (settings,) = own.for_kernel(tmp_path / "k.py")
+    assert settings.own_contract == f"{tmp_path / 'c.py'}::Own"
+    assert settings.is_run
+    assert settings.on_side_stream
+    (gemm,) = load(project(tmp_path, table + 'contract = "nvfp4_gemm"\nproblems = "gpumode"\n')).for_kernel(
+        tmp_path / "k.py"
+    )
+    assert gemm.problems is not None
+    assert {problem.contract for problem in gemm.problems} == {"nvfp4_gemm"}
 
 
 def test_other_kernels_get_the_defaults(tmp_path: Path) -> None:
