@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 _MOST = 2**31 - 1
 """Largest extent; the contract passes sizes as 32-bit integers."""
 GPUMODE_SEED = 1111
 """Seed of GPU MODE's test cases."""
+GROUP_GEMM = "nvfp4_group_gemm"
+"""Name of the contract of problems that name no other one."""
+Sizes: TypeAlias = tuple[tuple[int, int, int, int], ...]
+"""(m, n, k, l) of each group."""
+Axis: TypeAlias = int | float | str | bool
+"""A value by which a contract of the user's own describes its problem."""
 
 
 class ProblemError(ValueError):
@@ -51,14 +58,20 @@ class Problem:
     """Named list of groups with the seed of its inputs.
 
     The name appears in node ids: ``sm100.py::layouts[gpumode-0]``.
+
+    Attributes:
+        contract: Name of the contract whose problem it is (``contracts.registry``).
+        axes: For a contract of the user's own, what describes the problem in place of groups.
     """
 
     name: str
     groups: tuple[Group, ...]
     seed: int = GPUMODE_SEED
+    contract: str = GROUP_GEMM
+    axes: tuple[tuple[str, Axis], ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.groups:
+        if not self.groups and "::" not in self.contract:
             raise ProblemError(f"problem {self.name!r} has no groups")
 
     @property
@@ -69,28 +82,14 @@ class Problem:
     @property
     def key(self) -> str:
         """Groups and seed as text, without the name: equal for equal work."""
-        return ",".join(str(group) for group in self.groups) + f"@{self.seed}"
+        shown = [str(group) for group in self.groups] or [f"{name}={value!r}" for name, value in self.axes]
+        contract = "" if self.contract == GROUP_GEMM else f"{self.contract}:"
+        return f"{contract}{','.join(shown)}@{self.seed}"
 
     @property
     def work(self) -> int:
         """Number of multiplications."""
         return sum(group.m * group.n * group.k * group.l for group in self.groups)
-
-    def contract_violation(self) -> str | None:
-        """Return the violated rule of GPU MODE's contract (l = 1, k % 256 == 0, n % 128 == 0), or None."""
-        for index, group in enumerate(self.groups):
-            if group.l != 1:
-                return f"group {index} ({group}): l must be 1"
-            if group.k % 256:
-                return f"group {index} ({group}): k must be a multiple of 256"
-            if group.n % 128:
-                return f"group {index} ({group}): n must be a multiple of 128"
-        return None
-
-    def require_contract(self) -> None:
-        """Raise ProblemError if the problem violates GPU MODE's contract: no kernel under it has to compute it."""
-        if (violation := self.contract_violation()) is not None:
-            raise ProblemError(f"problem {self.name!r} violates GPU MODE's contract: {violation}")
 
 
 def _problem(name: str, m: Sequence[int], n: Sequence[int], k: Sequence[int]) -> Problem:
@@ -176,23 +175,32 @@ def parse_table(name: str, table: Mapping[str, object]) -> Problem:
     return Problem(name, groups, seed)
 
 
-def resolve(names: Iterable[str], *, own: Mapping[str, Problem] | None = None) -> tuple[Problem, ...]:
+def resolve(
+    names: Iterable[str],
+    *,
+    own: Mapping[str, Problem] | None = None,
+    sets: Mapping[str, tuple[Problem, ...]] = SETS,
+    contract: str = GROUP_GEMM,
+) -> tuple[Problem, ...]:
     """Return the problems of names: one of ``own``, a set, one problem of a set, or a shape ``MxNxK[,...]``.
 
-    Keeps the order and drops repeats. Raises ProblemError for an unknown name.
+    Keeps the order and drops repeats. ``sets`` are those of the contract that the problems belong to. Raises
+    ProblemError for an unknown name.
     """
     own = own or {}
-    singles = {problem.name: problem for members in SETS.values() for problem in members} | dict(own)
+    singles = {problem.name: problem for members in sets.values() for problem in members}
+    singles |= {name: replace(problem, contract=contract) for name, problem in own.items()}
     problems: dict[str, Problem] = {}
     for name in names:
         if name in singles:
             chosen: tuple[Problem, ...] = (singles[name],)
-        elif name in SETS:
-            chosen = SETS[name]
+        elif name in sets:
+            chosen = sets[name]
         elif _SHAPE.match(name):
-            chosen = (parse_shape(name),)
+            chosen = (replace(parse_shape(name), contract=contract),)
         else:
-            known = ", ".join([*own, *SETS, "gpumode-0 … gpumode-9", "gpumode-bench-0 … gpumode-bench-3"])
+            ranges = [f"{members[0].name} … {members[-1].name}" for members in sets.values() if members]
+            known = ", ".join([*own, *(name for name, members in sets.items() if members), *ranges])
             raise ProblemError(f"no problem is called {name!r}; known are {known}, or a shape such as 96x128x256")
         for problem in chosen:
             problems.setdefault(problem.name, problem)

@@ -23,8 +23,9 @@ but right, unless ``zero_sign="strict"``.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -33,6 +34,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.numerics import fp16
 from pytest_nvfp4.numerics.arrays import Float64, HalfBits, Mask, NumericsError, frozen
+from pytest_nvfp4.numerics.elements import FLOAT16, Element
 from pytest_nvfp4.numerics.oracle import Exact
 from pytest_nvfp4.numerics.pattern import describe
 
@@ -68,37 +70,43 @@ class Mismatch:
     want_bits: int
     exact: float = math.nan
     bound: float = 0.0
+    element: Element = FLOAT16
+    name: str = ""
 
     @property
     def got(self) -> float:
         """Value found."""
-        return fp16.value(self.got_bits)
+        return self.element.shown(self.got_bits)
 
     @property
     def want(self) -> float:
         """Value of ``want_bits``."""
-        return fp16.value(self.want_bits)
+        return self.element.shown(self.want_bits)
 
     @property
     def ulp(self) -> int | None:
-        """Number of fp16 values between got and want; None where one is NaN."""
+        """Number of values of the type between got and want; None where one is NaN."""
         if math.isnan(self.got) or math.isnan(self.want):
             return None
-        return abs(fp16.ordinal_of(self.got_bits) - fp16.ordinal_of(self.want_bits))
+        one, other = (np.array([bits], dtype=f"u{self.element.item}") for bits in (self.got_bits, self.want_bits))
+        return int(self.element.distance(one, other)[0])
 
     def __str__(self) -> str:
-        at = f"group {self.group} C[{self.row}, {self.col}]"
-        got = f"{self.got:.8g} (0x{self.got_bits:04X})"
-        want = f"{self.want:.8g} (0x{self.want_bits:04X})"
+        at = f"{self.name or f'group {self.group} C'}[{self.row}, {self.col}]"
+        digits = 2 * self.element.item
+        got = f"{self.got:.8g} (0x{self.got_bits:0{digits}X})"
+        want = f"{self.want:.8g} (0x{self.want_bits:0{digits}X})"
         if self.rule == "unwritten":
-            return f"{at}: not written (still the poison 0x{self.got_bits:04X}), want {want}"
+            return f"{at}: not written (still the poison 0x{self.got_bits:0{digits}X}), want {want}"
         if self.rule == "guard":
-            return f"{at}: written outside the tensor, got {got} over the guard 0x{self.want_bits:04X}"
+            return f"{at}: written outside the tensor, got {got} over the guard 0x{self.want_bits:0{digits}X}"
         off = "" if self.ulp is None else f", {self.ulp} ulp off"
         if self.rule == "bound":
             return (
                 f"{at}: got {got}, want {want}{off}; |error| {abs(self.got - self.exact):.4g} > bound {self.bound:.4g}"
             )
+        if self.name:
+            return f"{at}: got {got}, want {want}{off}"
         why = "NaN exactly where a scale factor is NaN" if self.rule == "nan" else "exact in every order"
         return f"{at}: got {got}, want {want}{off} ({why})"
 
@@ -126,18 +134,23 @@ class GroupVerdict:
     max_ulp: int
     where: str
     first: tuple[Mismatch, ...]
+    name: str = ""
 
     @property
     def ok(self) -> bool:
         """Whether no output is wrong and no guard element was overwritten."""
         return self.mismatches == 0 and self.guard == 0
 
+    @property
+    def _title(self) -> str:
+        return self.name or f"group {self.group}"
+
     def __str__(self) -> str:
         size = f"{self.shape[0]}x{self.shape[1]}"
         judged = f"{self.exact_outputs} bit for bit, {self.bounded_outputs} within the bound"
         if self.ok:
-            return f"group {self.group} ({size}): right ({judged}; at most {self.max_ulp} ulp)"
-        lines = [f"group {self.group} ({size}): {self.mismatches} of {self.shape[0] * self.shape[1]} outputs wrong"]
+            return f"{self._title} ({size}): right ({judged}; at most {self.max_ulp} ulp)"
+        lines = [f"{self._title} ({size}): {self.mismatches} of {self.shape[0] * self.shape[1]} outputs wrong"]
         parts = [
             f"{count} {what}"
             for count, what in (
@@ -185,6 +198,10 @@ class Verdict:
         return "\n".join(str(group) for group in self.groups if not group.ok or self.ok)
 
 
+_ARRAYS = ("want", "values", "nan", "order_free", "bound", "slack")
+"""Fields of a reference with a value for each output."""
+
+
 def accumulation_bound(exact: Exact) -> Float64:
     """Return ``[m, n]``: the error bound of an fp32 accumulation, ``2^-23 * (K / 64 + 8) * sum|ab|``."""
     return exact.sum_of_magnitudes() * (2.0**-23 * (exact.k / 64 + 8))
@@ -206,6 +223,8 @@ class Reference:
         order_free: where only ``want`` is right.
         bound: how far a finite output may be from ``values`` elsewhere.
         slack: the accumulation's part of ``bound``.
+        element: type of the output.
+        name: name of the output in texts; empty for the C of a group.
     """
 
     want: HalfBits
@@ -214,6 +233,13 @@ class Reference:
     order_free: Mask
     bound: Float64
     slack: Float64
+    element: Element = FLOAT16
+    name: str = ""
+
+    def part(self, rows: slice, columns: slice) -> Reference:
+        """Return the reference of some elements."""
+        parts: dict[str, Any] = {name: getattr(self, name)[rows, columns] for name in _ARRAYS}
+        return dataclasses.replace(self, **parts)
 
     @classmethod
     def of(cls, exact: Exact) -> Reference:
@@ -226,6 +252,28 @@ class Reference:
             bound=frozen(bound(exact)),
             slack=frozen(accumulation_bound(exact)),
         )
+
+    def with_rows(self, rows: Mapping[int, Reference]) -> Reference:
+        """Return a copy in which other references, of one row each, stand for some rows."""
+        if not rows:
+            return self
+        made: dict[str, Any] = {}
+        for name in _ARRAYS:
+            array = getattr(self, name).copy()
+            for row, part in rows.items():
+                array[row] = getattr(part, name)[0]
+            made[name] = frozen(array)
+        return dataclasses.replace(self, **made)
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Reference]) -> Reference:
+        """Return the reference of outputs one below the other, such as the batches of a tensor in memory."""
+        if len(parts) == 1:
+            return parts[0]
+        arrays: dict[str, Any] = {
+            name: frozen(np.concatenate([getattr(part, name) for part in parts])) for name in _ARRAYS
+        }
+        return dataclasses.replace(parts[0], **arrays)
 
 
 def judge(
@@ -256,10 +304,11 @@ def judge(
     m, n = reference.want.shape
     if out.shape != (m, n):
         raise NumericsError(f"output of group {group} has shape {list(out.shape)}, not {[m, n]}")
-    got, want = fp16.bits_of(out), reference.want
-    got_nan = fp16.is_nan(got)
-    unwritten = got == poison
-    zeroes = (want == 0) & (got == fp16.SIGN) & ~reference.nan
+    element, want = reference.element, reference.want
+    got: Any = out if out.dtype == want.dtype else fp16.bits_of(out)
+    got_nan = element.is_nan(got)
+    unwritten = (got == poison) & (want != poison)
+    zeroes = (want == 0) & (got == element.sign) & ~reference.nan
     equal = got == want if zero_sign == "strict" else (got == want) | zeroes
     near = equal | (_within_bound(got, reference) & (~zeroes if zero_sign == "strict" else True))
     right = np.where(reference.nan, got_nan, np.where(reference.order_free, equal, near))
@@ -267,14 +316,14 @@ def judge(
 
     # Rows in front of C count from -len(guard_before), rows behind it from m.
     guards = [
-        (top, fp16.bits_of(rows))
+        (top, rows if rows.dtype == want.dtype else fp16.bits_of(rows))
         for top, rows in ((-len(guard_before) if guard_before is not None else 0, guard_before),
                           (m, guard_after))
         if rows is not None
     ]  # fmt: skip
     first = _first_mismatches(wrong, got, reference, group=group, unwritten=unwritten)
-    first += _first_guards(guards, group=group, poison=poison)
-    distance = fp16.ulp_distance(got, want)
+    first += _first_guards(guards, group=group, poison=poison, reference=reference)
+    distance = element.distance(got, want)
     return GroupVerdict(
         group=group,
         shape=(m, n),
@@ -289,15 +338,17 @@ def judge(
         max_ulp=int(distance.max(initial=0)),
         where=describe(wrong),
         first=tuple(first[:FIRST]),
+        name=reference.name,
     )
 
 
 def _within_bound(got: HalfBits, reference: Reference) -> Mask:
     with np.errstate(invalid="ignore"):
-        found, magnitude = fp16.to_float64(got), np.abs(reference.values)
+        found, magnitude = reference.element.to_float64(got), np.abs(reference.values)
+        overflow = reference.element.overflow
         finite = np.abs(found - reference.values) <= reference.bound
-        finite &= magnitude - reference.slack < fp16.OVERFLOW
-        infinite = magnitude + reference.slack >= fp16.OVERFLOW
+        finite &= magnitude - reference.slack < overflow
+        infinite = magnitude + reference.slack >= overflow
         infinite &= np.signbit(found) == np.signbit(reference.values)
     return np.where(np.isinf(found), infinite, finite)
 
@@ -312,16 +363,21 @@ def _first_mismatches(
         rule: Rule = "exact" if reference.order_free[row, col] else "bound"
         if unwritten[row, col]:
             rule = "unwritten"
-        elif math.isnan(fp16.value(got_bits)) or math.isnan(fp16.value(want_bits)):
+        elif math.isnan(reference.element.shown(got_bits)) or math.isnan(reference.element.shown(want_bits)):
             rule = "nan"
         bound = float(reference.bound[row, col]) if rule == "bound" else 0.0
-        found.append(Mismatch(group, row, col, rule, got_bits, want_bits, float(reference.values[row, col]), bound))
+        exact = float(reference.values[row, col])
+        of = {"element": reference.element, "name": reference.name}
+        found.append(Mismatch(group, row, col, rule, got_bits, want_bits, exact, bound, **of))  # type: ignore[arg-type]
     return found
 
 
-def _first_guards(guards: Sequence[tuple[int, HalfBits]], *, group: int, poison: int) -> list[Mismatch]:
+def _first_guards(
+    guards: Sequence[tuple[int, HalfBits]], *, group: int, poison: int, reference: Reference
+) -> list[Mismatch]:
+    element, name = reference.element, reference.name
     return [
-        Mismatch(group, top + int(row), int(col), "guard", int(rows[row, col]), poison)
+        Mismatch(group, top + int(row), int(col), "guard", int(rows[row, col]), poison, element=element, name=name)
         for top, rows in guards
         for row, col in np.argwhere(rows != poison)[:FIRST]
     ]

@@ -1,0 +1,56 @@
+"""References of a contract of the user's own, computed by its process from given inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_nvfp4.contracts.own.packing import Array
+from pytest_nvfp4.contracts.own.run import ContractError, ask
+from pytest_nvfp4.numerics.elements import element
+from pytest_nvfp4.numerics.judge import Reference
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.contracts.own.contract import OwnInputs
+
+
+def computed(inputs: OwnInputs) -> list[Reference]:
+    """Return the reference of each output. Raises ContractError."""
+    contract, problem = inputs.problem.contract, inputs.problem.name
+    part = {"problem": problem, "inputs": inputs.fields["inputs"], "arrays": len(inputs.arrays)}
+    fields, arrays = ask(contract, {"do": "results", "parts": [part]}, inputs.arrays)
+    outputs = inputs.fields["outputs"]
+    bounded = bool(fields["parts"][0]["bounds"])
+    if len(arrays) != len(outputs) * (1 + bounded):
+        raise ContractError(_differs(problem, f"{len(arrays)} results"), file=contract.partition("::")[0])
+    results, bounds = arrays[: len(outputs)], arrays[len(outputs) :] if bounded else [None] * len(outputs)
+    made = []
+    for (name, dtype, shape), result, bound in zip(outputs, results, bounds, strict=True):
+        if (result.dtype, list(result.shape)) != (dtype, list(shape)):
+            shown = f"{result.name}: {result.dtype} {list(result.shape)}"
+            raise ContractError(_differs(problem, shown), file=contract.partition("::")[0])
+        made.append(_reference(name, result, bound))
+    return made
+
+
+def _differs(problem: str, shown: str) -> str:
+    return f"reference of {problem} returns other shapes or types for other inputs: {shown}"
+
+
+def _reference(name: str, result: Array, bound: Array | None) -> Reference:
+    kind = element(result.dtype)
+    shape = -1, (max(1, result.shape[-1]) if result.shape else 1)
+    want = np.frombuffer(result.data, dtype=f"u{kind.item}").reshape(shape)
+    values = kind.to_float64(want)
+    limit = np.zeros(want.shape) if bound is None else np.frombuffer(bound.data, dtype=np.float64).reshape(shape)
+    return Reference(
+        want=want,
+        values=values,
+        nan=kind.is_nan(want),
+        order_free=np.full(want.shape, bound is None),
+        bound=limit,
+        slack=limit,
+        element=kind,
+        name=name,
+    )

@@ -1,0 +1,20 @@
+"""Jobs of kernels under a contract of the user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_nvfp4.contracts.own.contract import FAMILY
+from pytest_nvfp4.contracts.own.run import identity, own_problems
+from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
+
+
+def own_cases(place: str) -> list[JobCase]:
+    """Return a case for each problem of the contract ``FILE::NAME``."""
+    problems = own_problems(identity(place)).problems.values()
+    return [JobCase(problem=ProblemSpec.of(problem), family=FAMILY) for problem in problems]
+
+
+def own_kernel(kernel: Path, call: str, *, arch: str, side_stream: bool = True) -> tuple[KernelSpec, Path]:
+    """Return a kernel whose function ``call`` a contract calls, and the folder of its files."""
+    return KernelSpec.from_files(kernel, arch=arch, entry=call, entry_file=kernel, side_stream=side_stream)

@@ -1,0 +1,190 @@
+"""A contract of the user's own: what it lists, draws and expects; what it does wrong names its file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_nvfp4.contracts.own.packing import Array, pack, unpack
+from pytest_nvfp4.contracts.own.run import ContractError, identity, own_problems
+from pytest_nvfp4.contracts.registry import contract_of
+from pytest_nvfp4.device import rotation
+from pytest_nvfp4.device.given import given_of, outputs_of, with_given
+from pytest_nvfp4.device.job import Job, KernelSpec, Timing
+from pytest_nvfp4.device.local import LocalDevice
+from pytest_nvfp4.device.verify import Verifier
+from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.numerics.judge import judge
+from tests.contracts.own import own_cases, own_kernel
+
+SCALE = """
+import numpy as np
+
+destination = True
+problems = {"small": {"rows": 3, "columns": 40}}
+benchmarks = []
+tolerance = (1e-3, 0)
+
+
+def inputs(problem, rng):
+    return {"x": rng.standard_normal((problem["rows"], problem["columns"])).astype(np.float32), "factor": 2.5}
+
+
+def reference(x, factor):
+    return {"y": x * np.float32(factor)}
+"""
+
+
+def written(folder: Path, text: str = SCALE) -> str:
+    """Write a contract, and return its place. Its name follows from its content, because identities are kept."""
+    file = folder / f"c{abs(hash(text)):x}.py"
+    file.write_text(text)
+    return f"{file}::"
+
+
+def job(folder: Path, text: str = SCALE, *, action: str = "verify") -> Job:
+    """Return a job with what its contract has drawn."""
+    kernel = folder / "k.py"
+    kernel.write_text("def scale(x, factor, y): ...\n")
+    spec, _ = own_kernel(kernel, "scale", arch="sm_100a")
+    cases = tuple(own_cases(written(folder, text)))
+    asked = Job(id="j", action=action, kernel=spec, cases=cases, row_key=7, timing=Timing(rounds=3))  # type: ignore[arg-type]
+    return with_given(asked)
+
+
+def test_problems_and_calls_follow_from_the_file(tmp_path: Path) -> None:
+    made = job(tmp_path)
+    (case,) = made.cases
+    assert dict(case.problem.axes) == {"rows": 3, "columns": 40}
+    inputs = rotation.verified_inputs(case, key=7, given=made.given)
+    call = contract_of(inputs.problem).call(inputs)
+    assert [(one.name, one.dtype, one.shape, one.role) for one in call.tensors] == [
+        ("x", "float32", (3, 40), "input"),
+        ("y", "float32", (3, 40), "output"),
+    ]
+    assert call.arguments[1] == 2.5
+    (output,) = outputs_of(made, 0)
+    assert output.before % 512 == 0
+    assert output.after >= 512
+    assert output.describe is not None
+    assert output.describe(4 * 41) == "y[1, 1]"
+
+
+def test_each_draw_is_another_one_and_a_simulation_repeats_its_own(tmp_path: Path) -> None:
+    made = job(tmp_path)
+    problem = made.cases[0].problem.problem()
+    draws = [given_of(made.given).inputs(problem, label) for label in ("verify", "changed", "replay")]
+    assert len({bytes(draw.arrays[0].data) for draw in draws}) == 3
+    one, two = (job(tmp_path, action="simulate").given for _ in range(2))
+    assert one == two
+    bench = job(tmp_path, action="benchmark")
+    base = rotation.set_inputs(bench.cases[0], 0, given=bench.given)
+    seen = {
+        bytes(rotation.inputs_at(bench.cases[0], index=0, visit=visit, key=7, base=base).arrays[0].data)
+        for visit in range(12)
+    }
+    assert len(seen) == 2, "what a set holds changes between visits"
+
+
+def test_outputs_are_judged_by_the_reference_and_its_tolerance(tmp_path: Path) -> None:
+    made = job(tmp_path)
+    inputs = rotation.verified_inputs(made.cases[0], key=7, given=made.given)
+    x = np.frombuffer(inputs.arrays[0].data, np.float32).reshape(3, 40)
+    (reference,) = contract_of(inputs.problem).references(inputs)
+    near = (x * np.float32(2.5) * np.float32(1.0005)).view(np.uint32)
+    assert judge(near, reference).ok
+    far = (x * np.float32(2.5) * np.float32(1.002)).view(np.uint32)
+    verdict = judge(far, reference)
+    assert verdict.mismatches == far.size
+    assert str(verdict).startswith("y (3x40): 120 of 120 outputs wrong")
+    assert "y[0, 0]: got" in str(verdict)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said", "line"),
+    [
+        ('problems = {"small": {"rows": 3, "columns": 40}}', "problems = {}", "at least one problem", None),
+        ("benchmarks = []", 'benchmarks = ["tiny"]', "benchmarks names 'tiny'", None),
+        ('    return {"x"', '    raise ValueError("no luck")\n    return {"x"', "ValueError: no luck", 11),
+        ('    return {"y"', '    x[0] = np.nan\n    return {"y"', r"NaN in y\[0, 0\]", None),
+        ("x * np.float32(factor)}", "str(x)}", "arrays or tensors", None),
+        (".astype(np.float32)", ".astype(np.complex64)", "x has type complex64", None),
+        ('problem["rows"], problem', "int(rng.integers(1, 99)), problem", "shapes or types for another seed", None),
+        ("def reference(x, factor)", "def refrence(x, factor)", "has no reference", None),
+        ("import numpy as np", "import numpy as np\n)", "SyntaxError", 3),
+        ("import numpy as np", "import os, numpy as np\nos._exit(3)", "the contract's process", None),
+    ],
+)  # fmt: skip
+def test_what_a_contract_does_wrong_is_told(tmp_path: Path, old: str, new: str, said: str, line: int | None) -> None:
+    assert old in SCALE
+    with pytest.raises(ContractError, match=said) as caught:
+        job(tmp_path, SCALE.replace(old, new))
+    assert caught.value.file.startswith(str(tmp_path))
+    assert line is None or caught.value.line == line
+
+
+def test_a_contract_that_is_replaced_during_the_run_is_refused(tmp_path: Path) -> None:
+    place = written(tmp_path)
+    known = identity(place)
+    Path(place.removesuffix("::")).write_text(SCALE.replace("2.5", "0.0"))
+    with pytest.raises(ContractError, match="changed during the run"):
+        own_problems(known)
+
+
+def test_a_contract_writes_nothing_beside_itself(tmp_path: Path) -> None:
+    text = SCALE.replace("import numpy as np", "import numpy as np\nopen(__file__ + '.out', 'w').write('x')")
+    with pytest.raises(ContractError, match=r"Permission|Read-only|denied"):
+        job(tmp_path, text)
+
+
+NO_ANSWERS = (
+    b"",
+    b"{}\n",
+    b'{"arrays": []}\nmore',
+    b'{"arrays": [["x", "float32", [2], "numpy", true]]}\nabc',
+    b'{"arrays": [["x", "object", [2], "numpy", true]]}\n',
+    b'{"arrays": [["x", "float32", [-1], "numpy", true]]}\n',
+)
+
+
+@pytest.mark.parametrize("data", NO_ANSWERS)
+def test_an_answer_that_is_none_is_refused(data: bytes) -> None:
+    with pytest.raises(DoorError):
+        unpack(data, source="it")
+
+
+def test_an_answer_is_read_as_it_was_written() -> None:
+    fields, (array,) = unpack(pack({"a": 1}, [Array("x", "float16", (2, 3), bytes(12))]), source="it")
+    assert fields["a"] == 1
+    assert (array.name, array.dtype, array.shape, bytes(array.data)) == ("x", "float16", (2, 3), bytes(12))
+
+
+RIGHT = "def scale(x, factor, y):\n    y.copy_(x * factor)\n"
+CALLED = {
+    "right": (RIGHT, "passed", ""),
+    "a wrong factor": (RIGHT.replace("factor)", "2)"), "failed", "120 of 120 outputs wrong"),
+    "an answer kept by address": (
+        "KEPT = {}\ndef scale(x, factor, y):\n"
+        "    y.copy_(KEPT.setdefault((x.data_ptr(), y.data_ptr()), (x * factor).clone()))\n",
+        "failed",
+        "outputs wrong",
+    ),
+    "inputs changed": (RIGHT + "    x.zero_()\n", "failed", "changed its inputs"),
+    "another type returned": (RIGHT + "    return y.double()\n", "failed", "an output is torch.float64"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CALLED)
+def test_a_kernel_is_verified_under_it(tmp_path: Path, name: str) -> None:
+    source, status, said = CALLED[name]
+    kernel = tmp_path / "k.py"
+    kernel.write_text(source)
+    spec, base = KernelSpec.from_files(kernel, arch="sm_100a", entry="scale", torch_operators=True)
+    device = LocalDevice(backend="host", probe_folder=tmp_path / "probe")
+    cases = own_cases(written(tmp_path))
+    (verdict,) = Verifier(device, folder=tmp_path / "jobs").verify(spec, cases, base=base, order_seed=3).verdicts
+    assert verdict.status == status, verdict.findings
+    assert said in "\n".join(map(str, verdict.findings))
