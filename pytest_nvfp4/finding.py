@@ -52,10 +52,10 @@ class Finding:
 
     Attributes:
         kind: Stable identifier: ``import``, ``compile``, ``run``, ``contract``, ``entry``, ``exit``, ``no-compile``,
-            ``poisoned``, ``memory``, ``capture``, ``options``, ``environment``, ``crash``, ``timeout``, ``vanished``
-            or ``internal`` from the toolchain; ``answer`` if data from outside was refused (``isolation.door``), and
-            ``more`` for findings that were left out; ``out-of-bounds``, ``tmem``, ``deadlock``, ``race``, ... from the
-            simulator.
+            ``poisoned``, ``memory``, ``capture``, ``options``, ``environment``, ``autotune``, ``crash``, ``timeout``,
+            ``vanished`` or ``internal`` from the toolchain; ``answer`` if data from outside was refused
+            (``isolation.door``), and ``more`` for findings that were left out; ``out-of-bounds``, ``tmem``,
+            ``deadlock``, ``race``, ... from the simulator.
         message: What happened and why it is wrong, with values and addresses.
         severity: ``error`` fails the trace or check, ``warning`` does not.
         file: The user's file.

@@ -1,1 +1,1 @@
-"""A functional simulator of compiled PTX for sm_90a and sm_100a: the kernel's real code, run on the CPU."""
+"""A simulator of compiled PTX (sm_90a, sm_100a, sm_103a, sm_120a): the kernel's real code, run on the CPU."""

@@ -80,15 +80,15 @@ class Monitor:
         follows_path: Whether compiled blocks append to ``Warp.path`` what a warp executes (``lower.compiler.Passage``).
         without_data: Whether only what decides the course of a launch is executed (``lower.control_slice``), and no
             data are copied or multiplied. A monitor that sets it follows which bytes are unknown.
-        storing: Whether a warp's store to global memory is being reported.
-        doubts: What is left to do when that store has written its bytes (``global_written``).
+        storing: The memory to which a warp's store is being reported, if any.
+        doubts: What is left to do when that store has written its bytes (``stored``).
     """
 
     follows_path: bool = False
     without_data: bool = False
 
     def __init__(self) -> None:
-        self.storing = False
+        self.storing: NDArray[np.uint8] | None = None
         self.doubts: list[Callable[[], None]] = []
 
     # ---- launches ------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class Monitor:
     ) -> None:
         """Access global memory."""
 
-    def global_written(self) -> None:
+    def stored(self) -> None:
         """Do what is in ``doubts``."""
 
     def async_copied(

@@ -239,6 +239,11 @@ def _float_to_float(mode: str, flush: bool, clamps: bool, target: str, source: s
     return compute
 
 
+def _single_of_half(a: Array) -> Array:
+    """Convert as ``cvt.f32.f16``, which is exact; subnormals of f16 are normal numbers of f32."""
+    return settled(a.view(np.float16).astype(np.float32))
+
+
 @kernels
 def _narrowed(mode: str, relu: bool, saturates: bool, target: str) -> Kernel:
     """Return a kernel from f32 to f16, bf16 or tf32."""
@@ -378,6 +383,8 @@ def _real(
     kernel = _float_to_float(mode, flush, clamps, target, source)
     if (mode, flush, clamps, source) == ("rn", False, False, "f32"):
         kernel = {"f16": _half, "bf16": _bfloat}.get(target, kernel)
+    elif (mode, clamps, target, source) == ("", False, "f32", "f16"):
+        kernel = _single_of_half
     e.assign(read.ins.operands[0], e.call(lift(kernel, BITS[source]), a), BITS[target])
 
 

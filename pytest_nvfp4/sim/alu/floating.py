@@ -88,7 +88,9 @@ def fused(a: Array, b: Array, c: Array, mode: str) -> Array:
     # float64 keeps 29 bits below the last bit of float32: 0x1000_0000 there is exactly half.
     # Rounding twice differs only where the first result is halfway between two float32, or below their normals.
     middle = (total.view(np.uint64) & np.uint64(0x1FFF_FFFF)) == np.uint64(0x1000_0000)
-    if np.count_nonzero(middle) or np.count_nonzero(np.abs(total) < 2.0**-125):
+    small = np.count_nonzero(np.abs(total) < 2.0**-125)
+    # A zero is exact: the exact sum is a multiple of 2^-298, which float64 represents.
+    if np.count_nonzero(middle) or (small and small != total.size - np.count_nonzero(total)):
         total = sum_to_odd(product, c.astype(np.float64))
     return total.astype(np.float32)
 
@@ -186,7 +188,7 @@ def sign_kernel(root: str, kind: str) -> Kernel:
 
     def compute(a: Array) -> Array:
         if kind != "f64":
-            return without_sign(a, root, _INFINITY_OF[kind], NAN[kind])
+            return without_sign(a, root, INFINITY[kind], NAN[kind])
         sign = np.uint64(SIGNS[64])
         return np.where(np.isnan(a.view(np.float64)), quiet64(a), a & ~sign if root == "abs" else a ^ sign)
 
@@ -223,7 +225,7 @@ def _testp(ins: Instruction, e: Emitter) -> None:
     bits = BITS[kind]
     (a,) = atoms(e, bits, source)
     size = settle(e, e.temporary(f"{a} & {SIGNS[bits] - 1}"))
-    infinity = _INFINITY_OF[kind]
+    infinity = INFINITY[kind]
     normal = 0x0080_0000 if kind == "f32" else 0x0010_0000_0000_0000
     text = {
         "finite": f"{size} < {infinity}",
@@ -238,10 +240,11 @@ def _testp(ins: Instruction, e: Emitter) -> None:
 
 # ---- min, max -----------------------------------------------------------------------------------------------------
 
-_INFINITY_OF = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F80_0000, "f64": 0x7FF0_0000_0000_0000}
+INFINITY = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F80_0000, "f64": 0x7FF0_0000_0000_0000}
+"""Patterns of infinity."""
 
 
-def _extreme_of(root: str, patterns: tuple[Array, ...], infinity: int, nan: int, propagates: bool) -> Array:
+def extreme_of(root: str, patterns: tuple[Array, ...], infinity: int, nan: int, propagates: bool) -> Array:
     """Return the least or greatest of patterns of any binary format, ordered as numbers with -0 < +0.
 
     Args:
@@ -272,7 +275,7 @@ def _extreme_of(root: str, patterns: tuple[Array, ...], infinity: int, nan: int,
 @kernels
 def extreme_kernel(root: str, kind: str, flush: bool, propagates: bool, modifier: str) -> Kernel:
     """Return a kernel of patterns of any type for ``min`` and ``max``; ``modifier`` is xorsign, abs or empty."""
-    infinity, sign = _INFINITY_OF[kind], SIGNS[BITS[kind]]
+    infinity, sign = INFINITY[kind], SIGNS[BITS[kind]]
     flush_all = flushed_half if kind == "f16" else flushed
     choose = np.minimum if root == "min" else np.maximum
 
@@ -288,7 +291,7 @@ def extreme_kernel(root: str, kind: str, flush: bool, propagates: bool, modifier
         signs = patterns[0] ^ patterns[1]
         if modifier:
             patterns = tuple(pattern & (sign - 1) for pattern in patterns)
-        result = _extreme_of(root, patterns, infinity, NAN[kind], propagates)
+        result = extreme_of(root, patterns, infinity, NAN[kind], propagates)
         if kind == "f64":
             return settled64(result.view(np.float64), *patterns)
         if modifier == "xorsign":

@@ -45,9 +45,9 @@ def parts(value: Array, bits: int) -> Array:
 
 
 @lru_cache(maxsize=4096)
-def spread(value: int, bits: int) -> Array:
-    """Return an int as a cached array of 32, read-only as every register value is."""
-    array = np.full(32, value, DTYPES[bits])
+def spread(value: int, bits: int, count: int = 32) -> Array:
+    """Return an int as a cached array, read-only as every register value is. A gang has more than 32 lanes."""
+    array = np.full(count, value, DTYPES[bits])
     array.flags.writeable = False
     return array
 
@@ -94,18 +94,19 @@ def lift(kernel: Kernel, *bits: int) -> Callable[..., Any]:
         if a.__class__ is int:
             if b.__class__ is int:
                 return on_ints(a, b)
-            return kernel(spread(a, bits[0]), b)
-        return kernel(a, spread(b, bits[1]) if b.__class__ is int else b)
+            return kernel(spread(a, bits[0], b.size), b)
+        return kernel(a, spread(b, bits[1], a.size) if b.__class__ is int else b)
 
     def many(*values: Any) -> Any:
         for value in values:
             if value.__class__ is not int:
+                count = value.size
                 break
         else:
             return on_ints(*values)
         return kernel(
             *(
-                spread(value, width) if value.__class__ is int else value
+                spread(value, width, count) if value.__class__ is int else value
                 for value, width in zip(values, bits, strict=True)
             )
         )

@@ -45,7 +45,8 @@ def pack(bits: int, *items: Any) -> Any:
         for number, item in enumerate(items):
             result = result | (item if item.__class__ is int else item.astype(object)) << bits * number
         return result
-    result = np.empty(32 * len(items), DTYPES[bits])
+    lanes = max(item.size for item in items if item.__class__ is not int)  # of one warp, or of several (``gang``)
+    result = np.empty(lanes * len(items), DTYPES[bits])
     for number, item in enumerate(items):
         result[number :: len(items)] = item
     return result.view(DTYPES[total])

@@ -87,9 +87,12 @@ def _widen(kind: str, relu: bool) -> Kernel:
     table = codes.astype(np.uint32)
     # The two bits above a six-bit value are 0 by the ISA's contract; they are ignored.
     mask = to.codes - 1
+    both = np.arange(1 << 2 * width)
+    pairs = table[both >> width & mask] << 16 | table[both & mask]
+    whole = (1 << 2 * width) - 1
 
     def compute(a: Array) -> Array:
-        result: Array = table[a >> width & mask] << 16 | table[a & mask]
+        result: Array = pairs[a & whole]
         return result
 
     return compute

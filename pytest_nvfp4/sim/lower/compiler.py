@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import CodeType, FrameType, TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.deferred import deferred_slots
@@ -27,9 +27,14 @@ from pytest_nvfp4.sim.ptx.liveness import Liveness
 from pytest_nvfp4.sim.ptx.marks import marks_of
 from pytest_nvfp4.sim.ptx.roles import products, results, sources
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Label, Module
+from pytest_nvfp4.sim.ptx.uses import Uses, uses_of
 from pytest_nvfp4.sim.run.marked import marked
+from pytest_nvfp4.sim.run.undefined import watched
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.wgmma.registers import accumulators, unfenced
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.lower.ganged import GangCode
 
 Block = Callable[[list[Any], "Warp", int], int]
 _PRODUCT = "a product that control flow, an address or a barrier may depend on"
@@ -88,7 +93,7 @@ class Program:
         self.kernel = kernel
         self.control = control
         self.passages: list[Passage] = []
-        self._followed = followed
+        self.followed = followed
         self.flow = Flow(kernel)
         self.liveness = Liveness(self.flow)
         self.shared = SharedLayout(module, kernel)
@@ -111,6 +116,9 @@ class Program:
                 if target != instruction.index + 1:
                     self._sources.setdefault(target, []).append(instruction.index)
         self._waits: set[int] = set()
+        self._watched: set[int] = set()
+        self._watching: dict[CodeType, frozenset[int]] = {}
+        self._uses: dict[int, Uses] = {}
         for instruction in kernel.instructions:
             if longest_prefix(blocking, instruction.parts) is not None:
                 self._starts.add(instruction.index)
@@ -122,6 +130,21 @@ class Program:
     def _read_slots(self) -> frozenset[int]:
         """Registers that some instruction reads."""
         return frozenset(register.slot for ins in self.kernel.instructions for register in sources(ins))
+
+    @cached_property
+    def gangs(self) -> GangCode:
+        """What gangs of warps execute."""
+        from pytest_nvfp4.sim.lower.ganged import GangCode
+
+        return GangCode(self)
+
+    def reads(self, slot: int) -> bool:
+        """Return whether some instruction reads a register."""
+        return slot in self._read_slots
+
+    def starts(self, place: int) -> bool:
+        """Return whether a block must start at a place."""
+        return place in self._starts
 
     def block(self, place: int) -> Block:
         """Return the block at a place, for a group that is alone in its warp."""
@@ -139,6 +162,59 @@ class Program:
             found = self._parked[key] = self._compile(place, keep, parked=True)
         return found
 
+    def uses(self, at: int) -> Uses:
+        """Return the uses of what an instruction loads."""
+        if at not in self._uses:
+            self._uses[at] = uses_of(self.flow, at)
+        return self._uses[at]
+
+    def watch(self, places: frozenset[int]) -> None:
+        """Make blocks call ``run.undefined.watched`` before they execute the instructions, from their next run on."""
+        if not places <= self._watched:
+            self._watched |= places
+            self._parked.clear()
+            self.alone[:] = [None] * len(self.alone)
+            self.gangs.forget()
+
+    def watches(self, place: int) -> bool:
+        """Return whether blocks report the execution of an instruction."""
+        return place in self._watched
+
+    def uses_now(self, uses: Uses, mask: int) -> bool:
+        """Return whether the running block, behind its current instruction, may use what that loads in some lanes.
+
+        Uses that the block is compiled to watch are not counted, nor those whose guard, or branch around them, is known
+        to keep the lanes from them.
+        """
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code not in self._places:
+            frame = frame.f_back
+        if frame is None:
+            return True
+        places = self._places[frame.f_code]
+        at = places[frame.f_lineno - 2][0]
+        unseen = uses.all - self._watching.get(frame.f_code, frozenset())
+        written: set[int] = set()
+        regions = [(len(self.kernel.instructions), mask)]
+        for place in sorted({place for place, _ in places[frame.f_lineno - 2 :] if place > at}):
+            while place >= regions[-1][0]:
+                regions.pop()
+            inside = regions[-1][1]
+            instruction = self.kernel.instructions[place]
+            guard = instruction.guard
+            held = None
+            if guard is not None and guard.register.slot not in written:
+                held = frame.f_locals.get(f"v{guard.register.slot}")
+            taken = inside
+            if guard is not None and held is not None and place not in uses.deciding:
+                taken = (lanes.guard_mask_not if guard.negated else lanes.guard_mask)(held, inside)
+            if place in unseen and (inside if instruction.root == "bra" else taken):
+                return True
+            if (stop := self._regions.get(place)) is not None:
+                regions.append((stop, inside & ~taken if held is not None else inside))
+            written.update(register.slot for register in results(instruction))
+        return False
+
     def place_of(self, traceback: TracebackType | None) -> tuple[int, int] | None:
         """Return the instruction in which an exception was raised, and the mask of its lanes."""
         found = None
@@ -147,7 +223,7 @@ class Program:
             places = self._places.get(frame.f_code)
             if places is not None:
                 at, mask = places[traceback.tb_lineno - 2]
-                found = at, int(frame.f_locals.get(mask, frame.f_locals["m"]))
+                found = at, _active(frame, mask)
             traceback = traceback.tb_next
         return found
 
@@ -158,7 +234,7 @@ class Program:
             places = self._places.get(frame.f_code)
             if places is not None:
                 at, mask = places[frame.f_lineno - 2]
-                return at, int(frame.f_locals.get(mask, frame.f_locals["m"]))
+                return at, _active(frame, mask)
             frame = frame.f_back
         return None
 
@@ -172,8 +248,9 @@ class Program:
             frame = frame.f_back
         return 0
 
-    def _symbol(self, name: str) -> str:
-        if (offset := self._parameter(name)) is not None:
+    def symbol(self, name: str) -> str:
+        """Return the expression of a variable's or parameter's address. Raises Unsupported."""
+        if (offset := self.parameter(name)) is not None:
             return f"(w.cta.launch.parameter_address + {offset})"
         if name in self.shared.offsets:
             return f"(w.cta.shared.base + {self.shared.offsets[name]})"
@@ -183,10 +260,12 @@ class Program:
             return f"w.cta.launch.symbols[{name!r}]"
         raise Unsupported(f"symbol {name} has no address")
 
-    def _parameter(self, name: str) -> int | None:
+    def parameter(self, name: str) -> int | None:
+        """Return the offset of a kernel parameter in the parameter block, or None if there is none of that name."""
         return next((p.offset for p in self.kernel.parameters if p.name == name), None)
 
-    def _lower(self, instruction: Instruction, emitter: Emitter) -> None:
+    def lower(self, instruction: Instruction, emitter: Emitter) -> None:
+        """Write the lines of an instruction. Raises Unsupported."""
         key = longest_prefix(self._lowerings, instruction.parts)
         if key is None:
             raise Unsupported(f"{instruction.opcode} is not modelled")
@@ -198,11 +277,11 @@ class Program:
     def _compile(self, start: int, keep: frozenset[int], *, parked: bool) -> Block:
         emitter = Emitter(
             special=registers.special,
-            symbol=self._symbol,
-            parameter=self._parameter,
+            symbol=self.symbol,
+            parameter=self.parameter,
             deferred=self.deferred,
             notes=self._notes,
-            used=lambda slot: slot in self._read_slots,
+            used=self.reads,
         )
         for name, value in registers.LANES.items():
             emitter.globals[f"lane_{name}"] = value
@@ -224,21 +303,22 @@ class Program:
                 continue
             executed.append(at)
             if instruction.root in TERMINATORS:
+                self._watch(emitter, instruction)
                 emitter.begin(instruction)
-                emitter.leave(self._counting(executed, ends=True), self._stores(emitter, at, keep))
+                emitter.leave(self._counting(executed, ends=True), self.stores(emitter, at, keep))
                 terminate(instruction, emitter)
                 emitter.end()
-                return self._finish(start, emitter)
+                return self.finish(start, emitter)
             self._emit(emitter, instruction, meeting=parked and at in self._meetings)
             at += 1
-        emitter.leave(self._counting(executed, ends=True), self._stores(emitter, at - 1, keep, after=at))
+        emitter.leave(self._counting(executed, ends=True), self.stores(emitter, at - 1, keep, after=at))
         emitter.line(f"return {at}")
-        return self._finish(start, emitter)
+        return self.finish(start, emitter)
 
     def _counting(self, executed: list[int], *, ends: bool) -> str:
         """Return the statement that counts what a block or region has executed."""
         text = f"w.executed += {len(executed)}"
-        if not self._followed:
+        if not self.followed:
             return text
         self.passages.append(Passage(tuple(executed), ends))
         return f"{text}; w.path.append({len(self.passages) - 1})"
@@ -251,6 +331,7 @@ class Program:
             self._meet(emitter, instruction)
             emitter.end()
             return
+        self._watch(emitter, instruction)
         emitter.begin(instruction)
         try:
             if meeting:
@@ -260,13 +341,24 @@ class Program:
             if self.control is not None and instruction.index in self.control.unknown:
                 emitter.line(f"raise {emitter.call(needs_data, repr(_PRODUCT))}")
             elif instruction.index not in self._skipped:
-                self._lower(instruction, emitter)
+                self.lower(instruction, emitter)
             if count := products(instruction):
                 emitter.multiply(count)
         except Unsupported as error:
             # The block raises it when it runs, with the place; blocks that are never reached report nothing.
             emitter.line(f"raise {emitter.call(_again, emitter.constant(error, 'unsupported'))}")
         emitter.end()
+
+    def _watch(self, emitter: Emitter, instruction: Instruction) -> None:
+        """Write the call for a watched instruction, with its guard's lanes unless the value may decide them."""
+        at = instruction.index
+        if at not in self._watched:
+            return
+        mask, guard = emitter.mask, instruction.guard
+        decided = any(at in uses.deciding for uses in self._uses.values())
+        if guard is not None and instruction.root != "bra" and not decided:
+            mask = emitter.lanes_of(guard.register, negated=guard.negated)
+        emitter.line(emitter.call(watched, "w", mask, str(at)))
 
     def _meet(self, emitter: Emitter, instruction: Instruction) -> None:
         members = _members(instruction, emitter)
@@ -311,6 +403,7 @@ class Program:
         body = self.kernel.instructions[at + 1 : stop]
         written = [register for each in body if not self._omitted(each) for register in results(each)]
         live = self.liveness.live_before(stop)
+        self._watch(emitter, branch)
         emitter.begin(branch)
         outer = emitter.open_region(branch.guard.register, negated=not branch.guard.negated, results=written, live=live)
         inside = at + 1
@@ -327,7 +420,10 @@ class Program:
         counting = self._counting(executed, ends=False)
         emitter.close_region(outer, counting=counting, results=written, live=live)
 
-    def _stores(self, emitter: Emitter, at: int, keep: frozenset[int], *, after: int | None = None) -> list[str]:
+    def stores(
+        self, emitter: Emitter, at: int, keep: frozenset[int] = frozenset(), *, after: int | None = None
+    ) -> list[str]:
+        """Return the statements that store what a block ending with instruction ``at`` has written and others need."""
         live: set[int] = set()
         for follower in self.flow.successors(at) if after is None else (after,):
             live |= self.liveness.live_before(follower)
@@ -342,16 +438,18 @@ class Program:
                 lines.append(f"R[{slot}] = v{slot}")
         return lines
 
-    def _finish(self, start: int, emitter: Emitter) -> Block:
+    def finish(self, start: int, emitter: Emitter, *, gang: bool = False) -> Callable[..., int]:
+        """Return the function of a block, of a warp or of a gang."""
         name = f"block_{start}"
         loads = "; ".join(f"v{slot} = R[{slot}]" for slot in emitter.loaded)
         body = "\n".join(emitter.lines)
-        source = f"def {name}(R, w, m):\n    {loads or 'pass'}\n{body}\n"
+        source = f"def {name}(R, {'G' if gang else 'w'}, m):\n    {loads or 'pass'}\n{body}\n"
         # One line of loads precedes the body, so place lists are indexed by line - 2.
         code = compile(source, f"<{self.kernel.name[:40]} at {start}>", "exec")
         exec(code, emitter.globals)
-        function: Block = emitter.globals[name]
+        function: Callable[..., int] = emitter.globals[name]
         self._places[function.__code__] = [(start, "m"), *emitter.line_at]
+        self._watching[function.__code__] = frozenset(self._watched)
         return function
 
 
@@ -359,6 +457,12 @@ def _members(instruction: Instruction, emitter: Emitter) -> str:
     if "aligned" in instruction.parts or instruction.root in ("tcgen05", "wgmma", "barrier", "setmaxnreg"):
         return "0xFFFFFFFF"
     return emitter.value(instruction.operands[-1], 32)
+
+
+def _active(frame: FrameType, mask: str) -> int:
+    """Return the lanes for which a block of a warp runs, or a block of a gang for one of its warps."""
+    names = frame.f_locals
+    return int(names["G"].part if "G" in names else names.get(mask, names["m"]))
 
 
 def _again(error: Unsupported) -> Unsupported:

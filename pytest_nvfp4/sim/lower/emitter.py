@@ -288,6 +288,10 @@ class Emitter(Operands):
         self._guarded = False
         self._mask = self._outer
 
+    def lanes_of(self, predicate: Register, *, negated: bool) -> str:
+        """Return an expression of the mask of the lanes where a predicate holds, or does not."""
+        return self.call(lanes.guard_mask_not if negated else lanes.guard_mask, self._read(predicate), self._mask)
+
     def begin(self, instruction: Instruction) -> None:
         """Start an instruction: its guard opens an ``if``."""
         self._at = instruction.index

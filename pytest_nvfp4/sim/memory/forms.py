@@ -67,7 +67,7 @@ class AccessForm:
     ) -> None:
         read = OpcodeReader(instruction, ordered=False)
         self._read = read
-        self.kind, self.bits = TYPES[read.last(*TYPES)]
+        self.kind, self.bits = TYPES[read.one(*TYPES)]
         order = read.maybe(*orders)
         self.order = order or "weak"
         scope = read.maybe(*SCOPES)

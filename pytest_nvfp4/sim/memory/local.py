@@ -39,15 +39,26 @@ class LocalMemory:
             raise Fault("misaligned", f"{what}: lane {lane}'s local offset {offset} is not a multiple of {size}")
         return offset
 
-    def read_lanes(self, mask: int, address: lanes.Bits, size: int, *, what: str) -> NDArray[np.uint8]:
-        """Return ``size`` bytes of each active thread, one row per thread. Raises Fault."""
+    def read_lanes(
+        self, mask: int, address: lanes.Bits, size: int, *, what: str
+    ) -> tuple[NDArray[np.uint8], int, Fault | None]:
+        """Return ``size`` bytes of each active thread, one row per thread.
+
+        The mask is that of the threads that never wrote some of their bytes, and the fault says which the first of them
+        reads. Raises Fault: out of bounds or misaligned.
+        """
         rows, columns = self._places(mask, address, size, what=what)
-        known = self.written[rows, columns]
-        if not known.all():
-            bad = int(np.argmin(known.all(axis=1)))
-            where = address if isinstance(address, int) else int(address[rows[bad, 0]])
-            self.read(where, size, int(rows[bad, 0]), what=what)  # raises the fault
-        return self.data[rows, columns]
+        known = self.written[rows, columns].all(axis=1)
+        data = self.data[rows, columns]
+        if known.all():
+            return data, 0, None
+        bad = int(np.argmin(known))
+        fault = self._unwritten(int(columns[bad, 0]), int(rows[bad, 0]), what=what)
+        return data, sum(1 << int(lane) for lane in rows[~known, 0]), fault
+
+    @staticmethod
+    def _unwritten(offset: int, lane: int, *, what: str) -> Fault:
+        return Fault("uninitialised", f"{what}: lane {lane} reads local byte {offset}, which it never wrote")
 
     def write_lanes(self, mask: int, address: lanes.Bits, values: NDArray[np.uint8], *, what: str) -> None:
         """Write one row of bytes to each active thread. Raises Fault."""
@@ -73,7 +84,7 @@ class LocalMemory:
         """Return bytes of one thread. Raises Fault, also for a byte that was never written."""
         offset = self.offset(address, size, lane, what=what)
         if not self.written[lane, offset : offset + size].all():
-            raise Fault("uninitialised", f"{what}: lane {lane} reads local byte {offset}, which it never wrote")
+            raise self._unwritten(offset, lane, what=what)
         return self.data[lane, offset : offset + size].tobytes()
 
     def write(self, address: int, value: bytes, lane: int, *, what: str) -> None:

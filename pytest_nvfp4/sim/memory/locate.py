@@ -172,6 +172,12 @@ def check_written(shared: SharedMemory, index: int, pattern: Pattern, access: Ac
             raise shared.uninitialised(byte, what=f"{access.opcode}, lane {int(pattern.active[bad])}")
 
 
+def unwritten_lanes(shared: SharedMemory, index: int, pattern: Pattern, access: Access) -> int:
+    """Return the mask of the lanes whose items have a byte that was never written."""
+    known = gather(shared.written, index, pattern, access).view(np.uint8).reshape(-1, access.size).all(axis=1)
+    return sum(1 << int(lane) for lane in np.asarray(pattern.active)[~known])
+
+
 def gather(data: NDArray[Any], offset: int, pattern: Pattern, access: Access) -> NDArray[Any]:
     """Return the lanes' items as an array that is not a view of memory."""
     if pattern.dense:

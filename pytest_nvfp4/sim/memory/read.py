@@ -2,8 +2,8 @@
 
 Every load checks the bounds of the tensor, the alignment (PTX ISA, "Addresses as Operands": the address is a multiple
 of the size of the whole access, vectors included), and that the bytes were written and belong to no mbarrier. A load of
-unwritten shared memory is a finding that does not stop the kernel: some CTAs of NVIDIA's kernels load such bytes and
-never use them. Bytes of a copy in flight are a fault. ``Tally`` counts requests, sectors and bank conflicts.
+unwritten shared or local memory does not stop the kernel, and is a finding if the value is used (``run.undefined``).
+Bytes of a copy in flight are a fault. ``Tally`` counts requests, sectors and bank conflicts.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from pytest_nvfp4.sim.memory.locate import (
     locate_global,
     locate_peer,
     locate_shared,
+    unwritten_lanes,
 )
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW, SharedMemory
 from pytest_nvfp4.sim.memory.tally import Tally
+from pytest_nvfp4.sim.run.undefined import loaded_undefined
 from pytest_nvfp4.sim.run.warp import Warp
 
 _SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
@@ -82,7 +84,7 @@ def read_shared(w: Warp, mask: int, address: Bits, access: Access, at: int) -> V
         try:
             shared.read(index, size, what=access.opcode)
         except Fault as fault:
-            _report_unwritten(w, fault)
+            _unwritten(w, at, mask, fault)
     (cta.units.get(Tally) or cta.unit(Tally))[access.loads] += 1
     monitor = cta.launch.machine.monitor
     if monitor is not None:
@@ -103,7 +105,7 @@ def read_cluster(w: Warp, mask: int, address: Bits, access: Access, at: int) -> 
         try:
             shared.read(index, access.size, what=access.opcode)
         except Fault as fault:
-            _report_unwritten(w, fault)
+            _unwritten(w, at, mask, fault)
         count(w, ("cluster.load", access.size))
         monitor = w.cta.launch.machine.monitor
         if monitor is not None:
@@ -119,9 +121,11 @@ def read_cluster(w: Warp, mask: int, address: Bits, access: Access, at: int) -> 
 
 def read_local(w: Warp, mask: int, address: Bits, access: Access, at: int) -> Values:
     """Execute ``ld.local``. Each thread has its own bytes, so the result differs by lane even at one address."""
-    data = w.unit(LocalMemory).read_lanes(mask, address, access.size, what=access.opcode)
+    data, undefined, fault = w.unit(LocalMemory).read_lanes(mask, address, access.size, what=access.opcode)
+    if fault is not None:
+        loaded_undefined(w, at, undefined, fault)
     count(w, ("local.load", access.size))
-    return _columns(data.reshape(-1), mask, access)
+    return columns(data.reshape(-1), mask, access)
 
 
 def read_generic(w: Warp, mask: int, address: Bits, access: Access, at: int) -> Values:
@@ -155,7 +159,7 @@ def _read_global_lanes(w: Warp, mask: int, address: NDArray[Any], access: Access
         monitor.global_accessed(w, at, region, offset, pattern, READ)
     if pattern.same:
         return _extend(access.unpack(region.raw, offset), access)
-    return _columns(gather(region.data, offset, pattern, access), mask, access)
+    return columns(gather(region.data, offset, pattern, access), mask, access)
 
 
 def _read_shared_lanes(
@@ -165,7 +169,7 @@ def _read_shared_lanes(
     try:
         check_written(shared, index, pattern, access)
     except Fault as fault:
-        _report_unwritten(w, fault)
+        _unwritten(w, at, unwritten_lanes(shared, index, pattern, access), fault)
     cta = w.cta
     (cta.units.get(Tally) or cta.unit(Tally))[counter, pattern, index & 127] += 1
     monitor = cta.launch.machine.monitor
@@ -173,17 +177,17 @@ def _read_shared_lanes(
         monitor.shared_accessed(w, at, shared, index, pattern, READ)
     if pattern.same:
         return _extend(access.unpack(shared.raw, index), access)
-    return _columns(gather(shared.data, index, pattern, access), mask, access)
+    return columns(gather(shared.data, index, pattern, access), mask, access)
 
 
-def _report_unwritten(w: Warp, fault: Fault) -> None:
-    """Report a load of unwritten shared memory as a finding. Raise the fault if a copy to it is in flight."""
+def _unwritten(w: Warp, at: int, mask: int, fault: Fault) -> None:
+    """Record a load of memory that was never written. Raise the fault if a copy to it is in flight."""
     if fault.kind != "uninitialised":
         raise fault
-    w.cta.launch.report(fault.kind, fault.message, hint=fault.hint)
+    loaded_undefined(w, at, mask, fault)
 
 
-def _columns(data: NDArray[Any], mask: int, access: Access) -> Values:
+def columns(data: NDArray[Any], mask: int, access: Access) -> Values:
     """Convert the active lanes' items to register values: widened, in their lanes, one array per element."""
     bits, count = access.bits, access.elements
     if bits == 128:

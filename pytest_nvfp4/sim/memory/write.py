@@ -65,7 +65,7 @@ def write_global(w: Warp, mask: int, address: Bits, values: Elements, access: Ac
         machine.monitor.global_accessed(w, at, region, offset, size, WRITE, mask)
     access.pack(region.raw, offset, *_common_values(w, mask, values, access, region.place, address))
     if machine.monitor is not None and machine.monitor.doubts:
-        machine.monitor.global_written()
+        machine.monitor.stored()
     if region.initialised is not None:
         region.initialised[offset : offset + size] = True
     if region.owner is not None:
@@ -94,6 +94,8 @@ def write_shared(w: Warp, mask: int, address: Bits, values: Elements, access: Ac
     if machine.monitor is not None:
         machine.monitor.shared_accessed(w, at, shared, index, size, WRITE, mask)
     access.pack(shared.raw, index, *_common_values(w, mask, values, access, shared_byte(shared), address))
+    if machine.monitor is not None and machine.monitor.doubts:
+        machine.monitor.stored()
     access.pack(shared.written_raw, index, *access.known)
 
 
@@ -111,6 +113,8 @@ def write_cluster(w: Warp, mask: int, address: Bits, values: Elements, access: A
         if machine.monitor is not None:
             machine.monitor.shared_accessed(w, at, shared, index, access.size, WRITE, mask)
         access.pack(shared.raw, index, *_common_values(w, mask, values, access, shared_byte(shared), address))
+        if machine.monitor is not None and machine.monitor.doubts:
+            machine.monitor.stored()
         access.pack(shared.written_raw, index, *access.known)
         return
     w.cta.launch.machine.changes += 1
@@ -156,7 +160,7 @@ def _write_global_lanes(w: Warp, mask: int, address: NDArray[Any], values: Eleme
     rows = _rows(mask, values, access)
     scatter(region.data, offset, pattern, rows, access)
     if monitor is not None and monitor.doubts:
-        monitor.global_written()
+        monitor.stored()
     if pattern.distinct != pattern.index.size:
         _check_lanes(w, region.data, offset, pattern, rows, access, region.place, low)
     note_store(region, offset, pattern, access, cta.linear, at)
@@ -180,6 +184,8 @@ def _write_shared_lanes(
         monitor.shared_accessed(w, at, shared, index, pattern, WRITE)
     rows = _rows(mask, values, access)
     scatter(shared.data, index, pattern, rows, access)
+    if monitor is not None and monitor.doubts:
+        monitor.stored()
     mark_written(shared, index, pattern, access)
     if pattern.distinct != pattern.index.size:
         _check_lanes(w, shared.data, index, pattern, rows, access, shared_byte(shared), index + shared.base)

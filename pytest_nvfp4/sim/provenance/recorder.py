@@ -189,7 +189,7 @@ class OperandRecorder:
     def multiplied(self, w: Warp, at: int, plan: MmaPlan) -> None:
         """Record an MMA, while its operands are as it reads them."""
         form, ins = plan.form, plan.ins
-        if form.vector != 4 or form.a_in_tmem or ins.a_mn or ins.b_mn:
+        if ins.vector != 4 or form.a_in_tmem or ins.a_mn or ins.b_mn:
             self.unfollowed += 1
             return
         if len(self.mmas) >= _MOST:

@@ -16,6 +16,7 @@ import linecache
 import os
 import re
 
+from pytest_nvfp4.driver.user_line import is_user_file
 from pytest_nvfp4.finding import Location
 from pytest_nvfp4.sim.ptx.lexer import Token
 
@@ -68,7 +69,8 @@ class Locations:
     def find(self, token: Token) -> Location | None:
         """Return the location of a ``.loc`` directive; None for line 0 and for an undeclared file.
 
-        What it is inlined at keeps what that line was itself inlined at.
+        What it is inlined at keeps what that line was itself inlined at. A line of a library that is inlined is the
+        user's line that called it.
 
         Raises:
             PtxError: it is no ``.loc``.
@@ -79,6 +81,8 @@ class Locations:
         if not found.line or not found.file:
             return None
         self._last[found.file, found.line, found.column] = found
+        while found.inlined_at is not None and not is_user_file(found.file):  # a line of Triton's library
+            found = found.inlined_at
         return found
 
     def _read(self, token: Token) -> Location:

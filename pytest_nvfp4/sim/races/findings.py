@@ -73,6 +73,8 @@ class AccessPair:
 
 COPY_FENCE = "copy-fence"
 """A proxy fence behind ``cp.async``, which the ISA requires and NVIDIA's gathering grouped GEMMs omit."""
+ALLOC_FENCE = "alloc-fence"
+"""A proxy fence behind ``tcgen05.alloc``, whose result Triton's compiler reads and then overwrites by TMA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,11 @@ _OMISSIONS = {
         "through the async proxy",
         "fence.proxy.async (cute.arch.fence_proxy, fence_view_async_shared) behind the wait for {first}, "
         "before {second}",
+    ),
+    ALLOC_FENCE: _Template(
+        "no fence.proxy.async is between {first}, a tcgen05.alloc, which writes its result through the generic proxy, "
+        "and the access through the async proxy",
+        "fence.proxy.async (cute.arch.fence_proxy) behind the reads of the result, before {second}",
     ),
     WAIT_LD: _Template(
         "no tcgen05.wait::ld of {old} follows {first}",

@@ -31,7 +31,7 @@ class Hooks(Monitor):
         super().__init__()
         self.warnings = warnings
 
-    def global_written(self) -> None:
+    def stored(self) -> None:
         """Decide the pending findings, after the store."""
         doubts, self.doubts = self.doubts, []
         for decide in doubts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from pytest_nvfp4.sim.monitor import PipeAccesses
 from pytest_nvfp4.sim.races.access import ASYNC, Access
 from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, BEFORE, VISIBLE, Agent, Clocks, Memo, Ticks
 from pytest_nvfp4.sim.races.early_use import early_uses
-from pytest_nvfp4.sim.races.findings import COPY_FENCE, PROXY, RACE, WARNING, AccessPair, Reporter
+from pytest_nvfp4.sim.races.findings import ALLOC_FENCE, COPY_FENCE, PROXY, RACE, WARNING, AccessPair, Reporter
 from pytest_nvfp4.sim.races.global_shadow import GlobalConflict, GlobalShadow
 from pytest_nvfp4.sim.races.lane_order import LaneItems, LaneOrder, PartialRelease
 from pytest_nvfp4.sim.races.launch_overlap import LaunchOverlap
@@ -200,6 +200,15 @@ class LaunchRaces:
         place = f"{shadow.name} bytes [{low}, {high})" + ("" if size == high - low else f" ({size} bytes of them)")
         if conflict.proxy and shadow.clocks.infos[old.agent].kind == "cp.async":
             self._pair(conflict, WARNING, place, missing=(COPY_FENCE,))
+        elif conflict.proxy and self.grid.kernel.instructions[old.at].root == "tcgen05":
+            self._pair(conflict, WARNING, place, missing=(ALLOC_FENCE,))
+        elif self._stores_again(
+            old,
+            conflict.new,
+            writes=conflict.old_writes,
+            then=lambda: self._pair(conflict, RACE, place, partial=partial),
+        ):
+            return
         else:
             self._pair(conflict, PROXY if conflict.proxy else RACE, place, partial=partial)
         _count_as_ordered(shadow.clocks, conflict.ticks, old, ASYNC_SHARED if conflict.proxy else None)
@@ -270,12 +279,28 @@ class LaunchRaces:
             at=use,
         )
 
-    def global_conflict(self, conflict: GlobalConflict) -> None:
-        """Report two accesses to global memory that lack an order.
+    def _stores_again(self, old: Access, new: Access, *, writes: bool, then: Callable[[], None]) -> bool:
+        """Call ``then`` behind a store that changes bytes which another warp has stored by the same statement.
 
         Two warps that store equal values by the same statement are not reported: the bytes are the same in any order
-        (PTX ISA, "Memory Consistency Model": a race of accesses of one size is not undefined). NVIDIA's kernels do so.
+        (PTX ISA, "Memory Consistency Model": a race of accesses of one size is not undefined). NVIDIA's kernels do so,
+        and so does the code that Triton makes for warp specialisation.
+
+        Returns:
+            Whether that decides.
         """
+        monitor = self.grid.machine.monitor
+        data = None if monitor is None else monitor.storing
+        store = self.grid.kernel.instructions[new.at]
+        same = writes and not old.flags and self.grid.place(old.at) == self.grid.place(new.at)
+        if data is None or monitor is None or not same or store.root != "st" or "bulk" in store.opcode:
+            return False
+        before = data.copy()
+        monitor.doubts.append(lambda: None if (data == before).all() else then())
+        return True
+
+    def global_conflict(self, conflict: GlobalConflict) -> None:
+        """Report two accesses to global memory that lack an order."""
         region, old, new = conflict.shadow.region, conflict.old, conflict.new
         instructions = self.grid.kernel.instructions
         if conflict.map_use or "tensormap" in (instructions[old.at].root, instructions[new.at].root):
@@ -296,11 +321,7 @@ class LaunchRaces:
             if foreign or not conflict.old_writes
             else self.narrow_scopes.missing(old, new, conflict.clock.ticks),
         )
-        monitor = self.grid.machine.monitor
-        same_statement = conflict.old_writes and not old.flags and self.grid.place(old.at) == self.grid.place(new.at)
-        if same_statement and monitor is not None and monitor.storing:
-            before = region.data.copy()
-            monitor.doubts.append(lambda: None if (region.data == before).all() else self.reporter.pair(pair))
+        if self._stores_again(old, new, writes=conflict.old_writes, then=lambda: self.reporter.pair(pair)):
             return
         self.reporter.pair(pair)
         if not foreign:

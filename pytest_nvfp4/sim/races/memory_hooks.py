@@ -57,7 +57,9 @@ class MemoryHooks(Hooks):
         if kind == READ:
             memory.shared.read(footprint.parts, access, ticks)
         else:
+            self.storing = shared.data if kind == WRITE and not order.strong else None
             memory.shared.write(footprint.parts, access, ticks)
+            self.storing = None
         if cta is not w.cta:
             memory.peer_accesses.last[agent.number] = access
             if not has_started(agent, cta):
@@ -121,9 +123,9 @@ class MemoryHooks(Hooks):
         elif not writes:
             memory.read(shadow, shadow.items(offset, where), access, agent.clock)
         else:
-            self.storing = kind == WRITE
+            self.storing = region.data if kind == WRITE else None
             memory.write_items(shadow, offset, where, access, agent.clock)
-            self.storing = False
+            self.storing = None
         memory.sync_count = 0
         if mask or where.__class__ is not int:
             low = region.start + offset

@@ -23,6 +23,7 @@ class SimulatedMemory:
 
     Attributes:
         most: Largest number of bytes of an allocation.
+        allocating: Returns the user's line that allocates, for the allocation's name, if that is known here.
     """
 
     def __init__(self, memory: GlobalMemory, *, room: tuple[int, int] | None = None) -> None:
@@ -33,6 +34,7 @@ class SimulatedMemory:
         self._sizes: dict[int, int] = {}
         self._count = 0
         self.most = 1 << 46  # any
+        self.allocating: Callable[[], object | None] | None = None
 
     def allocate(self, size: int) -> int:
         """Allocate ``size`` bytes at a multiple of ``ALIGN``, filled with ``POISON``.
@@ -42,6 +44,8 @@ class SimulatedMemory:
         if size > self.most:
             raise MemoryError(f"an allocation of {size} bytes; the limit is {self.most}")
         name = f"device allocation {self._count} of {size} bytes"
+        if self.allocating is not None and (line := self.allocating()) is not None:
+            name = f"{name} (made at {line})"
         self._count += 1
         address = self._arena.allocate(size, name=name, align=ALIGN)
         if size < _SPARSE:

@@ -73,6 +73,8 @@ class Grid(HasUnits):
         dynamic_shared: Bytes of dynamic shared memory.
         parameters: Bytes of each kernel parameter, in order.
         ordinal: Number of the launch.
+        variables: Content of the module's variables by name, which launches of the module share; it is updated at the
+            end. A variable that is not in it has its initial value.
 
     Raises:
         Fault: the launch does not fit the kernel (parameters, ``.reqntid``, cluster).
@@ -89,6 +91,7 @@ class Grid(HasUnits):
         dynamic_shared: int = 0,
         parameters: tuple[bytes, ...] = (),
         ordinal: int = 0,
+        variables: dict[str, bytes] | None = None,
     ) -> None:
         super().__init__()
         self.machine = machine
@@ -114,13 +117,14 @@ class Grid(HasUnits):
         self._check(parameters)
         machine.memory.begin_launch()
         self.shared_bytes = program.shared.static + dynamic_shared
+        self._variables = {} if variables is None else variables
         self._buffers: list[Any] = []
         self.parameters = self._pack(parameters)
         self._regions: list[Region] = []
         self.parameter_address = self._place(self.parameters, "the kernel's parameters", align=128, writable=False)
         for variable in program.module.variables:
             if variable.space in ("global", "const") and not variable.external:
-                data = variable.data.ljust(variable.size, b"\0")
+                data = self._variables.get(variable.name) or variable.data.ljust(variable.size, b"\0")
                 self.symbols[variable.name] = self._place(
                     data, f"variable {variable.name}", align=variable.align, writable=variable.space == "global"
                 )
@@ -250,7 +254,10 @@ class Grid(HasUnits):
         return start
 
     def close(self) -> None:
-        """Remove the launch's own regions."""
+        """Keep the content of the module's variables, and remove the launch's own regions."""
+        for variable in self.program.module.variables:
+            if variable.space == "global" and (address := self.symbols.get(variable.name)) is not None:
+                self._variables[variable.name] = ctypes.string_at(address, max(variable.size, 1))
         for region in self._regions:
             self.machine.memory.remove(region)
         self._regions.clear()

@@ -14,8 +14,10 @@ import numpy as np
 
 from pytest_nvfp4.finding import Where
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.lanes import FULL
 from pytest_nvfp4.sim.lower.compiler import Program
 from pytest_nvfp4.sim.lower.control import SPLIT
+from pytest_nvfp4.sim.run.gang import Gang
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cluster
@@ -27,8 +29,16 @@ _SLICE = 4000
 _PATIENCE = 256
 """Blocks that the first group of a diverged warp runs before another group: a lane that spins on a lock must not block
 the lane that holds it."""
-_CYCLE = 20_000
-"""Blocks within which a warp must return to the same state to be recognised as spinning forever."""
+_PROBE = 64
+"""Blocks without a change after which a warp is first checked for spinning on memory."""
+_GANG = 128
+"""Most warps of a gang."""
+_WORTH = 64
+"""Fewest instructions for which it pays off to form a gang."""
+_CYCLE = 32
+"""Blocks within which a warp must return to the same state, when it has run few blocks without a change."""
+_LONG_CYCLE = 20_000
+"""The same, after a whole turn without a change."""
 
 
 class Scheduler:
@@ -43,8 +53,20 @@ class Scheduler:
         self.spinning: list[Warp] = []
         """Warps that provably return to the same state until memory changes."""
         self._spun_at = -1
-        self._idle_turns: Counter[Warp] = Counter()
-        self._idle_blocks: Counter[Warp] = Counter()
+        trace = grid.machine.trace
+        self._entries = set() if trace is not None or grid.machine.asynchronous.shuffles else program.gangs.entries
+        """Places where warps wait for others to form a gang."""
+        self._gathered: dict[int, list[Warp]] = {}
+        """Warps that wait there."""
+        self._alone: set[Warp] = set()
+        """Warps that have found no others, or have just left a gang."""
+        self._short: Counter[int] = Counter()
+        """Gangs that ended early, by entry."""
+        self._cycles: dict[Warp, int] = {}
+        """Warps that have been spinning when they last ran, with the blocks of one repetition."""
+        self._idle: dict[Warp, tuple[int, int]] = {}
+        """Blocks that warps have run since they last changed something, and at how many they are checked for spinning.
+        """
         self._forced: Counter[tuple[Group, int]] = Counter()
         self._forced_at = -1
 
@@ -66,6 +88,9 @@ class Scheduler:
                 self._turn(warp)
                 if self.spinning and machine.changes != self._spun_at:
                     self._unspin()
+                continue
+            if self._gathered:
+                self._run_gang()
                 continue
             if machine.asynchronous.step():
                 continue
@@ -96,9 +121,7 @@ class Scheduler:
             trace.turn_begins(warp)
         blocks = self.grid.machine.asynchronous.blocks(_SLICE, warp)
         try:
-            left = self._run(warp, blocks)
-            idle = left <= 0 and before == self.grid.machine.changes
-            spins = idle and self._suspect(warp, blocks) and self._spins(warp)
+            spins = self._run_turn(warp, blocks)
         except Fault as fault:
             if fault.where is None:
                 fault.where = self._where(warp, fault)
@@ -114,11 +137,44 @@ class Scheduler:
         if not warp.groups:
             self._ended(warp)
         elif warp.select() is not None:
-            if spins:
+            if not spins and self._joins(warp):
+                self._gathered.setdefault(warp.groups[0].pc, []).append(warp)
+            elif spins:
                 self._spun_at = before
                 self.spinning.append(warp)
             else:
                 self._queue(warp)
+        self._alone.discard(warp)
+
+    def _run_turn(self, warp: Warp, blocks: int) -> bool:
+        """Run a warp for some blocks, and return whether it spins.
+
+        It is checked for spinning when it has run 64, 128, 256 ... blocks without a change: a long computation must not
+        be checked all the time.
+        """
+        if self._joins(warp):
+            return False
+        machine = self.grid.machine
+        cycle = self._cycles.pop(warp, 0)
+        if cycle and self._spins(warp, cycle):
+            return True
+        while blocks > 0:
+            before = machine.changes
+            idle, check = self._idle.get(warp, (0, _PROBE))
+            part = min(blocks, check - idle)
+            if self._run(warp, part) > 0 or warp.select() is None:
+                return False
+            blocks -= part
+            idle += part
+            if machine.changes != before:
+                self._idle.pop(warp, None)
+            elif idle < check:
+                self._idle[warp] = idle, check
+            elif self._spins(warp, _CYCLE if idle < _SLICE else _LONG_CYCLE):
+                return True
+            else:
+                self._idle[warp] = idle, 2 * check
+        return False
 
     def _where(self, warp: Warp, error: BaseException) -> Where:
         at, mask = self.program.place_of(error.__traceback__) or (None, None)
@@ -128,6 +184,7 @@ class Scheduler:
         program, registers = self.program, warp.registers
         alone = program.alone
         schedule = self.grid.machine.asynchronous
+        entries = self._entries if warp not in self._alone else ()
         beside = 0 if fairly else schedule.pick(_PATIENCE) if schedule.shuffles else 1
         while left > 0:
             group = warp.select() if beside % _PATIENCE else warp.select_other()
@@ -144,7 +201,7 @@ class Scheduler:
                         block = program.block(place)
                     place = block(registers, warp, mask)
                     left -= 1
-                    if place < 0 or left <= 0:
+                    if place < 0 or left <= 0 or place in entries:
                         break
             else:
                 parked = tuple(sorted({other.pc for other in warp.groups if other is not group}))
@@ -161,6 +218,8 @@ class Scheduler:
                 if len(warp.groups) > 1:
                     warp.join()
             # A block that returns SPLIT or LEFT has replaced the warp's groups.
+            if place in entries and self._joins(warp):
+                return left
         return left
 
     def _check_meeting(self, warp: Warp) -> None:
@@ -203,6 +262,57 @@ class Scheduler:
                 for cluster in ended:
                     cluster.dissolve()
 
+    # ---- gangs ---------------------------------------------------------------------------------------------------
+
+    def _joins(self, warp: Warp) -> bool:
+        """Return whether a warp may join a gang where it is."""
+        groups = warp.groups
+        return (
+            len(groups) == 1
+            and groups[0].pc in self._entries
+            and groups[0].waiting is None
+            and groups[0].mask == FULL
+            and warp not in self._alone
+        )
+
+    def _run_gang(self) -> None:
+        """Run the warps that wait at one place as a gang, with those of clusters that can start now."""
+        place, warps = next(iter(self._gathered.items()))
+        if len(warps) < _GANG and not self.ready:
+            self._retire()
+            if self._more():
+                return
+        del self._gathered[place]
+        for start in range(0, len(warps), _GANG):
+            some = warps[start : start + _GANG]
+            if len(some) == 1:
+                self._alone.update(some)
+            else:
+                self._run_together(place, some)
+        for warp in warps:
+            self._queue(warp)
+
+    def _run_together(self, place: int, warps: list[Warp]) -> None:
+        gang = Gang(self, self.program.gangs, warps)
+        try:
+            gang.run(place)
+        except Fault as fault:
+            if fault.where is None:
+                fault.where = self._where(self.running or gang.first, fault)
+            raise
+        except Exception as error:
+            internal = Fault("internal", f"the simulator itself failed: {type(error).__name__}: {error}")
+            internal.where = self._where(self.running or gang.first, error)
+            raise internal from error
+        finally:
+            self.running = None
+        if gang.executed < _WORTH:
+            self._short[place] += 1
+            if self._short[place] > 2:
+                self._entries = self._entries - {place}
+        if warps[0].groups[0].pc in self._entries:
+            self._alone.update(warps)
+
     # ---- when nothing can run ------------------------------------------------------------------------------------
 
     def _more(self) -> bool:
@@ -240,25 +350,8 @@ class Scheduler:
             self._queue(warp)
         self.spinning.clear()
 
-    def _suspect(self, warp: Warp, blocks: int) -> bool:
-        """Return whether to check a warp that changed nothing in its turn for spinning.
-
-        The check runs in the 1st, 2nd, 4th, 8th ... such turn, because a long computation must not be checked all the
-        time. Turns of a few blocks count together as one.
-        """
-        if warp.select() is None:
-            return False
-        if blocks < _SLICE:
-            self._idle_blocks[warp] += blocks
-            if self._idle_blocks[warp] < _SLICE:
-                return False
-            self._idle_blocks[warp] = 0
-        self._idle_turns[warp] += 1
-        turns = self._idle_turns[warp]
-        return not turns & (turns - 1)
-
-    def _spins(self, warp: Warp) -> bool:
-        """Return whether the warp returns to the same registers and places while no memory changes.
+    def _spins(self, warp: Warp, most: int) -> bool:
+        """Return whether the warp returns to the same registers and places in some blocks while no memory changes.
 
         Execution is deterministic, so a warp that repeats its whole state repeats it forever. A read of the clock
         advances ``tick`` and so counts as a change of state.
@@ -268,14 +361,17 @@ class Scheduler:
         state = sorted((g.pc, g.mask, g.waiting is None) for g in warp.groups)
         registers = list(warp.registers)
         differs = 0
-        for _ in range(_CYCLE):
+        for cycle in range(1, most + 1):
             self._run(warp, 1, fairly=True)
             if machine.changes != before or not warp.groups or warp.select() is None:
                 return False
             if sorted((g.pc, g.mask, g.waiting is None) for g in warp.groups) == state:
                 differs = _difference(warp.registers, registers, differs) if registers else -1
                 if differs < 0:
-                    return machine.tick() == ticks + 1
+                    if machine.tick() != ticks + 1:
+                        return False
+                    self._cycles[warp] = cycle
+                    return True
         return False
 
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import prod
 
-from pytest_nvfp4.driver.launches import Launch
+from pytest_nvfp4.driver.launches import Launch, ModuleImage
 from pytest_nvfp4.driver.streams import Streams
 from pytest_nvfp4.finding import Finding, Where
 from pytest_nvfp4.sim.fault import Fault
@@ -75,6 +75,7 @@ class Session:
     around: Callable[[Launch], AbstractContextManager[None]] | None = None
     log_ctas: int = 0
     launch_only: bool = False
+    _variables: dict[int, tuple[ModuleImage, dict[str, bytes]]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def findings(self) -> list[Finding]:
@@ -106,6 +107,7 @@ class Session:
             dynamic_shared=launch.dynamic_smem,
             parameters=launch.params,
             ordinal=launch.ordinal,
+            variables=self._variables_of(launch.module),
         )
         if _BOUNDS & grid.kernel.directives.keys():
             grid.registers_per_thread = launch.module.registers.get(launch.kernel)
@@ -154,6 +156,10 @@ class Session:
                 )
             )
             grid.close()
+
+    def _variables_of(self, module: ModuleImage) -> dict[str, bytes]:
+        """Return the content of a module's variables, which lasts from launch to launch."""
+        return self._variables.setdefault(id(module), (module, {}))[1]  # the reference keeps the identity unique
 
     def _before(self, launch: Launch) -> LaunchRecord | None:
         """Return the previous launch on the stream of a programmatic dependent launch; None for any other launch."""

@@ -14,14 +14,18 @@ from pytest_nvfp4.sim.run.cta import Cta
 _LOW = 0xFFFF_FFFF
 
 
-def shared_address(address: int, *, generic: bool, what: str) -> int:
+def shared_address(address: int, *, generic: bool, what: str, narrow: bool = False) -> int:
     """Return the 32-bit shared address of an address operand.
+
+    Args:
+        generic: Whether the operand has no state space.
+        narrow: Whether a generic one may be a shared address, because the hardware takes the lower 32 bits.
 
     Raises:
         Fault: a generic address outside shared memory, or a shared address wider than 32 bits.
     """
     if generic:
-        if address & ~_LOW != SHARED_WINDOW:
+        if address & ~_LOW not in (SHARED_WINDOW, *((0,) if narrow else ())):
             raise Fault(
                 "out-of-bounds",
                 f"{what}: generic address {address:#x} is not in shared memory",

@@ -30,6 +30,8 @@ from pytest_nvfp4.sim.run.warp import Group, Warp
 
 _GROUP = 4
 """Warps of a warpgroup."""
+_UNIT = 8
+"""Registers of each thread of a warp are allocated in this unit: a kernel of 255 starts with 256."""
 
 
 class RegisterPool:
@@ -49,6 +51,8 @@ class RegisterPool:
         declared = launch.kernel.directives.get("maxnreg")
         if known is None and declared is not None and declared.isdigit():
             known = int(declared)
+        if known is not None:
+            known += -known % _UNIT
         self.count: list[int | None] = [known] * len(cta.warps)
         self.free: int | None = None if known is None else 0
         self.executed = [0] * len(cta.warps)

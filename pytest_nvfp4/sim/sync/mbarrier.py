@@ -8,7 +8,8 @@ Rules (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarri
 - expect-tx adds to the tx-count and complete-tx subtracts; bytes may arrive before they are announced. The phase is
   complete when pending and tx-count are both 0; the next one starts with the expected arrivals pending.
 - Operations other than ``mbarrier.init`` need an initialised mbarrier; only mbarrier operations may access it until
-  ``mbarrier.inval``; ``init`` over a live mbarrier is undefined. Violations are faults.
+  ``mbarrier.inval``; ``init`` over a live mbarrier is undefined. Violations are faults, but for ``init`` over one that
+  is idle after completed phases, a warning.
 - An arrive of more than the pending count is undefined: a fault.
 
 A CTA that ends with announced bytes outstanding is a finding, and a deadlock report names such bytes. Bytes that
@@ -174,14 +175,28 @@ class MbarrierFile:
         """Waits, by group and instruction, that returned False and have not succeeded since."""
 
     def init(self, index: int, count: int, *, what: str, made: Instruction | None = None) -> Mbarrier:
-        """Initialise an mbarrier at a checked index. Raises Fault: a bad count, or a live mbarrier there."""
+        """Initialise an mbarrier at a checked index.
+
+        A live mbarrier there is undefined behaviour (PTX ISA, "mbarrier.init"). One that has completed phases and is
+        idle may be memory that is used again on purpose: a warning. Raises Fault: a bad count, or another live one.
+        """
         if not 1 <= count <= COUNT_LIMIT:
             raise Fault("mbarrier", f"{what}: arrival count {count}, which must be 1 to {COUNT_LIMIT}")
         live = self.barriers.get(index)
         if live is not None and (live.count, live.phase, live.tx, live.pending) == (count, 0, 0, count):
             # DSL 4.4 initialises the allocator barrier of a CTA pair twice, before any use.
             return live
-        if live is not None:
+        if live is not None and live.phase and not live.waiters and (live.tx, live.pending) == (0, live.count):
+            self._check_balance(live)
+            self.cta.launch.report(
+                "mbarrier-reuse",
+                f"{what}: the {live.name} is there, idle and never invalidated ({live.state()})",
+                hint="PTX asks for mbarrier.inval before the memory of an mbarrier is used again; see that no warp "
+                "waits for the old one",
+            )
+            live.valid = False
+            del self.cta.shared.opaque[index]
+        elif live is not None:
             raise Fault(
                 "mbarrier",
                 f"{what}: a live {live.name} is there ({live.state()})",
@@ -235,22 +250,25 @@ class MbarrierFile:
         announces such bytes on purpose (DSL 4.4).
         """
         for barrier in self.barriers.values():
-            if barrier.tx and (barrier.arrived or barrier.waiters):
-                self.cta.launch.report(
-                    "mbarrier",
-                    f"the CTA ended while the {barrier.name} is unbalanced: {barrier.state()}",
-                    hint="compare the bytes given to expect_tx with the bytes of the copies that signal this barrier",
-                    where=self._where(barrier),
-                )
-            elif barrier.loaded > barrier.seen:
-                self.cta.launch.report(
-                    "in-flight",
-                    f"the CTA ended, and nothing waited for the bytes that completed phase {barrier.loaded - 1} of the "
-                    f"{barrier.name}: on a device they may arrive after the CTA has ended, in memory of the next CTA",
-                    hint="wait for every copy before the end of the CTA; compare the iterations of the loading warp "
-                    "with those of the consuming warp",
-                    where=self._where(barrier),
-                )
+            self._check_balance(barrier)
+
+    def _check_balance(self, barrier: Mbarrier) -> None:
+        if barrier.tx and (barrier.arrived or barrier.waiters):
+            self.cta.launch.report(
+                "mbarrier",
+                f"the CTA ended while the {barrier.name} is unbalanced: {barrier.state()}",
+                hint="compare the bytes given to expect_tx with the bytes of the copies that signal this barrier",
+                where=self._where(barrier),
+            )
+        elif barrier.loaded > barrier.seen:
+            self.cta.launch.report(
+                "in-flight",
+                f"the CTA ended, and nothing waited for the bytes that completed phase {barrier.loaded - 1} of the "
+                f"{barrier.name}: on a device they may arrive after the CTA has ended, in memory of the next CTA",
+                hint="wait for every copy before the end of the CTA; compare the iterations of the loading warp "
+                "with those of the consuming warp",
+                where=self._where(barrier),
+            )
 
     def _where(self, barrier: Mbarrier) -> Where:
         """Return the place of the last copy that delivered bytes, or the CTA if it is unknown."""

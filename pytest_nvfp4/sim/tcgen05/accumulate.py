@@ -93,10 +93,10 @@ class Chain:
         self.shift = shift
         self.enabled = enabled
         self.length = 0
+        a, b = operands
         start, capacity = cache.recordings.start, -(-LONGEST // ins.kind.k)
         self.parts = [
-            CtaRecording(tmem, start(capacity, 2 * operands[0].rows), start(capacity, 2 * operands[1].rows))
-            for tmem in tmems
+            CtaRecording(tmem, start(capacity, a.chunks * a.rows), start(capacity, b.chunks * b.rows)) for tmem in tmems
         ]
         for tmem in tmems:
             tmem.pending.append(self)

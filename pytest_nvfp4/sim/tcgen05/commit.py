@@ -34,7 +34,8 @@ def commit(w: Warp, mask: int, address: Bits, targets: Bits | None, group: int, 
     core = w.cta.unit(TensorCore)
     if core.pipe.group != group:
         core.pipe.set_group(group, what=what)
-    place = shared_address(pick(address, mask), generic=generic, what=what)
+    # Triton 3.6 gives a shared address without a state space.
+    place = shared_address(pick(address, mask), generic=generic, what=what, narrow=True)
     if targets is None:
         barriers = [resolve(w, place, cluster=True, what=what)]
     else:

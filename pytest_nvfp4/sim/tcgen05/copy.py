@@ -10,8 +10,9 @@ consecutive columns of these TMEM lanes:
   rows 32-63 to 2 and 3;
 - ``.32x128b.warpx4``: 32 rows to each quadrant. NVIDIA's block-scaled kernels copy their scale factors this way.
 
-With ``.cta_group::2`` each CTA of the pair copies from its own shared memory to its own TMEM. Decompression
-(``.b8x16.b6x16_p32``, ``.b8x16.b4x16_p64``) is unsupported. One thread issues the copy.
+With ``.cta_group::2`` each CTA of the pair copies from its own shared memory to its own TMEM. ``.b8x16.b6x16_p32`` and
+``.b8x16.b4x16_p64`` decompress: each 16 bytes of a row are 16 elements and padding, which ``containers`` spreads to
+bytes. One thread issues the copy.
 
 Counters: ``tcgen05.cp.instructions``, ``tcgen05.cp.bytes`` (read from shared memory).
 """
@@ -90,6 +91,8 @@ def _accesses(column: int, value: int, shape: CopyShape) -> PipeAccesses:
 def _source(value: int, shape: CopyShape) -> tuple[MatrixDescriptor, Geometry]:
     """Return the decoded source descriptor and the chunks of its rows. Raises Fault or Unsupported."""
     decoded = decode_matrix(value, shape.what)
+    if decoded.then is not None:
+        raise Fault("descriptor", f"{shape.what}: an absolute LBO (bit 52 of {value:#018x}) is for an MMA of K = 96")
     row_bytes = shape.bits // 8
     return decoded, geometry(
         decoded, rows=shape.rows, mn=False, element_bytes=1, what=shape.what, row_bytes=row_bytes
@@ -146,19 +149,25 @@ _SHAPES = {
     ("64x128b", "warpx2::01_23"): (64, 128),
     ("32x128b", "warpx4"): (32, 128),
 }
-"""Lanes and bits of a lane by shape and multicast (PTX ISA, "tcgen05.cp"); the fp4 and fp6 formats are not modelled."""
+"""Lanes and bits of a lane by shape and multicast (PTX ISA, "tcgen05.cp")."""
+_PACKED = {"": 0, "b6x16_p32": 6, "b4x16_p64": 4}
+"""Bits of an element by the format of the source."""
 
 
 def _lower(ins: Instruction, e: Emitter) -> None:
     group, read = group_of(ins)
     name = read.one(*(name for name, _ in _SHAPES))
     multicast = read.maybe(*(multicast for _, multicast in _SHAPES if multicast))
+    target = read.maybe("b8x16")
+    source = read.maybe(*(name for name in _PACKED if name))
     read.end(2)
+    if bool(target) != bool(source):
+        raise read.refuse("a decompressing copy has both .b8x16 and a format of its source")
     size = _SHAPES.get((name, multicast))
     if size is None:
         raise read.refuse(f"shape .{name} {f'with .{multicast}' if multicast else 'without multicast'}")
     what = f"tcgen05.cp.{name}.{multicast}".rstrip(".")
-    shape = e.constant(CopyShape(*size, multicast, group, what), "shape")
+    shape = e.constant(CopyShape(*size, multicast, group, what, _PACKED[source]), "shape")
     address, descriptor = e.address(ins.operands[0]), e.value(ins.operands[1], 64)
     e.line(e.call(copy, "w", e.mask, address, descriptor, shape, str(e.at)))
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.monitor import CtaAccesses
+from pytest_nvfp4.sim.tcgen05 import containers
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
 
@@ -21,6 +22,7 @@ class CopyShape:
         multicast: ``warpx4``, ``warpx2::02_13``, ``warpx2::01_23``, or empty.
         group: ``.cta_group``: 1 or 2.
         what: The opcode, for messages.
+        packed: Bits of the elements that the copy decompresses: 4 or 6; 0 for a copy that changes nothing.
     """
 
     rows: int
@@ -28,6 +30,7 @@ class CopyShape:
     multicast: str
     group: int
     what: str
+    packed: int = 0
 
     @property
     def columns(self) -> int:
@@ -77,4 +80,10 @@ class CopyPlan:
         for tmem, words, table, target in self.parts:
             if tmem.pending:
                 tmem.settle(self.column, self.shape.columns)
-            words.take(table, out=target, mode="clip")
+            if not self.shape.packed:
+                words.take(table, out=target, mode="clip")
+                continue
+            groups = np.ascontiguousarray(words.take(table, mode="clip").T).view(np.uint8)
+            lanes = groups.shape[0]
+            spread = containers.spread(groups.reshape(lanes, -1, 16), self.shape.packed)
+            target[...] = spread.reshape(lanes, -1).view(np.uint32).T

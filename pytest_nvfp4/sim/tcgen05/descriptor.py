@@ -6,10 +6,14 @@ absolute address, is sm_103a only); 53-60 fixed 0; 61-63 swizzle (0 none, 1 128 
 6 32 B). All other bits are reserved and must be 0. The base offset is 0 for a pattern that starts at a multiple of its
 length, which is where TMA writes it; another base offset is unsupported.
 
+With K = 96 an instruction reads 48 bytes of a row, and may begin so close to the end of a swizzled row that they go on
+behind it: at the absolute LBO, where NVIDIA's sm_103 kernels put the start of the pipeline's next stage.
+
 Instruction descriptor (PTX ISA, "Instruction descriptor"), for f16, tf32, f8f6f4, i8: 0-1 sparsity selector,
 2 sparsity, 3 saturate (i8), 4-5 D type (0 f16, 1 f32, 2 s32), 7-9 A type, 10-12 B type, 13/14 negate A/B,
 15/16 transpose A/B (MN-major), 17-22 N >> 3, 24-28 M >> 4, 30-31 shift of ``.ws``. For the block-scaled kinds: 2
-sparsity, 4-5 SFB id, 7-9 A type, 10-12 B type, 13-16 as above (no transpose for mxf4 and mxf4nvf4), 17-22 N >> 3,
+sparsity, 4-5 SFB id, 7-9 A type, 10-12 B type (mxf4 and mxf4nvf4: 10-11, and 12 the version of sparsity, which the
+DSL's builder sets and a dense product ignores), 13-16 as above (no transpose for mxf4 and mxf4nvf4), 17-22 N >> 3,
 23 scale type (0 UE4M3, 1 UE8M0), 27-28 M >> 7, 29-30 SFA id, 31 K = 96 (mxf4 and mxf4nvf4; sm_103a only).
 
 Legal shapes: PTX ISA, "Matrix Shape". Legal types and scale vectors: "Valid combinations of scale_vectorsize with types
@@ -19,8 +23,9 @@ is a fault of kind ``descriptor``; sparsity is unsupported.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
@@ -66,6 +71,13 @@ class MatrixDescriptor:
     leading: int
     stride: int
     swizzle: DescriptorSwizzle
+    then: int | None = None
+    """Absolute address at which a row goes on behind the swizzle's pitch."""
+
+    @property
+    def lowest(self) -> int:
+        """The lower one of both addresses."""
+        return self.start if self.then is None else min(self.start, self.then)
 
     def __str__(self) -> str:
         return f"start {self.start:#x}, LBO {self.leading}, SBO {self.stride}, swizzle {self.swizzle.name}"
@@ -87,21 +99,24 @@ def decode_matrix(value: int, what: str) -> MatrixDescriptor:
             hint="advance a descriptor in units of 16 bytes (PTX ISA, 'Shared memory descriptor')",
         )
 
-    if value >> 46 & 7 != 1:
+    if value >> 46 & 7 > 1:  # 0, which Triton wrote until 3.5, is no obstacle to a B200
         raise illegal(f"bits 46-48 are {value >> 46 & 7:#05b}; they must be 0b001")
     if value & 0xC000_C000 or value >> 53 & 0xFF:
         raise illegal("a reserved bit (14-15, 30-31, 53-60) is set")
     swizzle = SWIZZLES.get(value >> 61 & 7)
     if swizzle is None:
         raise illegal(f"swizzle {value >> 61 & 7} does not exist (0, 1, 2, 4, 6 do)")
-    if value >> 52 & 1:
-        raise illegal("the leading dimension is an absolute address (bit 52), which exists on sm_103a only")
     if value >> 49 & 7:
         raise Unsupported(
             f"{what}: matrix descriptor {value:#018x} with base offset {value >> 49 & 7}",
             hint=f"align the tensor in shared memory to {swizzle.pattern} bytes",
         )
-    return MatrixDescriptor((value & 0x3FFF) << 4, (value >> 16 & 0x3FFF) << 4, (value >> 32 & 0x3FFF) << 4, swizzle)
+    start, leading, stride = ((value >> at & 0x3FFF) << 4 for at in (0, 16, 32))
+    if value >> 52 & 1:
+        if not swizzle.mask:
+            raise Unsupported(f"{what}: matrix descriptor {value:#018x}: an absolute LBO (bit 52) without a swizzle")
+        return MatrixDescriptor(start, 0, stride, swizzle, leading)
+    return MatrixDescriptor(start, leading, stride, swizzle)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +124,7 @@ class MmaKind:
     """A ``.kind`` of MMA.
 
     Attributes:
-        k: Elements of K in an instruction: 32 bytes of each row.
+        k: Elements of K in an instruction: 32 bytes of each row, 48 with K = 96.
         formats: Element formats by their code in the descriptor.
         scales: Legal numbers of scale factors for each row and instruction, by scale type; empty without block scaling.
         outputs: Legal codes of the type of D.
@@ -129,6 +144,11 @@ class MmaKind:
         """Whether the kind is block-scaled."""
         return bool(self.scales)
 
+    @property
+    def packed(self) -> bool:
+        """Whether a byte holds two elements."""
+        return self.k in (64, 96)
+
 
 _F8F6F4 = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
 KINDS = {
@@ -140,6 +160,13 @@ KINDS = {
     "mxf4": MmaKind("mxf4", 64, {1: "e2m1"}, {"ue8m0": (2,)}, (), False, True),
     "mxf4nvf4": MmaKind("mxf4nvf4", 64, {1: "e2m1"}, {"ue8m0": (2, 4), "ue4m3": (4,)}, (), False, True),
 }
+_WIDE_KINDS = {
+    name: replace(
+        KINDS[name], k=96, scales={scale: tuple(3 * v // 2 for v in vectors) for scale, vectors in of.items()}
+    )
+    for name, of in ((name, KINDS[name].scales) for name in ("mxf4", "mxf4nvf4"))
+}
+"""The kinds with K = 96, whose rows have half as many scale factors again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,7 +220,7 @@ def decode_instruction(value: int, kind_name: str, group: int, vector: int, what
 
     Args:
         group: ``.cta_group``: 1 or 2.
-        vector: Scale factors for each row and instruction, 0 without block scaling.
+        vector: Scale factors for each row and 64 elements of K (32 for mxf8f6f4), 0 without block scaling.
         what: The instruction, for messages.
 
     Raises:
@@ -201,6 +228,8 @@ def decode_instruction(value: int, kind_name: str, group: int, vector: int, what
         Unsupported: sparsity.
     """
     kind = KINDS[kind_name]
+    if kind.packed and value >> 31:
+        kind, vector = _WIDE_KINDS[kind_name], 3 * vector // 2
 
     def illegal(reason: str, hint: str = "") -> Fault:
         return Fault(
@@ -214,9 +243,10 @@ def decode_instruction(value: int, kind_name: str, group: int, vector: int, what
     fields = _scaled(value, kind, vector, illegal) if kind.scaled else _plain(value, kind, illegal)
     if value & fields.reserved:
         raise illegal(f"reserved bits {value & fields.reserved:#010x} are set")
-    a, b = kind.formats.get(value >> 7 & 7), kind.formats.get(value >> 10 & 7)
+    b_bits = 3 if kind.packed else 7
+    a, b = kind.formats.get(value >> 7 & 7), kind.formats.get(value >> 10 & b_bits)
     if a is None or b is None:
-        raise illegal(f"A type {value >> 7 & 7}, B type {value >> 10 & 7}; legal types: {kind.formats}")
+        raise illegal(f"A type {value >> 7 & 7}, B type {value >> 10 & b_bits}; legal types: {kind.formats}")
     if kind.name == "f16" and fields.d == "f16" and "bf16" in (a, b):
         raise illegal("an f16 accumulator takes f16 operands only")
     negate_a, negate_b = bool(value >> 13 & 1), bool(value >> 14 & 1)
@@ -251,11 +281,7 @@ class _KindFields:
 
 def _scaled(value: int, kind: MmaKind, vector: int, illegal: _Illegal) -> _KindFields:
     reserved = 0x0700_004B  # Bits 0-1, 3, 6 and 24-26.
-    if kind.k == 64:
-        reserved |= 0x1000  # Bit 12: the FP4 kinds have a 2-bit B type.
-        if value >> 31:
-            raise illegal("K = 96 (bit 31), which exists on sm_103a only")
-    else:
+    if not kind.packed:
         reserved |= 1 << 31
     scale = "ue8m0" if value >> 23 & 1 else "ue4m3"
     a_id, b_id = value >> 29 & 3, value >> 4 & 3
@@ -266,7 +292,7 @@ def _scaled(value: int, kind: MmaKind, vector: int, illegal: _Illegal) -> _KindF
             "check sf_dtype and sf_vec_size of the MMA",
         )
     for name, sf_id in (("SFA", a_id), ("SFB", b_id)):
-        if sf_id % vector:
+        if sf_id % math.gcd(vector, 4):
             legal = "0" if vector == 4 else "0 or 2"
             raise illegal(f"{name} id {sf_id} with {vector} scale factors a row; it must be {legal}")
     return _KindFields((value >> 27 & 3) << 7, reserved, scale=scale, a_id=a_id, b_id=b_id)

@@ -22,9 +22,12 @@ All lanes must give the same address, with two exceptions that the ISA leaves op
 - An address without a quadrant (lanes 0 to 31) means the warp's own quadrant; DeepGEMM depends on this too. It is
   reported as ``own-quadrant``, which is not an error. Any other quadrant is a fault.
 
+A ``.32x32b`` load of an accumulator of M = 64, of which 16 of every 32 lanes are written, gives NaN in the other lanes.
+NVIDIA's kernels do not use them; a use is a finding (``run.undefined``).
+
 Results are available when the instruction is issued. Registers may be used before ``tcgen05.wait::ld``, because true
-dependencies are respected (PTX ISA, "Register dependencies, same thread"); ``races`` can warn of such a use. ``.red``,
-which exists on sm_103 only, is unsupported.
+dependencies are respected (PTX ISA, "Register dependencies, same thread"); ``races`` can warn of such a use.
+``load_reduce`` has ``tcgen05.ld.red``.
 
 ``tcgen05.fence`` only orders, and the simulated pipe is in order anyway: the monitor alone uses it. NVIDIA's kernels
 omit many; ``races.tensor_order`` defines what is reported for a missing one.
@@ -39,19 +42,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import FULL, Bits, spread, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.monitor import TmemBox
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.grid import Grid
+from pytest_nvfp4.sim.run.undefined import loaded_undefined
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.tcgen05.column_use import ColumnUse
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
 _ROWS = np.arange(32, dtype=np.uint32) << np.uint32(16)
 """By lane of the warp the TMEM lane that it accesses with .32x32b, relative to the first, as part of an address."""
+_NAN = np.uint32(0x7FFF_FFFF)
+"""NaN as an f32 and as two f16."""
 _WIDTHS = {"32x32b": 1, "16x64b": 2, "16x128b": 4, "16x256b": 8, "16x32bx2": 1}
 """Columns of a shape."""
 _REGISTERS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}
@@ -114,10 +120,18 @@ def load(w: Warp, mask: int, address: Bits, move: Movement, what: str, at: int) 
     tmem, use = w.cta.unit(Tmem), w.cta.unit(ColumnUse)
     lane, column = _origin(w, mask, address, move, what)
     reached = slice(lane, lane + move.rows)
+    undefined: slice | None = None
     for first, count in move.spans:
         start = column + first
         tmem.claim_to_read(start, count, what=what)
-        tmem.need(start, count, reached, what=what, hint="nothing was accumulated, copied or stored there")
+        if move.rows == 32:
+            undefined = tmem.unwritten_half(start, count, reached)
+        try:
+            tmem.need(start, count, reached, what=what, hint="nothing was accumulated, copied or stored there")
+        except Fault as fault:
+            if undefined is None:
+                raise
+            loaded_undefined(w, at, sum(1 << lane for lane in range(32)[undefined]), fault, shows=True)
         if tmem.pending:
             tmem.settle(start, count)
         use.loaded(w, at, start, count)
@@ -129,12 +143,19 @@ def load(w: Warp, mask: int, address: Bits, move: Movement, what: str, at: int) 
         w.cta.launch.machine.monitor.tmem_accessed(w, at, _boxes(move, lane, column), write=False)
     if w.cta.launch.machine.operands is not None:
         w.cta.launch.machine.operands.loaded_from_tmem(w.cta, at, _boxes(move, lane, column))
+    words = _words(tmem, move, lane, column)
+    if undefined is not None:
+        words[:, undefined] = _NAN
+    return tuple(words)
+
+
+def _words(tmem: Tmem, move: Movement, lane: int, column: int) -> NDArray[np.uint32]:
     if move.plain:
-        return tuple(tmem.data[column : column + move.registers, reached].copy())
+        return tmem.data[column : column + move.registers, lane : lane + move.rows].copy()
     words: NDArray[np.uint32] = tmem.data[move.columns + column, move.lanes + lane]
     if move.packed:
         words = words & np.uint32(0xFFFF) | tmem.data[move.columns + (column + 1), move.lanes + lane] << np.uint32(16)
-    return tuple(words)
+    return words
 
 
 def store(w: Warp, mask: int, address: Bits, values: tuple[Bits, ...], move: Movement, what: str, at: int) -> None:
@@ -255,8 +276,6 @@ def _movement_of(ins: Instruction, pack: str, *, registers: int, split: int) -> 
 
 
 def _lower_ld(ins: Instruction, e: Emitter) -> None:
-    if "red" in ins.parts:
-        raise Unsupported(f"{ins.opcode}: tcgen05.ld.red, which exists on sm_103 only")
     move = _movement_of(ins, "pack::16b", registers=0, split=2)
     what = repr(f"tcgen05.ld.{move.name}")
     loaded = e.call(load, "w", e.mask, e.address(ins.operands[1]), e.constant(move, "move"), what, str(e.at))

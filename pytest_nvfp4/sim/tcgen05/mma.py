@@ -45,6 +45,8 @@ _VECTORS = {
     "mxf4": {"": 2, "scale_vec::2X": 2, "block32": 2},
     "mxf4nvf4": {"scale_vec::2X": 2, "scale_vec::4X": 4, "block32": 2, "block16": 4},
 }
+_WIDE = (10, 3)
+"""Compute capability that multiplies 96 elements of K at once."""
 _COLLECTORS = tuple(f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard"))
 
 
@@ -95,6 +97,8 @@ def _plan(
     what = form.what
     decoded = decode_mma(descriptor, form.kind, form.group, form.vector, form.a_in_tmem, what)
     ins = decoded.ins
+    if ins.kind.k == 96 and core.machine.model.capability != _WIDE:
+        raise Fault("descriptor", f"{what}: K = 96 (bit 31 of {descriptor:#010x}), which exists on sm_103 only")
     if core.pipe.group != form.group:
         core.pipe.set_group(form.group, what=what)
     path = datapath(decoded.family, d >> 16, what)
@@ -103,6 +107,7 @@ def _plan(
     plan = MmaPlan(decoded, path, column, enable=enable, enabled=enabled, form=form, cache=core.cache)
     cores = (core,) if form.group == 1 else tuple(c.unit(TensorCore) for c in pair_of(w.cta, 2, what=what))
     lanes = path.lanes if enabled is None else enabled
+    row_bytes = 16 * decoded.operands[0].chunks
     steady = True
     for each in cores:
         tmem = each.tmem
@@ -115,26 +120,33 @@ def _plan(
                 hint="the first MMA must not accumulate: clear its enable-input-d, or store to TMEM first",
             )  # fmt: skip
         if ins.vector:
-            columns_a = scales.check(tmem, sfa, ins.rows, ins.a_id, name="SFA", what=what)
-            columns_b = scales.check(tmem, sfb, ins.n, ins.b_id, name="SFB", what=what, halves=path.halves)
-            count_a, count_b = scales.columns(ins.rows), scales.columns(ins.n, halves=path.halves)
+            columns_a = scales.check(tmem, sfa, ins.rows, ins.a_id, vector=ins.vector, name="SFA", what=what)
+            columns_b = scales.check(
+                tmem, sfb, ins.n, ins.b_id, vector=ins.vector, name="SFB", what=what, halves=path.halves
+            )
+            count_a = scales.span(ins.rows, ins.vector, ins.a_id)
+            count_b = scales.span(ins.n, ins.vector, ins.b_id, halves=path.halves)
             for name, start, count in (("SFA", columns_a, count_a), ("SFB", columns_b, count_b)):
                 _disjoint(column, path.columns, name, start, count, what)
             part.sfa_column, part.sfb_column = columns_a, columns_b
             steady &= tmem.is_replicated(columns_a, count_a)
             steady &= not path.halves and tmem.is_replicated(columns_b, count_b)
-            part.sfa = scales.reader(tmem, columns_a, ins.rows)
-            part.sfb = scales.reader(tmem, columns_b, ins.n, halves=path.halves)
+            part.sfa = scales.reader(tmem, columns_a, ins.rows, vector=ins.vector, sf_id=ins.a_id)
+            part.sfb = scales.reader(tmem, columns_b, ins.n, vector=ins.vector, sf_id=ins.b_id, halves=path.halves)
         if form.a_in_tmem:
             part.a_path, part.a_column = _tmem_a(each, a, decoded.family, path, what)
         else:
-            part.a_first, part.a_geometry = _shared_operand(each, a, ins.rows, ins.a_mn, decoded.a_bytes, f"{what}: A")
+            part.a_first, part.a_geometry = _shared_operand(
+                each, a, ins.rows, ins.a_mn, decoded.a_bytes, row_bytes, f"{what}: A"
+            )
             part.a_chunks, part.a_table = each.chunks.chunks[part.a_first :], part.a_geometry.table
         part.b_first, part.b_geometry = _shared_operand(
-            each, b, decoded.b_rows, ins.b_mn, decoded.b_bytes, f"{what}: B"
+            each, b, decoded.b_rows, ins.b_mn, decoded.b_bytes, row_bytes, f"{what}: B"
         )
         part.b_chunks, part.b_table = each.chunks.chunks[part.b_first :], part.b_geometry.table
         tmem.wrote(column, path.columns, lanes)
+        if path.lanes is not None:
+            tmem.halved[column : column + path.columns] = bytes([1]) * path.columns
     # No epoch covers quadrants that a warpx4 copy did not make equal: a later store may make them differ, so that
     # such a plan is checked anew at every issue.
     plan.epoch = plan.current_epoch() if steady else -1
@@ -146,19 +158,22 @@ def _use_columns(w: Warp, at: int, part: CtaOperands, plan: MmaPlan) -> None:
     ins, use = plan.ins, part.tmem.cta.unit(ColumnUse)
     if ins.vector:
         same = not plan.form.a_in_tmem and part.a_first == part.b_first
-        use.scaled(w, at, "SFA", part.sfa_column, scales.columns(ins.rows), ins.a_id, same=same)
-        count = scales.columns(ins.n, halves=plan.path.halves)
+        count = scales.span(ins.rows, ins.vector, ins.a_id)
+        use.scaled(w, at, "SFA", part.sfa_column, count, ins.a_id, same=same)
+        count = scales.span(ins.n, ins.vector, ins.b_id, halves=plan.path.halves)
         use.scaled(w, at, "SFB", part.sfb_column, count, ins.b_id, same=same)
     use.accumulated(w, at, plan.column, plan.path.columns, adds=plan.enable)
 
 
 def _shared_operand(
-    core: TensorCore, value: int, rows: int, mn: bool, size: int, what: str
+    core: TensorCore, value: int, rows: int, mn: bool, size: int, row_bytes: int, what: str
 ) -> tuple[int, Geometry]:  # fmt: skip
     """Check an operand in shared memory and return its first chunk and its geometry."""
     decoded = decode_matrix(value, what)
-    table = geometry(decoded, rows=rows, mn=mn, element_bytes=size, what=what)
-    return core.chunks.check(decoded.start, table, what=what), table
+    if decoded.then is not None and row_bytes != 48:
+        raise Fault("descriptor", f"{what}: an absolute LBO (bit 52 of {value:#018x}) is for K = 96 on sm_103 only")
+    table = geometry(decoded, rows=rows, mn=mn, element_bytes=size, what=what, row_bytes=row_bytes)
+    return core.chunks.check(decoded.lowest, table, what=what), table
 
 
 def _tmem_a(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.monitor import CtaAccesses, PipeAccesses, TmemBox
-from pytest_nvfp4.sim.tcgen05 import scales
+from pytest_nvfp4.sim.tcgen05 import containers, scales
 from pytest_nvfp4.sim.tcgen05.accumulate import Chain
 from pytest_nvfp4.sim.tcgen05.datapath import Datapath
 from pytest_nvfp4.sim.tcgen05.descriptor import InstructionDescriptor, decode_instruction
@@ -68,11 +68,11 @@ def decode_mma(value: int, kind: str, group: int, vector: int, a_in_tmem: bool, 
     ins = decode_instruction(value, kind, group, vector, what)
     if a_in_tmem and ins.a_mn:
         raise Fault("descriptor", f"{what}: A in TMEM is K-major; the instruction descriptor transposes it (bit 15)")
-    packed = ins.kind.k == 64
-    if a_in_tmem and ins.a in ("e2m3", "e3m2", "e2m1") and not packed:
-        raise Unsupported(f"{what}: A of {ins.a} in TMEM, in 8-bit containers")
-    a = OperandEncoding(ins.a, packed, ins.negate_a, ins.a_mn, ins.rows, ins.kind.k, ins.scale, vector)
-    b = OperandEncoding(ins.b, packed, ins.negate_b, ins.b_mn, ins.n // group, ins.kind.k, ins.scale, vector)
+    packed = ins.kind.packed
+    if a_in_tmem and ins.kind.k == 96:
+        raise Unsupported(f"{what}: A in TMEM with K = 96")
+    a = OperandEncoding(ins.a, packed, ins.negate_a, ins.a_mn, ins.rows, ins.kind.k, ins.scale, ins.vector)
+    b = OperandEncoding(ins.b, packed, ins.negate_b, ins.b_mn, ins.n // group, ins.kind.k, ins.scale, ins.vector)
     family = decode_instruction(value & ~_SF_IDS, kind, group, vector, what) if ins.vector else ins
     return DecodedMma(ins, (a, b), family, ins.n // group, a.element_bytes, b.element_bytes)
 
@@ -155,7 +155,12 @@ class MmaPlan:
             # A may depend on the accumulator that the new chain overwrites, so that it is read first.
             for part in parts:
                 part.tmem.settle(part.a_column, 8)
-                in_tmem.append(part.a_path.read_a(part.tmem, part.a_column, what=self.form.what))  # type: ignore[union-attr]
+                chunks = part.a_path.read_a(part.tmem, part.a_column, what=self.form.what)  # type: ignore[union-attr]
+                bits = containers.ELEMENT_BITS.get(ins.a, 0)
+                if bits and not self.decoded.operands[0].packed:
+                    groups = containers.packed(chunks.view(np.uint8).reshape(-1, 16), bits)
+                    chunks = groups.reshape(-1).view(np.complex128)
+                in_tmem.append(chunks)
         chain = self._chain()
         chain.length += 1
         for number, recorded in enumerate(chain.parts):
@@ -208,6 +213,6 @@ def _accesses(
     else:
         reads.extend(path.boxes(a_column, 8))
     if ins.vector:
-        reads.append(TmemBox(sfa_column, scales.columns(ins.rows), 0, LANES))
-        reads.append(TmemBox(sfb_column, scales.columns(ins.n, halves=path.halves), 0, LANES))
+        reads.append(TmemBox(sfa_column, scales.span(ins.rows, ins.vector, ins.a_id), 0, LANES))
+        reads.append(TmemBox(sfb_column, scales.span(ins.n, ins.vector, ins.b_id, halves=path.halves), 0, LANES))
     return PipeAccesses(np.unique(np.concatenate(shared)), tuple(reads), boxes)

@@ -1,8 +1,8 @@
 """Matrix operands in shared memory: the place of their elements, and copies of their bytes.
 
-An MMA reads 32 bytes of K of each row. Shared memory is read in *chunks* of 16 bytes, the smallest unit that any
-swizzle moves. A geometry is a table of chunk numbers relative to the start of the swizzle pattern, computed once for
-each combination of swizzle, offsets, rows and phase, so that reading an operand is one gather.
+An MMA reads 32 bytes of K of each row, or 48 (K = 96). Shared memory is read in *chunks* of 16 bytes, the smallest
+unit that any swizzle moves. A geometry is a table of chunk numbers relative to the start of the swizzle pattern,
+computed once for each combination of swizzle, offsets, rows and phase, so that reading an operand is one gather.
 
 Layouts (PTX ISA, "Strides" and "Shared Memory Layout and Swizzling"; offsets before the swizzle, which XORs the
 absolute address as TMA does; pitch is 128, 64 or 32 bytes; r a row of M or N, k a byte of K in K-major, an element of K
@@ -45,7 +45,8 @@ class Geometry:
     """Chunk numbers of an operand, relative to a multiple of 1,024 bytes.
 
     Attributes:
-        table: K-major ``[row][2]`` (``[row][1]`` for a copy of 128-bit rows), MN-major ``[chunk of rows][k]``.
+        table: K-major ``[row][2]`` (``[row][3]`` for K = 96, ``[row][1]`` for a copy of 128-bit rows), MN-major
+            ``[chunk of rows][k]``.
         lowest, last: Smallest and largest number in the table.
     """
 
@@ -152,14 +153,13 @@ def geometry(
     Args:
         rows: Rows of M or N.
         mn: Whether the operand is MN-major.
-        row_bytes: Bytes of K of a K-major row: 32, or 16 for a copy.
+        row_bytes: Bytes of K of a K-major row: 32, 48 for K = 96, or 16 for a copy.
 
     Raises:
         Fault: the descriptor is illegal for this operand.
         Unsupported: K-major with 32 B atoms.
     """
     swizzle = matrix.swizzle
-    inside = matrix.start & (_PATTERN - 1)
     if mn:
         if (element_bytes == 4) != (swizzle.code == 1):
             raise Fault(
@@ -173,22 +173,26 @@ def geometry(
         offset = matrix.start % swizzle.pitch
         chunks = rows * element_bytes // 16
         reach = min(chunks * 16, swizzle.pitch) if mn else row_bytes
-        if offset + reach > swizzle.pitch:
+        if offset + reach > swizzle.pitch and matrix.then is None:
             raise Fault(
                 "descriptor",
                 f"{what}: {reach} bytes from byte {offset} of a row of {swizzle.pitch} bytes (swizzle {swizzle.name}) "
                 "run past the end of the row",
                 hint="advance the descriptor by 32 bytes along K inside a row, and by an atom at its end",
             )
+    base = matrix.lowest & ~(_PATTERN - 1)
+    inside, then = matrix.start - base, None if matrix.then is None else matrix.then - base
     uses_leading = mn or not swizzle.mask
     return _table(
-        swizzle.code, inside, matrix.leading if uses_leading else 0, matrix.stride, rows, mn, element_bytes, row_bytes
+        swizzle.code, inside, matrix.leading if uses_leading else 0, matrix.stride, rows, mn, element_bytes, row_bytes,
+        then,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=1024)
 def _table(
-    code: int, inside: int, leading: int, stride: int, rows: int, mn: bool, element_bytes: int, row_bytes: int
+    code: int, inside: int, leading: int, stride: int, rows: int, mn: bool, element_bytes: int, row_bytes: int,
+    then: int | None,
 ) -> Geometry:  # fmt: skip
     swizzle = SWIZZLES[code]
     if mn:
@@ -204,6 +208,9 @@ def _table(
         row = np.arange(rows)[:, None]
         half = np.arange(row_bytes // 16)[None, :]
         linear = row // 8 * stride + row % 8 * swizzle.pitch + half * (16 if swizzle.mask else leading)
+        if then is not None:
+            past = inside % swizzle.pitch + half * 16 - swizzle.pitch
+            linear = np.where(past >= 0, linear - half * 16 + then - inside + past, linear)
     linear = linear + inside
     physical = linear ^ (linear >> swizzle.shift & swizzle.mask)
     table = np.ascontiguousarray(physical >> 4, np.intp)
@@ -222,15 +229,15 @@ def units_of(geometry: Geometry) -> NDArray[np.intp]:
 def k_major_rows(
     together: Chunks, count: int, *, rows: int, mn: bool, element_bytes: int
 ) -> NDArray[np.uint8]:  # fmt: skip
-    """Return the bytes of ``count`` operands as rows of K: ``[row][instruction][32 bytes]``, contiguous.
+    """Return the bytes of ``count`` operands as rows of K: ``[row][instruction][32 or 48 bytes]``, contiguous.
 
     Args:
         together: The chunks of every instruction, in order.
     """
     if not mn:
-        # Each row is a run of 32 bytes that is copied whole.
-        pairs = together.reshape(count, rows, 2).transpose(1, 0, 2)
-        return np.ascontiguousarray(pairs).view(np.uint8).reshape(rows, count, 32)
+        # Each row is a run of 32 or 48 bytes that is copied whole.
+        runs = together.reshape(count, rows, -1).transpose(1, 0, 2)
+        return np.ascontiguousarray(runs).view(np.uint8).reshape(rows, count, -1)
     per = 16 // element_bytes
     k = 32 // element_bytes
     words = together.view({1: np.uint8, 2: np.uint16, 4: np.uint32}[element_bytes]).reshape(count, rows // per, k, per)

@@ -84,6 +84,11 @@ class OperandEncoding:
     vector: int
 
     @property
+    def chunks(self) -> int:
+        """Chunks of 16 bytes of a row and instruction."""
+        return 3 if self.k == 96 else 2
+
+    @property
     def element_bytes(self) -> int:
         """Bytes of an element's container; 1 for sub-byte formats (in 16-byte groups of 16, or packed)."""
         return {"f16": 2, "bf16": 2, "tf32": 4}.get(self.element, 1)
@@ -134,7 +139,8 @@ class OperandTileCache:
 
         Args:
             parts: For each CTA that holds rows of the operand, its chunks, ``[instruction][...]``.
-            words: The words of scale factors of all rows, by instruction; empty without block scaling.
+            words: The words of scale factors of all rows, by instruction, and with K = 96 those that follow them; empty
+                without block scaling.
             ids: The SF id of each instruction.
         """
         count = len(parts[0])
@@ -340,7 +346,11 @@ def _scale_codes(
     operand: OperandEncoding, words: bytes, count: int, rows: int, ids: tuple[int, ...]
 ) -> NDArray[np.uint8]:  # fmt: skip
     """Return the codes of scale factors, ``[row][instruction * vector]``."""
-    codes = np.frombuffer(words, np.uint8).reshape(count, -1, 4)[:, :rows]
+    if operand.k == 96:
+        pairs = np.frombuffer(words, np.uint8).reshape(count, 2, -1, 4)[:, :, :rows]
+        codes = pairs.transpose(0, 2, 1, 3).reshape(count, rows, 8)
+    else:
+        codes = np.frombuffer(words, np.uint8).reshape(count, -1, 4)[:, :rows]
     if operand.vector == 4:
         return np.ascontiguousarray(codes.view(np.uint32)[:, :, 0].T).view(np.uint8)
     chosen = np.array(ids)[:, None, None] + np.arange(operand.vector)[None, None, :]

@@ -5,6 +5,10 @@ four 32-lane quadrants. Of its four bytes, ``scale_vec::4X`` takes all, in order
 id (0 or 2); ``1X`` the byte SF id. The DSL also puts the SF id in bits 30-31 of the address (they are not part of a
 lane); a nonzero one there must agree with the descriptor.
 
+With K = 96 a row has six factors, or three, which may go on in the word of the next four: its column is that of the
+first plus the columns of 128 rows, rounded up (sources: the DSL's TMEM layouts for sm_103 and another generator of
+kernels, which agree for 128 and 256 rows; it is unsupported for others).
+
 The hardware may read any quadrant's copy, so that words which differ between quadrants are a fault, as are words never
 written. Bits above the format (bit 7 of UE4M3) are ignored.
 
@@ -21,10 +25,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
 
 _ADDRESS_BITS = (1 << 30) - 1
+_WORD = 4
+"""Scale factors in a word, and columns of the words of 128 rows."""
 
 
 def columns(rows: int, *, halves: bool = False) -> int:
@@ -32,7 +38,19 @@ def columns(rows: int, *, halves: bool = False) -> int:
     return -(-(rows // 2 if halves else rows) // 32)
 
 
-def check(tmem: Tmem, address: int, rows: int, sf_id: int, *, name: str, what: str, halves: bool = False) -> int:
+def span(rows: int, vector: int, sf_id: int, *, halves: bool = False) -> int:
+    """Return how many columns the factors of an instruction occupy, from the first one's to the last one's."""
+    first = columns(rows, halves=halves)
+    return first if sf_id + vector <= _WORD else _to_next_word(rows) + first
+
+
+def _to_next_word(rows: int) -> int:
+    return -(-rows // LANES) * _WORD
+
+
+def check(
+    tmem: Tmem, address: int, rows: int, sf_id: int, *, vector: int, name: str, what: str, halves: bool = False
+) -> int:
     """Check a scale-factor matrix and return its first column.
 
     Args:
@@ -40,6 +58,7 @@ def check(tmem: Tmem, address: int, rows: int, sf_id: int, *, name: str, what: s
         address: The address operand.
         rows: Rows of A, or columns of B.
         sf_id: The SF id of the instruction descriptor.
+        vector: Scale factors of a row.
         name: ``SFA`` or ``SFB``, for messages.
         what: The instruction, for messages.
         halves: Whether lanes 0-63 hold the lower half of the rows and lanes 64-127 the upper.
@@ -47,6 +66,7 @@ def check(tmem: Tmem, address: int, rows: int, sf_id: int, *, name: str, what: s
     Raises:
         Fault: an address with a lane, an SF id that contradicts the descriptor, columns that are not allocated, words
             that were never written or that differ between quadrants.
+        Unsupported: factors in two words of rows whose second word has no known place.
     """
     address_id = address >> 30
     column = address & _ADDRESS_BITS
@@ -62,10 +82,20 @@ def check(tmem: Tmem, address: int, rows: int, sf_id: int, *, name: str, what: s
             "tmem",
             f"{what}: the address of {name} ({address:#010x}) has lane {column >> 16}; scale factors start at lane 0",
         )
+    if span(rows, vector, sf_id, halves=halves) > columns(rows, halves=halves):
+        if halves or rows % LANES:
+            raise Unsupported(f"{what}: {name} of {rows} rows in two words of TMEM (SF id {sf_id}, {vector} factors)")
+        _check_words(tmem, column + _to_next_word(rows), rows, name=name, what=what, halves=False)
+    _check_words(tmem, column, rows, name=name, what=what, halves=halves)
+    return column
+
+
+def _check_words(tmem: Tmem, column: int, rows: int, *, name: str, what: str, halves: bool) -> None:
+    """Check the words from a column on. Raises Fault."""
     count = columns(rows, halves=halves)
     tmem.claim(column, count, what=what)
     if not halves and tmem.is_replicated(column, count):
-        return column
+        return
     tmem.settle(column, count)
     used = np.zeros(LANES, np.bool_)
     copies = 2 if halves else 4
@@ -90,11 +120,21 @@ def check(tmem: Tmem, address: int, rows: int, sf_id: int, *, name: str, what: s
             if halves
             else "copy scale factors to all four quadrants (tcgen05.cp ... .warpx4)",
         )
-    return column
 
 
-def reader(tmem: Tmem, column: int, rows: int, *, halves: bool = False) -> Callable[[], bytes]:
-    """Return a function that reads the current words of the rows, in order, padded to whole columns of 32."""
+def reader(
+    tmem: Tmem, column: int, rows: int, *, vector: int, sf_id: int, halves: bool = False
+) -> Callable[[], bytes]:  # fmt: skip
+    """Return a function that reads the current words of the rows, in order, padded to whole columns of 32.
+
+    With K = 96 the words that follow them come behind, zeros if the instruction needs none of them.
+    """
+    if vector in (3, 6):
+        first = reader(tmem, column, rows, vector=_WORD, sf_id=0, halves=halves)
+        if sf_id + vector <= _WORD:
+            return lambda: first() + bytes(4 * 32 * columns(rows))
+        second = reader(tmem, column + _to_next_word(rows), rows, vector=_WORD, sf_id=0)
+        return lambda: first() + second()
     if not halves:
         return tmem.data[column : column + columns(rows), :32].tobytes
     where = places(column, rows, halves=True)

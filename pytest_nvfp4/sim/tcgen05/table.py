@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.syntax import Instruction
-from pytest_nvfp4.sim.tcgen05 import allocate, commit, copy, loadstore, mma
+from pytest_nvfp4.sim.tcgen05 import allocate, commit, copy, load_reduce, loadstore, mma
 
 
 def _shift(ins: Instruction, _e: Emitter) -> None:
@@ -22,6 +22,7 @@ LOWERINGS: Mapping[str, Lowering] = {
     **copy.LOWERINGS,
     **loadstore.LOWERINGS,
     **mma.LOWERINGS,
+    "tcgen05.ld.red": load_reduce.lower,
     "tcgen05.shift": _shift,
 }
 BLOCKING: frozenset[str] = allocate.BLOCKING

@@ -51,6 +51,7 @@ class Tmem:
         full: By column 1 if every lane was written.
         some: ``[column, lane]``: lanes written, of columns that are not full.
         replicated: By column 1 if a ``.warpx4`` copy wrote it last.
+        halved: By column 1 if an MMA of M = 64, which writes 16 of every 32 lanes, wrote it.
         pending: Chains whose accumulators have not been computed.
         freed: The blocks freed last, by first column.
     """
@@ -63,6 +64,7 @@ class Tmem:
         self.full = bytearray(COLUMNS)
         self.some: NDArray[np.bool_] = np.zeros((COLUMNS, LANES), np.bool_)
         self.replicated = bytearray(COLUMNS)
+        self.halved = bytearray(COLUMNS)
         self.pending: list[Chain] = []
         self.epoch = 0
         self.freed: dict[int, FreedBlock] = {}
@@ -173,6 +175,16 @@ class Tmem:
                     hint=hint or "an earlier tcgen05.mma, tcgen05.cp or tcgen05.st is missing, or wrote elsewhere",
                 )
 
+    def unwritten_half(self, column: int, count: int, lanes: slice) -> slice | None:
+        """Return the half of 32 lanes that was never written in columns of an accumulator of M = 64; None elsewhere."""
+        if self.halved.find(0, column, column + count) >= 0:
+            return None
+        halves = self.some[column : column + count, lanes].reshape(count, 2, 16)
+        if self.full.find(1, column, column + count) >= 0 or not (halves == halves[:1, :, :1]).all():
+            return None
+        first, second = halves[0, :, 0]
+        return None if first == second else slice(16, 32) if first else slice(16)
+
     def take(self, column: int, count: int, number: int) -> None:
         """Assign free columns to an allocation; they become uninitialised."""
         end = column + count
@@ -181,6 +193,7 @@ class Tmem:
         self.owner[column:end] = bytes([number]) * count
         self.full[column:end] = _ZEROS[:count]
         self.replicated[column:end] = _ZEROS[:count]
+        self.halved[column:end] = _ZEROS[:count]
         self.some[column:end] = False
 
     def free(self, column: int, count: int, *, warp: int = 0, at: int = 0) -> None:

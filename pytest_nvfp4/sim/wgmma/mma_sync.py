@@ -23,6 +23,7 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.wgmma.formats import OperandType
 from pytest_nvfp4.sim.wgmma.fragments import a_matrix, accumulator_matrix, accumulator_registers, b_matrix, stack
+from pytest_nvfp4.sim.wgmma.mma_kinds import mma_of_kind
 from pytest_nvfp4.sim.wgmma.opcode_types import MmaShape, mma_types
 from pytest_nvfp4.sim.wgmma.product import AccumulatorType, Product, accumulate
 
@@ -64,7 +65,10 @@ def multiply(
 
 
 def mma_sync(ins: Instruction, e: Emitter) -> None:
-    """Lower ``mma.sync.aligned.m16n8kK.row.col{.satfinite}.d.a.b.c``."""
+    """Lower ``mma.sync.aligned.m16n8kK.row.col{.satfinite}.d.a.b.c``, and with a ``.kind`` what ``mma_kinds`` has."""
+    if any(part.startswith("kind::") for part in ins.parts):
+        mma_of_kind(ins, e)
+        return
     read = OpcodeReader(ins)
     read.each("sync", "aligned")
     saturate = read.has("satfinite", anywhere=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.finding import Finding, Where
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.lower.compiler import longest_prefix
 from pytest_nvfp4.sim.lower.emitter import Emitter
@@ -20,6 +20,7 @@ from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.memory.table import LOWERINGS
 from pytest_nvfp4.sim.ptx.parser import parse
 from pytest_nvfp4.sim.ptx.syntax import Module
+from pytest_nvfp4.sim.ptx.uses import Uses
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous
 from pytest_nvfp4.sim.run.cta import Cluster, Cta
 from pytest_nvfp4.sim.run.machine import Machine
@@ -45,6 +46,13 @@ def parsed(body: str) -> Module:
 class Program:
     shared: SharedLayout
 
+    def uses(self, at: int) -> Uses:
+        """Every register is a result of the test, so that each load is used at once."""
+        return Uses(frozenset({at}), frozenset(), carried=False)
+
+    def uses_now(self, _uses: Uses, _mask: int) -> bool:
+        return True
+
 
 @dataclass
 class Launch:
@@ -62,8 +70,11 @@ class Launch:
     findings: list[Finding] = field(default_factory=list)
     symbols: dict[str, int] = field(default_factory=dict)
 
-    def report(self, kind: str, message: str, *, hint: str = "") -> None:
-        self.findings.append(Finding(kind, message, hint=hint))
+    def where(self, warp: Warp, at: int, *, mask: int) -> Where:
+        return Where("kernel", warp=warp.index, lanes=tuple(lanes.lanes(mask)), at=at)
+
+    def report(self, kind: str, message: str, *, hint: str = "", where: Where | None = None) -> None:
+        self.findings.append(Finding(kind, message, hint=hint, where=where))
 
 
 class Case:

@@ -19,7 +19,7 @@ SAME = "mov.u32 %r4, %r1;"
 EACH = "shl.b32 %r5, %r0, 4; add.u32 %r4, %r1, %r5;"
 LOAD = "ld.shared.v4.b32 {%r10, %r11, %r12, %r13}, [%r4];"
 KEEP = "shl.b32 %r6, %r0, 3; cvt.u64.u32 %rd1, %r6; add.u64 %rd2, %rd100, %rd1; st.global.v2.b32 [%rd2], {%r10, %r12};"
-USE = "add.u32 %r14, %r11, %r13;"
+USE = "add.u32 %r14, %r11, %r13; st.shared.b32 [%r4+4096], %r14;"
 
 
 def ran(body: str, *, races: bool = False, threads: int = 32) -> Ran:

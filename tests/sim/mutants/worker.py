@@ -91,10 +91,10 @@ class Bench:
         machine.asynchronous = SCHEDULES[schedule]()
         machine.monitor = Detector(warnings=True) if schedule == "races" else None
         self.slot.fill(self.memory, self.inputs)
-        data, _ = self.slot.data(self.inputs.problem.sizes)
+        (data,), _ = self.slot.arguments()
         found: list[Any] = []
         self.session.launches.clear()
-        with self.simulation.call(self.slot, self.inputs, found):
+        with self.simulation.call(self.slot, found):
             self.module.custom_kernel(data)
         counters: Counter[str] = sum((record.counters for record in self.session.launches), Counter())
         return {
@@ -111,8 +111,8 @@ class Bench:
 
         from pytest_nvfp4.numerics.judge import judge
 
-        for index, (buffers, group) in enumerate(zip(self.slot.groups, self.inputs.groups, strict=True)):
-            raw = np.frombuffer(buffers.read_c(self.memory), np.uint16).reshape(group.c_buffer().shape)
+        for index, (buffers, group) in enumerate(zip(self.slot.outputs, self.inputs.groups, strict=True)):
+            raw = np.frombuffer(buffers.read(self.memory), np.uint16).reshape(group.c_buffer().shape)
             before, c, after = group.split_c(raw)
             verdict = judge(
                 c,

@@ -118,6 +118,17 @@ def test_an_inner_register_hides_an_outer_one_while_its_scope_is_open():
     assert [ins.operands[0].bits for ins in found.instructions] == [32, 32, 16, 16, 32]
 
 
+def test_an_inlined_line_of_a_library_is_the_user_s_line_that_called_it():
+    library = "/x/site-packages/triton/language/standard.py"
+    text = module_text(
+        ".loc 2 314 12, function_name $L__s0, inlined_at 1 51 13\nmov.b32 %r1, 1;\n"
+        ".loc 2 287 12, function_name $L__s0, inlined_at 2 314 12\nmov.b32 %r1, 2;\n.loc 2 9 1\nret;"
+    )
+    text += f'.file 1 "/a/k.py"\n.file 2 "{library}"\n.section .debug_str\n{{\n$L__s0:\n.b8 120\n.b8 0\n}}\n'
+    user = Location("/a/k.py", 51, 13)
+    assert [ins.location for ins in parse(text).kernels["k"].instructions] == [user, user, Location(library, 9, 1)]
+
+
 def test_source_lines():
     text = module_text(
         ".loc 1 0 0\nmov.b32 %r1, 1;\n.loc\t1 12 3\nmov.b32 %r1, 2;\n"

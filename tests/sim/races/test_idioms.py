@@ -327,6 +327,10 @@ def test_clusters_that_do_not_speak():
 )
 def test_warps_that_store_the_same_value_do_no_harm(value, kinds):
     """By one instruction, so that it is the same in any order; another instruction, or a reader, is another matter."""
+    inside = f"mov.u32 %r30, {value}; st.shared.b32 [%r3+512], %r30;"
+    assert finding_kinds(inside) == ([] if value != "%r1" else kinds)
+    assert finding_kinds(by_warp(inside, inside)) == ["race"]
+    assert finding_kinds(f"mov.u32 %r30, %r1; st.shared.v2.b32 [%r3+512], {{{value}, %r30}};") == ["race"]
     store = f"mov.u32 %r30, {value}; st.global.b32 [%rd100+64], %r30;"
     assert finding_kinds(store, grid=(2, 1, 1)) == kinds
     assert finding_kinds(by_warp(store, store)) == ["race"]

@@ -118,10 +118,10 @@ def _sm100(folder: Path) -> None:
     inputs = family("gpumode").generate(Problem("races", (Group(200, 128, 1024), Group(72, 256, 1792)), seed=7))
     slot = CallBuffers(torch, inputs)
     slot.fill(HostMemory(), inputs)
-    data, _ = slot.data(inputs.problem.sizes)
+    (data,), _ = slot.arguments()
     if hasattr(module, "compile_kernel"):
         contract.prepare(module.compile_kernel, inputs.problem.sizes)
-    with simulation.call(slot, inputs, []):
+    with simulation.call(slot, []):
         module.custom_kernel(data)
     stack.close()
 

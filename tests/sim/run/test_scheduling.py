@@ -9,7 +9,7 @@ import pytest
 
 from pytest_nvfp4.driver.device_model import B200
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.run.asynchronous import Lazy
+from pytest_nvfp4.sim.run.asynchronous import Lazy, schedule
 from pytest_nvfp4.sim.run.machine import Machine
 from tests.sim.ptx_case import run_ptx
 
@@ -65,6 +65,32 @@ def test_a_lock_that_is_never_released_is_a_deadlock(atomic: str) -> None:
         run_ptx(LOCK.format(atomic=atomic, release=""), buffers=flags(), grid=(3, 1, 1))
     assert caught.value.kind == "deadlock"
     assert any("spins on memory" in note for note in caught.value.notes)
+
+
+BARRIER = """
+mov.u32 %r1, %tid.x; mov.b32 %r9, 0;
+ROUND: add.s32 %r9, %r9, 1; mul.lo.s32 %r8, %r9, 8;
+bar.sync 0;
+setp.ne.s32 %p1, %r1, 0; @%p1 bra JOIN;
+atom.add.acq_rel.gpu.global.u32 %r2, [%rd100], 1;
+WAIT: ld.acquire.gpu.global.b32 %r3, [%rd100]; setp.lt.u32 %p2, %r3, %r8; {sleep} @%p2 bra WAIT;
+JOIN: bar.sync 0;
+setp.lt.u32 %p3, %r9, 4; @%p3 bra ROUND;
+mov.u32 %r4, %ctaid.x; mad.lo.s32 %r4, %r4, 64, %r1; mul.wide.u32 %rd1, %r4, 4; add.s64 %rd1, %rd1, %rd101;
+st.global.b32 [%rd1], %r9;
+"""
+
+
+@pytest.mark.parametrize("order", ["eager", "lazy", "late-0", 1, 2])
+@pytest.mark.parametrize("sleep", ["", "nanosleep.u32 100;"])
+def test_warps_that_spin_are_parked(order: str | int, sleep: str) -> None:
+    """A warp that spins is checked after 64 blocks, and then runs again only after another one's turn."""
+    buffers = {"count": np.zeros(1, np.uint32), "out": np.zeros(8 * 64, np.uint32)}
+    machine = Machine(asynchronous=schedule(order))
+    ran = run_ptx(BARRIER.format(sleep=sleep), buffers=buffers, grid=(8, 1, 1), block=(64, 1, 1), machine=machine)
+    assert ran["count"][0] == 4 * 8
+    assert (ran["out"] == 4).all()
+    assert ran.grid.counters["global.load.requests"] < 10_000
 
 
 def test_ctas_that_do_not_fit_at_once_cannot_wait_for_each_other() -> None:

@@ -58,6 +58,13 @@ def test_more_registers_than_the_pool_has_are_a_deadlock():
     clean(SPLIT.format(grown=216) + "bar.sync 0;", threads=256, **knows(128))
 
 
+def test_registers_are_allocated_in_units_of_eight():
+    """ptxas writes 255 for a kernel with ``.maxnreg 256``, which then asks for the 256 that each thread has."""
+    all_warps = "setmaxnreg.inc.sync.aligned.u32 {};"
+    clean(all_warps.format(256), threads=128, **knows(255))
+    faults("deadlock", "no warp can continue", all_warps.format(256), threads=128, **knows(248))
+
+
 def test_a_whole_warpgroup_executes_it():
     some = "setp.lt.u32 %p1, %r0, {threads};\n@%p1 bra A;\nbra END;\nA: setmaxnreg.dec.sync.aligned.u32 40;\nEND:\n"
     assert findings(some.format(threads=128), threads=256) == []

@@ -224,6 +224,13 @@ RULES = {
         "a live mbarrier",
         init(2) + "@%p0 mbarrier.arrive.shared.b64 _, [%r99];\n@%p0 mbarrier.init.shared.b64 [%r99], 2;",
     ),
+    "between arrivals": (
+        "mbarrier",
+        "a live mbarrier",
+        init(2)
+        + "@%p0 mbarrier.arrive.shared.b64 _, [%r99], 2;\n@%p0 mbarrier.arrive.shared.b64 _, [%r99];\n"
+        + "@%p0 mbarrier.init.shared.b64 [%r99], 2;",
+    ),
     "never": (
         "mbarrier",
         "no mbarrier was initialised at byte 8 .* nearest are at bytes 0",
@@ -286,6 +293,24 @@ LEGAL = {
 def test_rules(rule):
     kind, words, body = RULES[rule]
     faults(kind, words, body, threads=64 if rule == "two warps" else 32)
+
+
+def test_an_idle_mbarrier_may_be_initialised_anew_with_a_warning():
+    body = (
+        init()
+        + """
+@%p0 mbarrier.arrive.shared.b64 _, [%r99];
+bar.sync 0;
+@%p0 mbarrier.init.shared.b64 [%r99], 2;
+@%p0 mbarrier.arrive.shared.b64 _, [%r99], 2;
+WAIT: mbarrier.try_wait.parity.shared.b64 %p1, [%r99], 0;
+@!%p1 bra WAIT;
+"""
+    )
+    ((kind, message),) = findings(body)
+    assert kind == "mbarrier-reuse"
+    assert "idle and never invalidated" in message
+    assert "initialised at" in message
 
 
 @pytest.mark.parametrize("rule", LEGAL)

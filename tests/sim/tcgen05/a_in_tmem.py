@@ -16,6 +16,20 @@ from tests.sim.tcgen05.places import lane_column
 A, SFA, SFB = 300, 400, 408
 
 
+def in_containers(form: str, rows: np.ndarray) -> np.ndarray:
+    """Rows of padded groups of 16 elements with each element in the middle of a byte, bit by bit."""
+    bits = {"e2m1": 4, "e2m3": 6, "e3m2": 6}.get(form)
+    if bits is None:
+        return rows
+    out = np.full(rows.shape, 0x81, np.uint8)  # what lies around an element must not matter
+    for r, row in enumerate(rows):
+        for group in range(0, row.size, 16):
+            number = int.from_bytes(row[group : group + 16].tobytes(), "little")
+            for i in range(16):
+                out[r, group + i] |= (number >> bits * i & (1 << bits) - 1) << (8 - bits) // 2
+    return out
+
+
 def run_a_in_tmem(
     kind: str,
     form: str,
@@ -38,7 +52,9 @@ def run_a_in_tmem(
         va, da = draw(rng, form, (rows, k), packed=packed)
         vb, db = draw(rng, form, (n // group, k), packed=packed)
         b = put(cta, 1024, db, swizzle=2, mn=False)
-        words = da.reshape(rows, 32).view("<u4")
+        words = (
+            in_containers(form, da.reshape(rows, 32)).view("<u4") if not packed else da.reshape(rows, 32).view("<u4")
+        )
         for r in range(rows):
             at, _ = lane_column(r, 0, m=m, group=group, columns=n, align=lane)
             twice = (at, at + 64) if m // group == 64 and group == 2 and copies else (at,)

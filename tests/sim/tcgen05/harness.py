@@ -38,7 +38,7 @@ class Launch:
     def place(self, at: int) -> str:
         return f"instruction {at}"
 
-    def where(self, warp: Any, at: int) -> Where:
+    def where(self, warp: Any, at: int, **_: Any) -> Where:
         return Where(kernel="kernel", warp=warp.index, at=at)
 
     def where_cta(self, cta: Cta) -> Where:

@@ -24,6 +24,9 @@ from tests.sim.tcgen05.mma_case import draw, idesc, put
         ("f16", "f16", {"m": 128, "group": 2}),
         ("tf32", "tf32", {}),
         ("f8f6f4", "e4m3", {}),
+        ("f8f6f4", "e2m1", {}),
+        ("f8f6f4", "e2m3", {"m": 64}),
+        ("f8f6f4", "e3m2", {"m": 256, "group": 2}),
         ("i8", "s8", {}),
         ("mxf4nvf4", "e2m1", {"vector": 4}),
     ],
@@ -48,11 +51,6 @@ def test_the_copies_differ_in_layout_b() -> None:
 def test_a_and_d_must_be_in_the_same_lanes() -> None:
     with pytest.raises(Fault, match="must start at the same lane"):
         run_a_in_tmem("f16", "f16", m=64, lane=0, a_lane=16)
-
-
-def test_containers_of_six_bits_are_unsupported() -> None:
-    with pytest.raises(Unsupported, match="8-bit containers"):
-        run_a_in_tmem("f8f6f4", "e2m3")
 
 
 def test_a_waits_for_nobody_but_the_accumulator_it_was() -> None:

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.run.asynchronous import Lazy
 from pytest_nvfp4.sim.sync.mbarrier import MbarrierFile
 from pytest_nvfp4.sim.tcgen05.commit import commit
 from pytest_nvfp4.sim.tcgen05.copy import copy
 from pytest_nvfp4.sim.tcgen05.copy_plan import CopyShape
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
+from tests.sim.tcgen05.a_in_tmem import in_containers
 from tests.sim.tcgen05.copy_case import matrix_in_shared
 from tests.sim.tcgen05.harness import make_ctas, matrix_bits, own
 
@@ -55,6 +57,21 @@ def test_every_shape(rows: int, bits: int, multicast: str, swizzle: int) -> None
         tmem.need(40, bits // 32, what="test")
 
 
+@pytest.mark.parametrize(("form", "bits"), [("e2m1", 4), ("e3m2", 6)])
+@pytest.mark.parametrize(("rows", "wide", "multicast"), SHAPES)
+def test_a_decompressing_copy_puts_each_element_into_the_middle_of_a_byte(
+    form: str, bits: int, rows: int, wide: int, multicast: str
+) -> None:
+    [cta] = make_ctas()
+    tmem = own(cta)
+    value, data = matrix_in_shared(cta, 2048, rows, wide // 8, 2, rows)
+    copy(cta.warps[0], 1, 40, value, CopyShape(rows, wide, multicast, 1, "cp", bits), 0)
+    want = in_containers(form, data) & {4: 0x3C, 6: 0x7E}[bits]
+    for row in range(rows):
+        for lane in LANES[rows, multicast](row):
+            assert (tmem.data[40 : 40 + wide // 32, lane] == want[row].view("<u4")).all()
+
+
 def test_a_pair_copies_from_its_own_memories() -> None:
     ctas = make_ctas(2)
     datas = []
@@ -95,6 +112,16 @@ def test_a_commit_arrives_after_what_came_before() -> None:
     assert barrier.phase == 0
     assert lazy.step()
     assert barrier.phase == 1
+
+
+def test_a_commit_takes_the_lower_half_of_an_address_without_a_state_space() -> None:
+    [cta] = make_ctas()
+    barrier = cta.unit(MbarrierFile).init(0, 2, what="test")
+    for address in (1024, SHARED_WINDOW | 1024):
+        commit(cta.warps[0], 1, address, None, 1, True, 0)
+    assert barrier.phase == 1
+    with pytest.raises(Fault, match="is not in shared memory"):
+        commit(cta.warps[0], 1, 1 << 40 | 1024, None, 1, True, 0)
 
 
 def test_a_commit_to_several_ctas() -> None:

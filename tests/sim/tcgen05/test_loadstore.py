@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.ptx.uses import Uses
 from pytest_nvfp4.sim.run.cta import Cta
+from pytest_nvfp4.sim.run.undefined import UndefinedValues
 from pytest_nvfp4.sim.tcgen05.loadstore import load, movement, store
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 from tests.sim.tcgen05.harness import FULL, make_ctas, own
+from tests.sim.tcgen05.mma_case import run
 
 # (thread modes), (value modes) as (extent, stride) in bits of a row-major image of .x1; its rows have ROW bits.
 # The repeat adds a value mode of stride 32 * columns, which is how the traits of .xN continue those of .x1.
@@ -178,6 +182,28 @@ def test_an_address_that_differs_between_lanes() -> None:
     own(cta).wrote(0, 512)
     with pytest.raises(Fault, match="differs"):
         load(cta.warps[0], FULL, np.arange(32, dtype=np.uint32), movement("32x32b", 1), "ld", 0)
+
+
+def test_a_load_of_64_rows_is_not_a_number_where_no_row_is() -> None:
+    ctas = run("f16", "f16", "f16", m=64, n=8, count=1)[2]
+    warps = ctas[0].warps
+    tmem = ctas[0].unit(Tmem)
+    ctas[0].launch.program = SimpleNamespace(  # type: ignore[misc]
+        uses=lambda at: Uses(frozenset({at + 1}), frozenset(), carried=False), watch=lambda _places: None
+    )
+    for warp in (1, 3):
+        words = load(warps[warp], FULL, 32 * warp << 16, movement("32x32b", 8), "ld", 0)
+        for register, word in enumerate(words):
+            assert (word[:16] == tmem.data[register, 32 * warp : 32 * warp + 16]).all()
+            assert np.isnan(word[16:].view(np.float32)).all()
+            assert np.isnan(word[16:].view(np.float16)).all()
+    assert reports(ctas[0]) == []  # until a lane uses it
+    assert {value.lanes for value in warps[3].unit(UndefinedValues).values.values()} == {0xFFFF_0000}
+    with pytest.raises(Fault, match="never written"):  # of no accumulator
+        load(warps[1], FULL, 32 << 16, movement("32x32b", 16), "ld", 0)
+    tmem.take(0, 8, 2)
+    with pytest.raises(Fault, match="never written"):
+        load(warps[1], FULL, 32 << 16, movement("32x32b", 8), "ld", 0)
 
 
 def test_sixteen_lanes_do_not_initialise_the_others() -> None:

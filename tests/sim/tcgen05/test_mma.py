@@ -9,6 +9,7 @@ import pytest
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
+from pytest_nvfp4.sim.tcgen05.descriptor import decode_instruction
 from pytest_nvfp4.sim.tcgen05.loadstore import movement, store
 from pytest_nvfp4.sim.tcgen05.mma import issue
 from pytest_nvfp4.sim.tcgen05.mma_plan import MmaForm
@@ -192,7 +193,6 @@ def test_what_is_found(changes: dict[str, Any], kind: str, said: str) -> None:
         (idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64, ids=(0, 2)), "SFB id 2"),
         (idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64) | 1 << 31, "K = 96"),
         (idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64) | 1, "reserved"),
-        (idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64) | 1 << 12, "reserved bits 0x00001000"),
         (idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64) | 1 << 24, "reserved"),
         (idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64) ^ 3 << 7, "A type 2"),
     ],
@@ -201,6 +201,14 @@ def test_illegal_instruction_descriptors(bits: int, said: str) -> None:
     with pytest.raises(Fault, match=said) as caught:
         once(bits=bits)
     assert caught.value.kind == "descriptor"
+
+
+def test_a_dense_product_ignores_the_version_of_sparsity() -> None:
+    bits = idesc("mxf4nvf4", "e2m1", "e2m1", 128, 64)
+    plain, versioned = (decode_instruction(each, "mxf4nvf4", 1, 4, "test") for each in (bits, bits | 1 << 12))
+    assert all(getattr(versioned, name) == getattr(plain, name) for name in ("a", "b", "m", "n", "a_id", "b_id"))
+    with pytest.raises(Fault, match="B type 2"):
+        decode_instruction(bits ^ 3 << 10, "mxf4nvf4", 1, 4, "test")
 
 
 def test_sparsity_is_unsupported() -> None:

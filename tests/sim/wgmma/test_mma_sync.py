@@ -79,7 +79,7 @@ def test_integers_wrap_or_saturate(suffix, want):
         "mma.sync.aligned.m16n8k16.row.row.f32.f16.f16.f32",
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.bf16.f32",
         "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f32",
-        "mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.e4m3.e4m3.f32",
+        "mma.sync.aligned.m16n8k32.row.col.kind::i8.s32.s8.s8.s32",
         "mma.sync.aligned.m16n8k64.row.col.s32.s4.s4.s32",
         "mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32",
         "mma.sync.aligned.m16n8k16.row.col.satfinite.f32.f16.f16.f32",

@@ -28,7 +28,7 @@ mutant(
 )
 mutant("SBO of A is 512", smem_desc("A", (64 ^ 32) << 32), Wrong("rows 8-199 (184 of them), columns 0-127 (all)"))
 mutant("SBO of B is 2048", smem_desc("B", (64 ^ 128) << 32), Found("out-of-bounds", "cute.gemm(tiled_mma"))
-mutant("version of A's descriptor is 0", smem_desc("A", 1 << 46), Found("descriptor", "cute.gemm(tiled_mma"))
+mutant("version of A's descriptor is 2", smem_desc("A", 3 << 46), Found("descriptor", "cute.gemm(tiled_mma"))
 mutant("base offset of B is 1", smem_desc("B", 1 << 49), Found("unsupported", "cute.gemm(tiled_mma"))
 mutant(
     "swizzle of A is that of 64 bytes",
@@ -58,7 +58,7 @@ mutant(
     Wrong("rows 1-199 (193 of them), columns 0-127 (all)"),
 )
 mutant("scale factors start behind shared memory", sf_add((200 * 1024) >> 4), Found("descriptor", "cute.copy(s2t_sfa"))
-mutant("version of the scale factors' descriptor is 0", sf_desc(1 << 46), Found("descriptor", "cute.copy(s2t_sfa"))
+mutant("version of the scale factors' descriptor is 2", sf_desc(3 << 46), Found("descriptor", "cute.copy(s2t_sfa"))
 mutant("N is 64", idesc((16 ^ 8) << 17), Found("uninitialised", "cute.copy(t2r"))
 mutant("N is 256", idesc((16 ^ 32) << 17), Found("tmem", "cute.gemm(tiled_mma"))
 mutant("N is 120", idesc((16 ^ 15) << 17), Found("uninitialised", "cute.copy(t2r"))

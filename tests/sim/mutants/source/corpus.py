@@ -20,7 +20,8 @@ class Subject:
     Attributes:
         name: Its name, and that of the file of its edits beside this one.
         path: Its file, relative to the repository.
-        groups: (m, n, k) of the groups that it is run on; empty for a kernel with an ``exercise``.
+        groups: (m, n, k) of the groups that it is run on; empty for a kernel with a contract of its own.
+        contract: ``FILE::NAME`` of that contract, relative to the repository, and the function that it calls.
         small: Replacements that keep the kernel what it is and make it cheaper to compile.
         sms: SMs of the simulated device; None for those of the product. With few of them a CTA has several tiles.
     """
@@ -28,6 +29,7 @@ class Subject:
     name: str
     path: str
     groups: tuple[tuple[int, int, int], ...] = ()
+    contract: tuple[str, str] = ("", "")
     arch: str = "sm_100a"
     small: tuple[tuple[str, str], ...] = ()
     sms: int | None = None
@@ -67,9 +69,24 @@ SUBJECTS = (
         small=(("MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 16, 192, 8", "MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 48, 96, 48"),),
         sms=2,
     ),
-    Subject("copy_transpose", "kernels/copy_transpose/sm90.py", arch="sm_90a"),
-    Subject("reduce_sum", "kernels/reduce_sum/sm90.py", arch="sm_90a"),
-    Subject("softmax_online", "kernels/softmax_online/sm90.py", arch="sm_90a"),
+    Subject(
+        "copy_transpose",
+        "kernels/copy_transpose/sm90.py",
+        contract=("kernels/copy_transpose/contract.py::CopyTranspose", "transpose_into"),
+        arch="sm_90a",
+    ),
+    Subject(
+        "reduce_sum",
+        "kernels/reduce_sum/sm90.py",
+        contract=("kernels/reduce_sum/contract.py::ReduceSum", "row_sums_into"),
+        arch="sm_90a",
+    ),
+    Subject(
+        "softmax_online",
+        "kernels/softmax_online/sm90.py",
+        contract=("kernels/softmax_online/contract.py::SoftmaxOnline", "softmax_into"),
+        arch="sm_90a",
+    ),
     # Two CTAs with four and three tiles, so that both accumulators are filled again.
     Subject(
         "persistent",

@@ -25,7 +25,8 @@ from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.request import TraceRequest
 from pytest_nvfp4.toolchain.tracer import Tracer
-from tests.sim.mutants.source.corpus import Subject
+from tests.contracts.own import own_cases, own_kernel
+from tests.sim.mutants.source.corpus import ROOT, Subject
 from tests.sim.mutants.source.edit import Edit
 
 FAMILY = "nan_pad"
@@ -73,25 +74,28 @@ def run(subject: Subject, edit: Edit | None, folder: Path) -> Said:
     path = folder / f"{subject.name}.py"
     path.write_text(text)
     device = SimDevice(arch=subject.arch)
-    exercised = not subject.groups
-    if exercised:
-        spec, base = KernelSpec.from_files(path, arch=subject.arch, entry="exercise", entry_file=path, side_stream=True)
-        case = JobCase(problem=ProblemSpec(name="inputs of its own", sizes=(), seed=0), family=FAMILY)
-    else:
-        spec, base = KernelSpec.from_files(path, arch=subject.arch)
-        case = JobCase(problem=ProblemSpec.of(subject.problem), family=FAMILY)
+    if not subject.groups:
+        place, call = subject.contract
+        spec, base = own_kernel(path, call, arch=subject.arch)
+        for case in own_cases(f"{ROOT}/{place}"):
+            (done,) = simulate(
+                device, spec, [case], folder=folder, base=base, deadline_s=DEADLINE_S, outputs=True, races=True
+            )
+            if (said := _said(done.findings, text)).check:
+                return said
+        return Said()
+    spec, base = KernelSpec.from_files(path, arch=subject.arch)
+    case = JobCase(problem=ProblemSpec.of(subject.problem), family=FAMILY)
     simulated = partial(
         simulate, device, spec, [case], folder=folder, base=base, deadline_s=DEADLINE_S, sms=subject.sms
     )
-    (done,) = simulated(outputs=not exercised, races=True)
+    (done,) = simulated(outputs=True, races=True)
     said = _said(done.findings, text)
     if said.check and done.call is None:  # nothing is launched; `compile` reports what it can, before any other check
         tracer = Tracer(root=folder, cache=TraceCache(folder / "traces"))
         trace = tracer.trace(TraceRequest(kernel=path, problem=subject.problem, arch=subject.arch))
         if not trace.ok:
             return replace(_said(trace.errors, text), check="compile")
-    if exercised:
-        return replace(said, check="races") if said.check else said  # no other check runs it
     if said.message.startswith("mismatch: "):
         (followed,) = simulated(outputs=False, provenance=True)
         causes = _said((finding for finding in followed.findings if finding.kind == PROVENANCE), text)

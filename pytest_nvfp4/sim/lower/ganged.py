@@ -1,0 +1,227 @@
+"""Compiler of the instructions that a gang of warps executes in lockstep, and of where it pays off (``run.gang``).
+
+The lowerings of opcodes know no gangs. What they emit for arithmetic works on arrays of any length; an instruction
+whose lines need the warp is executed warp by warp if it is an access to memory in ``_BY_WARP``, and else ends the gang.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.lower import registers
+from pytest_nvfp4.sim.lower.emitter import Emitter
+from pytest_nvfp4.sim.lower.table import computing
+from pytest_nvfp4.sim.memory.gang_read import read_global_together
+from pytest_nvfp4.sim.memory.load import load_parameter, load_parameter_signed
+from pytest_nvfp4.sim.memory.read import read_global
+from pytest_nvfp4.sim.memory.write import WRITERS
+from pytest_nvfp4.sim.ptx.roles import products
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Label
+from pytest_nvfp4.sim.run.gang import Gang, each, merge
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.sim.lower.compiler import Program
+
+GangBlock = Callable[[list[Any], Gang, int], int]
+
+_BY_WARP = frozenset({*WRITERS.values()})
+_PARAMETERS = frozenset({load_parameter, load_parameter_signed})
+_COSTLY = frozenset({"fma", "mad", "mul", "add", "sub", "cvt", "min", "max", "ex2", "rcp", "rsqrt", "sqrt", "tanh"})
+_REAL = frozenset({"f16", "f32", "f64", "bf16", "f16x2", "bf16x2", "f32x2"})
+_LOOP, _STRAIGHT = 2, 24
+"""Fewest costly instructions of a loop, and of a block, for which warps become a gang."""
+_ASYNCHRONOUS = frozenset(
+    {"tcgen05", "wgmma", "mbarrier", "clusterlaunchcontrol", "griddepcontrol", "setmaxnreg", "mapa", "call"}
+)
+"""Roots of opcodes of kernels whose warps have roles, or meet in other ways than at ``bar``: they form no gangs."""
+_WARP = re.compile(r"\bw\b|\blane_")
+
+
+class _GangEmitter(Emitter):
+    """Emitter of a block of a gang, which its code calls ``G``."""
+
+    def call(self, function: Callable[..., Any], *arguments: str) -> str:
+        if arguments[:1] == ("w",):
+            if function in _PARAMETERS:
+                return super().call(function, "G.first", *arguments[1:])
+            if function is read_global:
+                return super().call(read_global_together, "G", *arguments[1:])
+            if function in _BY_WARP:
+                mask, *values = arguments[1:]
+                bits = next((str(access.register) for access in map(self._access, values) if access is not None), "0")
+                return super().call(each, "G", mask, self.constant(function), bits, *values)
+        return super().call(function, *arguments)
+
+    def _access(self, name: str) -> Any:
+        value = self.globals.get(name)
+        return value if hasattr(value, "register") else None
+
+    def constant(self, value: Any, hint: str = "k") -> str:
+        if isinstance(value, np.ndarray) and value.shape == (32,) and (value == value[0]).all():
+            value = value[0]  # the literal of an expression, which a numpy scalar is for any number of lanes
+        return super().constant(value, hint)
+
+    def _merged(self, bits: int, new: str, old: str) -> str:
+        return super().call(merge, "G", self._mask, new, old, str(bits))
+
+    def multiply(self, products: int) -> None:
+        if self._guarded:
+            self.line(f"G.products += {products} * {self._mask}.bit_count()")
+        else:
+            super().multiply(products)
+
+    def _counted_products(self, mask: str) -> list[str]:
+        return [text.replace("w.", "G.", 1) for text in super()._counted_products(mask)]
+
+
+class GangCode:
+    """What gangs execute of a program, compiled on demand."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._kernel = program.kernel
+        self._blocks: dict[int, GangBlock | None] = {}
+        self._live: dict[int, list[tuple[int, int]]] = {}
+        self._safe: dict[int, bool] = {}
+
+    def forget(self) -> None:
+        """Compile everything anew: other instructions are watched, which gangs do not execute."""
+        self._blocks.clear()
+        self._safe.clear()
+
+    @cached_property
+    def entries(self) -> set[int]:
+        """Places where warps wait for others to form a gang: costly loops and blocks without other instructions."""
+        program, instructions = self._program, self._kernel.instructions
+        if (
+            program.followed
+            or program.control is not None
+            or program.deferred.slots
+            or any(ins.root in _ASYNCHRONOUS or "bulk" in ins.parts for ins in instructions)
+        ):
+            return set()
+        found: set[int] = set()
+        costly = [self._costs(ins) for ins in instructions]
+        if sum(costly) < _LOOP:
+            return found
+        for ins in instructions:
+            for target in program.flow.successors(ins.index):
+                if target <= ins.index and sum(costly[target : ins.index]) >= _LOOP:
+                    body = instructions[target : ins.index + 1]
+                    if all(each.root == "bra" or self._is_safe(each) for each in body):
+                        found.add(target)
+        leaders = sorted(program.flow.leaders)
+        for start, stop in zip(leaders, [*leaders[1:], len(instructions)], strict=True):
+            if sum(costly[start:stop]) >= _STRAIGHT:
+                safe = 0
+                while start + safe < stop and self._is_safe(instructions[start + safe]):
+                    safe += 1
+                if sum(costly[start : start + safe]) >= _STRAIGHT:
+                    found.add(start)
+        return found
+
+    def live(self, place: int) -> list[tuple[int, int]]:
+        """Return the slots, with their bits, whose values are needed from a place on."""
+        if place not in self._live:
+            slots = self._program.liveness.live_before(place)
+            self._live[place] = [(r.slot, r.bits) for r in self._kernel.registers if r.slot in slots]
+        return self._live[place]
+
+    def block(self, place: int) -> GangBlock | None:
+        """Return the block at a place; None if its first instruction is not executed in lockstep."""
+        if place not in self._blocks:
+            self._blocks[place] = self._compile(place)
+        return self._blocks[place]
+
+    def _costs(self, ins: Instruction) -> bool:
+        return ins.root in _COSTLY and not _REAL.isdisjoint(ins.parts)
+
+    def _emitter(self) -> _GangEmitter:
+        program = self._program
+        return _GangEmitter(
+            special=_special, symbol=lambda name: _of_grid(program.symbol(name)), parameter=program.parameter,
+            used=program.reads,
+        )  # fmt: skip
+
+    def _is_safe(self, ins: Instruction) -> bool:
+        if ins.index not in self._safe:
+            self._safe[ins.index] = self._lowers(ins)
+        return self._safe[ins.index]
+
+    def _lowers(self, ins: Instruction) -> bool:
+        weak = ins.root in ("ld", "st") and not {"volatile", "relaxed", "acquire", "release", "mmio"} & set(ins.parts)
+        if (
+            self._program.watches(ins.index)
+            or not (weak or computing(ins))
+            or ins.index in self._program.marks
+            or "128" in ins.parts[-1]
+        ):
+            return False
+        emitter = self._emitter()
+        try:
+            emitter.begin(ins)
+            self._program.lower(ins, emitter)
+            emitter.packs.need_all()
+            emitter.end()
+        except (Unsupported, Fault):
+            return False
+        return not any(_WARP.search(line) for line in emitter.lines)
+
+    def _compile(self, start: int) -> GangBlock | None:
+        program, instructions = self._program, self._kernel.instructions
+        emitter = self._emitter()
+        at = start
+        while at < len(instructions):
+            ins = instructions[at]
+            if at != start and program.starts(at):
+                break
+            if ins.root == "bra":
+                emitter.begin(ins)
+                emitter.leave(f"G.executed += {at + 1 - start}", program.stores(emitter, at, after=at))
+                _branch(ins, emitter)
+                emitter.end()
+                return program.finish(start, emitter, gang=True)
+            if not self._is_safe(ins):
+                if at == start:
+                    return None
+                break
+            emitter.begin(ins)
+            program.lower(ins, emitter)
+            if count := products(ins):
+                emitter.multiply(count)
+            emitter.end()
+            at += 1
+        emitter.leave(f"G.executed += {at - start}", program.stores(emitter, at - 1, after=at))
+        emitter.line(f"return {at}")
+        return program.finish(start, emitter, gang=True)
+
+
+def _branch(ins: Instruction, emitter: Emitter) -> None:
+    target = ins.operands[0]
+    assert isinstance(target, Label)
+    if ins.guard is None:
+        emitter.line(f"return {target.index}")
+        return
+    name = emitter.predicate(ins.guard.register)
+    after = ins.index + 1
+    taken, other = (after, target.index) if ins.guard.negated else (target.index, after)
+    emitter.line(f"if {name} is True: return {taken}")
+    emitter.line(f"if {name} is False: return {other}")
+    emitter.line(f"return G.branch({name}, {taken}, {other}, {ins.index})")
+
+
+def _of_grid(text: str) -> str:
+    """Return an expression for all warps of a gang: a grid's facts, and shared addresses, which its CTAs share."""
+    return text.replace("w.cta.launch.", "G.cta.launch.").replace("w.cta.shared.base", "G.cta.shared.base")
+
+
+def _special(name: str) -> tuple[str, int]:
+    text, bits = registers.special(name)
+    grid = ("w.cta.launch.block", "w.cta.launch.shape", "w.cta.launch.clusters")
+    return (_of_grid(text) if text.startswith(grid) else text), bits

@@ -1,0 +1,92 @@
+"""Uses of a loaded value: what may make an undefined value matter, beyond registers that only depend on it.
+
+Arithmetic, conversions, comparisons and selections pass an undefined value on to their results; every other instruction
+that reads one uses it: stores, addresses, branches, guards of those, exchanges between lanes, matrix instructions. This
+is a forward dataflow over all paths, so that a value without uses is dead on each of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pytest_nvfp4.sim.ptx import roles
+from pytest_nvfp4.sim.ptx.flow import Flow
+from pytest_nvfp4.sim.ptx.syntax import Instruction
+
+_PASS_ON = """
+    abs add and bfe bfi bfind bmsk brev clz cnot copysign cos cvt cvta div dp2a dp4a ex2 fma fns isspacep lg2 lop3 mad
+    mad24 max min mov mul mul24 neg not or popc prmt rcp rem rsqrt sad selp set setp shf shl shr sin slct sqrt sub szext
+    tanh testp xor
+"""
+"""Roots of instructions whose only effect is on their result registers."""
+_PASSING = frozenset(_PASS_ON.split())
+
+
+class Uses(NamedTuple):
+    """Uses of the value that an instruction loads.
+
+    Attributes:
+        guarded: Instructions that use the value in the lanes that execute them.
+        deciding: Those whose guard may depend on it, which use it in the lanes that they skip, too.
+        carried: Whether something that depends on the value may be live where the instruction loads the next one.
+    """
+
+    guarded: frozenset[int]
+    deciding: frozenset[int]
+    carried: bool
+
+    @property
+    def all(self) -> frozenset[int]:
+        """All instructions that use it."""
+        return self.guarded | self.deciding
+
+
+def uses_of(flow: Flow, at: int) -> Uses:
+    """Return the uses of the registers that an instruction writes."""
+    instructions = flow.kernel.instructions
+    loaded = {register.slot for register in roles.results(instructions[at])}
+    guarded: set[int] = set()
+    deciding: set[int] = set()
+    carried = False
+
+    def through(start: int, stop: int, tainted: set[int]) -> set[int]:
+        nonlocal carried
+        tainted = set(tainted)
+        for index in range(start, stop):
+            ins = instructions[index]
+            if index == at:
+                carried = carried or bool(tainted - loaded)
+            written = {register.slot for register in roles.results(ins)}
+            decides = ins.guard is not None and ins.guard.register.slot in tainted
+            reads = decides or any(register.slot in tainted for register in roles.sources(ins))
+            if reads and _passes_on(ins):
+                tainted |= written
+                continue
+            if reads:
+                (deciding if decides else guarded).add(index)
+            if ins.guard is None and roles.known(ins):
+                tainted -= written
+        return tainted
+
+    home = flow.block_of(at)
+    entries: dict[int, set[int]] = {}
+    waiting: list[int] = []
+
+    def enter(successors: tuple[int, ...], tainted: set[int]) -> None:
+        for number in successors:
+            before = entries.get(number)
+            if before is None or not tainted <= before:
+                entries[number] = tainted | (before or set())
+                waiting.append(number)
+
+    enter(home.successors, through(at + 1, home.stop, loaded))
+    while waiting:
+        block = flow.blocks[waiting.pop()]
+        if entries[block.number]:
+            enter(block.successors, through(block.start, block.stop, entries[block.number]))
+    return Uses(frozenset(guarded), frozenset(deciding), carried)
+
+
+def _passes_on(ins: Instruction) -> bool:
+    """Return whether an instruction does nothing but write registers; the carry is a register without a name."""
+    return ins.root in _PASSING and "cc" not in ins.parts
