@@ -26,7 +26,7 @@ _CTA_GROUPS: Final = {0x51: "cta_group::1", 0x52: "cta_group::2"}
 """EIATTR_TCGEN05_1CTA_USED and EIATTR_TCGEN05_2CTA_USED, and the modifiers of tcgen05 that they stand for."""
 _EIFMT_SIZED: Final = 4
 _HEADER_BYTES: Final = 64
-_FATBIN_MAGIC: Final = b"\x50\xed\x55\xba"
+FATBIN_MAGIC: Final = b"\x50\xed\x55\xba"
 _FATBIN_ELF: Final = 2
 _SHT_NOBITS: Final = 8
 _RESERVED_SMEM: Final = "reserved.0"
@@ -76,7 +76,7 @@ def image_at(address: int) -> bytes:
     Raises:
         CubinError: neither is there, or the fat binary does not have exactly one uncompressed CUBIN.
     """
-    if ctypes.string_at(address, 4) == _FATBIN_MAGIC:
+    if ctypes.string_at(address, 4) == FATBIN_MAGIC:
         return _only_elf(address)
     header = ctypes.string_at(address, _HEADER_BYTES)
     _check_header(header)

@@ -1,4 +1,4 @@
-"""Device attributes of a B200 and an H200, for host code that queries them without a device.
+"""Device attributes of a B200, a B300 and an H200, for host code that queries them without a device.
 
 The values are from the CUDA C++ Programming Guide's table of compute capabilities and from device queries of the
 products; none was measured by this package. ``cuDeviceGetAttribute``, ``HardwareInfo`` and ``torch.cuda`` return them.
@@ -114,29 +114,36 @@ H200 = DeviceModel(
     memory_bus_bits=6144,
 )
 
+B300 = replace(B200, name="NVIDIA B300", capability=(10, 3), memory_bytes=288_000_000_000)
+
 _KIB = 1024
 _SMEM_PER_BLOCK = {(8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (12, 0): 99, (12, 1): 99}
 """Largest shared memory of a block in KiB, by compute capability, where it is not 227."""
+_RESIDENT = {(8, 6): (1536, 16), (8, 9): (1536, 24), (12, 0): (1536, 24), (12, 1): (1536, 24)}
+"""Resident threads and CTAs of an SM, where they are not 2,048 and 32."""
 
 
 def for_arch(arch: str) -> DeviceModel:
     """Return the device model for kernels compiled for ``arch``.
 
-    That is a B200 for ``sm_100a`` and an H200 for ``sm_90a``. Any other is a device without a product's name, with the
-    compute capability and shared memory of the architecture and the B200's other attributes.
+    That is a B200 for ``sm_100a``, a B300 for ``sm_103a`` and an H200 for ``sm_90a``. Any other is a device without a
+    product's name, with the compute capability and limits of the architecture and the B200's other attributes.
     """
     digits = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
     if digits is None:
         return B200
     capability = (int(digits[1]), int(digits[2]))
-    for known in (B200, H200):
+    for known in (B200, B300, H200):
         if known.capability == capability:
             return known
     smem = _SMEM_PER_BLOCK.get(capability, 227) * _KIB
+    threads, blocks = _RESIDENT.get(capability, (2048, 32))
     return replace(
         B200,
         name=f"a GPU of compute capability {capability[0]}.{capability[1]}",
         capability=capability,
         smem_per_block_optin=smem,
         smem_per_sm=smem + B200.smem_reserved_per_block,
+        threads_per_sm=threads,
+        blocks_per_sm=blocks,
     )

@@ -19,6 +19,10 @@ class HostSideError(RuntimeError):
     """Host code used a function without a stand-in, or the stand-ins are set up incorrectly."""
 
 
+class NoCompilerError(HostSideError):
+    """A compiler is not installed, which is not an error of the kernel."""
+
+
 class LaunchRejectedError(HostSideError):
     """A launch that a driver would refuse. The message begins with the driver's CUDA error."""
 
@@ -47,9 +51,9 @@ class ModuleImage:
     """A device module that host code has loaded.
 
     Attributes:
-        cubin: The ELF image passed to ``cudaLibraryLoadData``.
-        ptx: The text that the same compile wrote to ``CUTE_DSL_DUMP_DIR``; None if ``CUTE_DSL_KEEP_PTX`` was not set
-            (the image has no PTX).
+        cubin: The ELF image passed to ``cudaLibraryLoadData``; empty for a module that was loaded as PTX.
+        ptx: The text that the same compile wrote to ``CUTE_DSL_DUMP_DIR``, or that was loaded; None if
+            ``CUTE_DSL_KEEP_PTX`` was not set (the image has no PTX).
         param_sizes: By kernel symbol, the sizes of its parameters in bytes, in order.
         registers: By kernel symbol, the registers per thread at the launch, if known.
     """
@@ -61,8 +65,8 @@ class ModuleImage:
 
     @property
     def sha256(self) -> str:
-        """Hex digest of the CUBIN, equal for modules with the same code."""
-        return hashlib.sha256(self.cubin).hexdigest()
+        """Hex digest of the CUBIN, or else of the PTX; equal for modules with the same code."""
+        return hashlib.sha256(self.cubin or (self.ptx or "").encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def user_line() -> UserLine | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(lines) < _DEPTH:
         code = frame.f_code
-        if _is_user_file(code.co_filename):
+        if is_user_file(code.co_filename):
             lines.append((code.co_filename, frame.f_lineno, code.co_name))
         frame = frame.f_back
     result: UserLine | None = None
@@ -47,7 +47,7 @@ def user_line() -> UserLine | None:
 
 
 @lru_cache(maxsize=4096)
-def _is_user_file(file: str) -> bool:
+def is_user_file(file: str) -> bool:
     """Return whether a file is neither this package's, nor the standard library's, nor a known library's."""
     if file.startswith(("<", _PACKAGE)):
         return False

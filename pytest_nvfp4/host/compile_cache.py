@@ -26,6 +26,10 @@ from typing import Any
 
 from pytest_nvfp4.host.tvm_ffi import in_place_of
 
+COMPILED_VARIABLE = "NVFP4_COMPILED"
+"""Environment variable with folders of modules that were compiled from the kernel's files."""
+KEEP_VARIABLE = "NVFP4_COMPILED_INTO"
+"""Environment variable with the folder that a worker for a GPU stores the modules in that its kernel compiles."""
 _MODULE = "module.mlirbc"
 _MANIFEST = "manifest.json"
 _WRITTEN = (".ptx", ".cubin")
@@ -47,12 +51,13 @@ class CompileCache:
         keep: Folder to store compiled modules in, made on first use; None to store none.
 
     Attributes:
+        known, keep: These folders; ``extension.kept`` uses them, too.
         reused: Number of cache hits.
     """
 
     def __init__(self, known: Sequence[Path] = (), *, keep: Path | None = None) -> None:
-        self._known = tuple(known)
-        self._keep = keep
+        self.known = tuple(known)
+        self.keep = keep
         self.reused = 0
 
     def compiling(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,15 +70,15 @@ class CompileCache:
                 return original(self_, module, pipeline, *args, **kwargs)
             dump_dir = Path(os.environ.get("CUTE_DSL_DUMP_DIR") or os.devnull)
             name = _name(module, pipeline, dump_dir, [*args, *sorted(kwargs.items())])
-            for folder in self._known:
+            for folder in self.known:
                 if (manifest := _load(module, folder / name, dump_dir)) is not None:
                     self.reused += 1
                     return module if manifest["returned"] else None
             before = dict(_stamps(dump_dir))
             result = original(self_, module, pipeline, *args, **kwargs)
-            if self._keep is not None and (result is None or result is module):
+            if self.keep is not None and (result is None or result is module):
                 written = [path for path, stamp in _stamps(dump_dir) if before.get(path) != stamp]
-                _store(module, self._keep / name, written, returned=result is module)
+                _store(module, self.keep / name, written, returned=result is module)
             return result
 
         return in_place_of(original, compile_it)

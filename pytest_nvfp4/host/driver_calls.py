@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
-from pytest_nvfp4.driver import cubin
 from pytest_nvfp4.driver.device_model import DeviceModel
 from pytest_nvfp4.driver.launches import HostSideError
+from pytest_nvfp4.host.code_calls import CodeCalls
 from pytest_nvfp4.host.device_side import DeviceSide
-from pytest_nvfp4.host.stream_calls import StreamCalls, address_of, then
+from pytest_nvfp4.host.kernel_libraries import KernelLibraries
+from pytest_nvfp4.host.loaded_modules import LoadedModules
+from pytest_nvfp4.host.nvrtc_calls import NvrtcCalls
+from pytest_nvfp4.host.stream_calls import StreamCalls, then
 
 _FIRST_HANDLE: Final = 0x5A0000000001  # not a mapped address: a handle used as a pointer faults at once
 
@@ -35,8 +38,9 @@ class DriverCalls:
         self._runtime = importlib.import_module("cuda.bindings.runtime")
         self._handles = itertools.count(_FIRST_HANDLE)
         self._work = StreamCalls(side.work, side.streams, self._handles)
-        self._libraries: dict[int, dict[str, int]] = {}
-        self._kernel_attributes: dict[tuple[int, int], int] = {}
+        self.modules = LoadedModules(device, side, self._handles)
+        self._nvrtc = NvrtcCalls(self.modules)
+        self._kernel_libraries = KernelLibraries(self.modules, device, side)
         self._saved: list[tuple[ModuleType, str, Any]] = []
         self._primary = next(self._handles)
         self._context = self._primary  # as after torch's initialisation, which host code assumes
@@ -52,9 +56,13 @@ class DriverCalls:
                     continue
                 self._saved.append((module, name, value))
                 setattr(module, name, table.get(name) or _unmodelled(module.__name__, name))
+        self._nvrtc.install()
+        self._kernel_libraries.install()
 
     def remove(self) -> None:
         """Restore the real functions."""
+        self._kernel_libraries.remove()
+        self._nvrtc.remove()
         while self._saved:
             module, name, value = self._saved.pop()
             setattr(module, name, value)
@@ -94,21 +102,7 @@ class DriverCalls:
             "cuCtxPopCurrent": lambda: self._cu(d.CUcontext(self._context)),
             "cuCtxGetDevice": lambda *_: self._cu(d.CUdevice(0)),
             "cuCtxSynchronize": then(self._cu, self._streams.synchronize_device),
-            "cuLibraryLoadData": lambda code, *_: self._load_library(code),
-            "cuLibraryUnload": self._unload_library,
-            "cuLibraryGetKernel": self._library_kernel,
-            "cuLibraryGetKernelCount": lambda library: self._cu(len(self._library(library))),
-            "cuLibraryEnumerateKernels": lambda count, library: self._cu(
-                [d.CUkernel(handle) for handle in list(self._library(library).values())[:count]]
-            ),
-            "cuKernelGetFunction": lambda kernel: self._cu(d.CUfunction(int(kernel))),
-            "cuFuncSetAttribute": self._set_function_attribute,
-            "cuKernelSetAttribute": lambda attribute, value, kernel, _device: self._set_function_attribute(
-                kernel, attribute, value
-            ),
-            "cuFuncGetAttribute": lambda attribute, function: self._cu(
-                self._kernel_attributes.get((int(function), int(attribute)), 0)
-            ),
+            **CodeCalls(d, self.modules, self._cu).table(),
             "cuOccupancyAvailableDynamicSMemPerBlock": lambda _function, blocks, _threads: self._cu(
                 min(self._device.smem_per_sm // blocks, self._device.smem_per_sm) - self._device.smem_reserved_per_block
             ),
@@ -120,6 +114,8 @@ class DriverCalls:
             "cuMemAllocAsync": lambda size, stream: self._cu(d.CUdeviceptr(self._work.allocate(size, stream))),
             "cuMemFree": then(self._cu, self._work.free),
             "cuMemFreeAsync": then(self._cu, self._work.free),
+            "cuProfilerStart": self._cu,
+            "cuProfilerStop": self._cu,
             "cuMemGetInfo": lambda: self._cu(self._device.memory_bytes, self._device.memory_bytes),
         }
         table |= self._work.driver(d, self._cu)
@@ -136,6 +132,8 @@ class DriverCalls:
             "cudaDeviceSynchronize": then(self._rt, self._streams.synchronize_device),
             "cudaGetLastError": self._rt,
             "cudaPeekAtLastError": self._rt,
+            "cudaProfilerStart": self._rt,
+            "cudaProfilerStop": self._rt,
             "cudaLibraryUnload": lambda _library: self._rt(),
             "cudaMalloc": lambda size: self._rt(self._work.allocate(size)),
             "cudaMallocAsync": lambda size, stream: self._rt(self._work.allocate(size, stream)),
@@ -168,35 +166,6 @@ class DriverCalls:
 
     def _set_current(self, context: Any) -> tuple[Any, ...]:
         self._context = int(context)
-        return self._cu()
-
-    # ---- code --------------------------------------------------------------------------------------------------
-
-    def _load_library(self, code: Any) -> tuple[Any, ...]:
-        image = bytes(code) if isinstance(code, bytes | bytearray) else cubin.image_at(address_of(code))
-        handle = next(self._handles)
-        self._libraries[handle] = {name: next(self._handles) for name in cubin.parse(image)}
-        return self._cu(self._driver.CUlibrary(handle))
-
-    def _library(self, library: Any) -> dict[str, int]:
-        kernels = self._libraries.get(int(library))
-        if kernels is None:
-            raise HostSideError(f"CUlibrary {int(library):#x} is not loaded: unloaded before its last use?")
-        return kernels
-
-    def _unload_library(self, library: Any) -> tuple[Any, ...]:
-        self._library(library)
-        del self._libraries[int(library)]
-        return self._cu()
-
-    def _library_kernel(self, library: Any, name: bytes) -> tuple[Any, ...]:
-        kernels = self._library(library)
-        if name.decode() not in kernels:
-            raise HostSideError(f"kernel {name.decode()} is not in the library, which has {sorted(kernels)}")
-        return self._cu(self._driver.CUkernel(kernels[name.decode()]))
-
-    def _set_function_attribute(self, function: Any, attribute: Any, value: int) -> tuple[Any, ...]:
-        self._kernel_attributes[int(function), int(attribute)] = value
         return self._cu()
 
     def _blocks_per_sm(self, threads: int, smem: int) -> int:

@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import importlib
 import math
 import os
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from pytest_nvfp4.driver.device_model import B200, DeviceModel
 from pytest_nvfp4.driver.launches import HostSideError, Launch, LaunchRejectedError
@@ -33,6 +32,9 @@ from pytest_nvfp4.host.compile_cache import CompileCache
 from pytest_nvfp4.host.compiled_calls import HostCalls
 from pytest_nvfp4.host.device_side import DeviceSide, local
 from pytest_nvfp4.host.driver_calls import DriverCalls
+from pytest_nvfp4.host.extension.side import ExtensionSide
+from pytest_nvfp4.host.stashed import Stashed
+from pytest_nvfp4.host.triton_driver import TritonSide
 from pytest_nvfp4.host.tvm_ffi import PlainCalls, in_place_of
 
 DSL_PREFIXES: Final = ("CUTE_DSL", "CUTE_EXPERIMENTAL_DSL")
@@ -58,7 +60,11 @@ def environment(dump_dir: Path, *, arch: str = "sm_100a") -> dict[str, str]:
 
 
 def install(
-    to: Callable[[Launch], None] | DeviceSide, *, device: DeviceModel = B200, compiled: CompileCache | None = None
+    to: Callable[[Launch], None] | DeviceSide,
+    *,
+    device: DeviceModel = B200,
+    compiled: CompileCache | None = None,
+    unraised: IO[str] | None = None,
 ) -> HostSide:
     """Install the stand-ins and pass every launch on, synchronously and in issue order.
 
@@ -69,12 +75,14 @@ def install(
         to: The device; or a function called with each launch, for one whose memory is the heap.
         device: The model of the device.
         compiled: Cache of compiled modules.
+        unraised: File of the exception that a stand-in has raised and the host code not yet (``stashed``).
 
     Raises:
         HostSideError: stand-ins are already installed, or the environment cannot launch (see ``environment``).
     """
     _check_environment()
-    side = HostSide(to if isinstance(to, DeviceSide) else local(to), device=device, compiled=compiled)
+    device_side = to if isinstance(to, DeviceSide) else local(to)
+    side = HostSide(device_side, device=device, compiled=compiled, stashed=Stashed(unraised))
     side.start()
     return side
 
@@ -95,13 +103,19 @@ class HostSide(contextlib.AbstractContextManager["HostSide"]):
     Attributes:
         device: The device; ``torch_cuda.install`` with the same one lets CUDA graphs record launches, and reports
             torch's work to the same streams.
+        triton: The launches of Triton's kernels.
     """
 
-    def __init__(self, side: DeviceSide, *, device: DeviceModel, compiled: CompileCache | None) -> None:
+    def __init__(
+        self, side: DeviceSide, *, device: DeviceModel, compiled: CompileCache | None, stashed: Stashed
+    ) -> None:
         self.device = side
         self._compiled = compiled
         self._driver = DriverCalls(device, side)
-        self._host = HostCalls(device, side)
+        self._stashed = stashed
+        self._host = HostCalls(device, side, self._driver.modules, stashed)
+        self.triton = TritonSide(self._driver.modules, side, device)
+        self._extensions = ExtensionSide(side, device, self._driver.modules, stashed, cache=compiled)
         self._plain = PlainCalls()
         self._saved: list[tuple[Any, str, Any]] = []
         self._seen_ptx: dict[Path, tuple[int, int, int]] = {}
@@ -119,6 +133,8 @@ class HostSide(contextlib.AbstractContextManager["HostSide"]):
         if getattr(bindings, "_nvfp4_host_side", None) is not None:
             raise HostSideError("the host-side stand-ins are already installed in this process: close them first")
         self._driver.install()
+        self.triton.start()
+        self._extensions.start()
         self._patch(bindings, "_nvfp4_host_side", self)
         try:
             self._patch_dsl()
@@ -140,6 +156,8 @@ class HostSide(contextlib.AbstractContextManager["HostSide"]):
             else:
                 setattr(owner, name, value)
         self._driver.remove()
+        self.triton.close()
+        self._extensions.close()
         self._host.close()
 
     # ---- overriding the DSL ------------------------------------------------------------------------------------
@@ -224,24 +242,7 @@ class HostSide(contextlib.AbstractContextManager["HostSide"]):
 
     def _reraising(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a DSL method so that the exception that a callback stashed replaces the CUDA error that it returned."""
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            error: BaseException | None = None
-            result: Any = None
-            try:
-                result = function(*args, **kwargs)
-            except BaseException as caught:
-                error = caught
-            # Raised outside the handler, so that an exception keeps its cause and context.
-            stashed = self._host.take_stashed()
-            if stashed is not None:
-                raise _as_dsl_error(stashed)
-            if error is not None:
-                raise error
-            return result
-
-        return in_place_of(function, call)
+        return in_place_of(function, self._stashed.raising(function, _as_dsl_error))
 
     # ---- PTX written by the compile ----------------------------------------------------------------------------
 
@@ -266,8 +267,10 @@ def _as_dsl_error(error: BaseException) -> BaseException:
     if not isinstance(error, LaunchRejectedError):
         return error
     base: Any = importlib.import_module("cutlass.base_dsl.common").DSLCudaRuntimeError
-    codes: Any = importlib.import_module("cuda.bindings.runtime").cudaError_t
     message = str(error)
+    name, *_ = message.partition(":")
+    module, codes = ("driver", "CUresult") if name.startswith("CUDA_") else ("runtime", "cudaError_t")
+    code = getattr(getattr(importlib.import_module(f"cuda.bindings.{module}"), codes), name)
 
     class Rejected(LaunchRejectedError, base):  # type: ignore[misc]
         """``LaunchRejectedError`` and ``DSLCudaRuntimeError`` in one."""
@@ -275,7 +278,7 @@ def _as_dsl_error(error: BaseException) -> BaseException:
         def __init__(self) -> None:
             RuntimeError.__init__(self, message)
             self.message = message
-            self.error_code = int(getattr(codes, message.partition(":")[0]))
+            self.error_code = int(code)
 
         def __str__(self) -> str:
             return message

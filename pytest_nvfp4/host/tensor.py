@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final, Self
 
@@ -24,6 +24,11 @@ from pytest_nvfp4.host.storage import DeviceStorage
 from pytest_nvfp4.machine.operators import is_cuda, is_view
 
 _DL_CUDA: Final = 2
+_DEVICE: Final = torch.device("cuda", 0)
+
+# A torch that was built without CUDA has neither, and C++ extensions for CUDA cannot be built with it.
+_with_storage: Final[Any] = getattr(torch._C, "_construct_CUDA_Tensor_From_Storage_And_Metadata", None)
+_with_address: Final[Any] = getattr(torch._C, "_construct_storage_from_data_pointer", None)
 
 
 def no_launches(launch: Launch) -> None:
@@ -40,24 +45,34 @@ class HostCudaTensor(torch.Tensor):
         side: The device.
         modes: Returns a context in which ``device="cuda"`` is redirected, for code that an operator calls: torch's
             modes are off inside their own dispatch.
+        extension_operators: Names of the operators that C++ extensions define.
     """
 
     host: torch.Tensor
     side: ClassVar[DeviceSide] = local(no_launches)
     modes: ClassVar[Callable[[], AbstractContextManager[object]]] = contextlib.nullcontext
+    extension_operators: ClassVar[Set[str]] = frozenset()
 
     @staticmethod
     def __new__(cls: type[Self], host: torch.Tensor) -> Self:
-        """Wrap ``host`` without copying; the wrapper sees every later change of its elements."""
-        wrapper: Self = torch.Tensor._make_wrapper_subclass(
-            cls,
-            host.size(),
-            strides=host.stride(),
-            storage_offset=host.storage_offset(),
-            dtype=host.dtype,
-            device=torch.device("cuda", 0),
-            requires_grad=False,
-        )
+        """Wrap ``host`` without copying; a later change of its elements changes the wrapper's.
+
+        C++ code, such as that of an extension, reads the address of the elements from the wrapper's own storage.
+        """
+        described: dict[str, Any] = {
+            "size": tuple(host.size()),
+            "stride": tuple(host.stride()),
+            "storage_offset": host.storage_offset(),
+            "dtype": host.dtype,
+            "device": _DEVICE,
+        }
+        if _with_storage is None:
+            size, strides = described.pop("size"), described.pop("stride")
+            wrapper: Self = torch.Tensor._make_wrapper_subclass(cls, size, strides=strides, **described)
+        else:
+            storage = host.untyped_storage()
+            borrowed = _with_address(storage.data_ptr(), _DEVICE, storage.nbytes())
+            wrapper = torch.Tensor._make_subclass(cls, _with_storage(described, borrowed))
         wrapper.host = host
         return wrapper
 
@@ -176,7 +191,10 @@ def dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, generato
     """
     leaves = tree_leaves((args, kwargs))
     wrappers = {id(leaf.host): leaf for leaf in leaves if isinstance(leaf, HostCudaTensor)}
-    if not wrappers and not any(map(is_cuda, leaves)):
+    on_device = bool(wrappers) or any(map(is_cuda, leaves))
+    if func.name() in HostCudaTensor.extension_operators:
+        return _of_extension(func, args, kwargs, on_device=on_device)
+    if not on_device:
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}  # page-locking affects only speed
         return func(*args, **kwargs)
@@ -207,6 +225,16 @@ def dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, generato
 def _is_composite(func: Any) -> bool:
     """Return whether an operator is made of others, on every device."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
+
+
+def _of_extension(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, on_device: bool) -> Any:
+    """Call an extension's kernel of its own operator with the device tensors themselves, or raise torch's error."""
+    device, name = "CUDA" if on_device else "CPU", func.name()
+    for key in (device, "CompositeExplicitAutograd", "CompositeImplicitAutograd"):
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
+            with HostCudaTensor.modes(), torch._C.DisableTorchFunction():
+                return func._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
+    raise NotImplementedError(f"Could not run '{name}' with arguments from the '{device}' backend")
 
 
 def _custom(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -6,9 +6,9 @@ a device tensor is an error. ``data_ptr()`` is a host address that a simulated k
 CUDA allocator, and DLPack reports a CUDA device, from which the DSL derives global instead of generic memory.
 Uninitialised device memory (``torch.empty``) is filled with 0xFF, so that code that relies on zeros fails.
 
-``torch.cuda`` describes the modelled device. Functions without an equivalent (profiling ranges that read clocks, IPC)
-raise ``HostSideError`` with their name; elapsed times are NaN. "Device" generators use torch's CPU algorithm, so their
-random numbers are reproducible but differ from those of a GPU with the same seed.
+``torch.cuda`` describes the modelled device. Functions without an equivalent (clock rates, IPC) raise ``HostSideError``
+with their name; elapsed times are NaN. "Device" generators use torch's CPU algorithm, so their random numbers are
+reproducible but differ from those of a GPU with the same seed.
 
 The overrides are process-wide, except that factory functions (``torch.empty(..., device="cuda")``) are redirected only
 in the thread that called ``install``, because torch's dispatch modes are per thread.
@@ -19,8 +19,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any, Final, Self
@@ -31,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_nvfp4.driver.device_model import B200, DeviceModel
 from pytest_nvfp4.driver.launches import HostSideError
-from pytest_nvfp4.host import graphs, torch_driver, torch_streams
+from pytest_nvfp4.host import graphs, torch_driver, torch_profilers, torch_streams
 from pytest_nvfp4.host.device_side import DeviceSide, local
 from pytest_nvfp4.host.tensor import HostCudaTensor, dispatch, no_launches
 from pytest_nvfp4.machine.operators import check_index
@@ -156,9 +155,8 @@ class TorchCuda(contextlib.AbstractContextManager["TorchCuda"]):
         torch._C._ensureCUDADeviceGuardSet()
         for name, value in self._cuda_table().items():
             self._patch(torch.cuda, name, value)
-        for owner, name, value in torch_driver.overrides(self._work):
+        for owner, name, value in (*torch_driver.overrides(self._work), *torch_profilers.overrides()):
             self._patch(owner, name, value)
-        self._stack.enter_context(_variables(torch_driver.ENVIRONMENT))
         self._patch(HostCudaTensor, "side", self._side)
         self._patch(HostCudaTensor, "modes", staticmethod(self._modes))
         self._patch(torch, "Generator", _Generator)
@@ -240,7 +238,7 @@ class TorchCuda(contextlib.AbstractContextManager["TorchCuda"]):
         for name in (
             *("CUDAGraph", "graph", "graph_pool_handle", "make_graphed_callables", "memory_allocated"),
             *("max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_stats", "memory_snapshot"),
-            *("utilization", "clock_rate", "power_draw", "temperature", "cudart", "can_device_access_peer"),
+            *("utilization", "clock_rate", "power_draw", "temperature", "can_device_access_peer"),
         ):
             table[name] = _no_stand_in(f"torch.cuda.{name}")
         if self._launches is not None:
@@ -257,18 +255,6 @@ class TorchCuda(contextlib.AbstractContextManager["TorchCuda"]):
         if device is not None:
             self._set_device(device)
         return contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables that are not set."""
-    new = {name: value for name, value in values.items() if name not in os.environ}
-    os.environ.update(new)
-    try:
-        yield
-    finally:
-        for name in new:
-            os.environ.pop(name, None)
 
 
 def _register_with_dsl() -> None:

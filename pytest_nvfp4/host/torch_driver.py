@@ -2,8 +2,6 @@
 
 - ``torch._C._cuda_getCurrentRawStream``, which kernel libraries call to save time, and ``torch.accelerator``.
 - ``torch.compile`` returns functions unchanged: its operators define the result, and run on the CPU.
-- Triton's kernels run in Triton's own interpreter, which ``TRITON_INTERPRET=1`` selects before ``triton`` is imported.
-  They are not simulated, checked or counted.
 - Autograd's engine requests the streams of a backward pass from CUDA in C++; a backward pass raises ``HostSideError``.
 """
 
@@ -18,9 +16,6 @@ import torch
 from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.host.tensor import HostCudaTensor
 from pytest_nvfp4.host.torch_streams import TorchStreams
-
-ENVIRONMENT: Final = {"TRITON_INTERPRET": "1"}
-"""Variables that libraries read when they are imported, or when they define a kernel."""
 
 _ENGINE_ERROR: Final = "hasPrimaryContext"
 """Part of the error message of autograd's engine without a driver: the CUDA hook that it calls."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+import warnings
 from typing import Any, Final, Self
 
 import torch
@@ -94,7 +95,13 @@ class _Event:
     def elapsed_time(self, end_event: Any) -> float:
         for event in (self, end_event):  # a device raises if one is incomplete, so both are complete behind it
             event.synchronize()
-        return math.nan
+        return no_time("torch.cuda.Event.elapsed_time")
+
+
+def no_time(what: str) -> float:
+    """Return NaN as a measured time, with a warning."""
+    warnings.warn(f"{what} is NaN: nothing has a time without a GPU", RuntimeWarning, stacklevel=3)
+    return math.nan
 
 
 class _StreamContext:

@@ -61,9 +61,13 @@ class PlainCalls:
         @functools.wraps(original)
         def compile_it(self_: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
             self._requested = False
-            result = original(self_, func, *args, **kwargs)
+            try:
+                bound, options = _bound(func, args, kwargs)
+            except (TypeError, ValueError):  # arguments that do not fit: the DSL has the message
+                return original(self_, func, *args, **kwargs)
+            result = original(self_, func, *bound.args, **bound.kwargs, **options)
             if self._requested and result is not None:
-                setattr(result, _ATTRIBUTE, _by_name(func, args, kwargs))
+                setattr(result, _ATTRIBUTE, dict(bound.arguments))
             return result
 
         return in_place_of(original, compile_it)
@@ -94,11 +98,35 @@ class PlainCalls:
         return in_place_of(original, convert)
 
 
-def _by_name(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a compile by parameter; ``kwargs`` may contain options of the compile, too."""
-    signature = inspect.signature(func)
+def _bound(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[inspect.BoundArguments, dict[str, Any]]:
+    """Return the arguments of a compile by parameter, and its options, which ``kwargs`` may contain, too.
+
+    What stands for a number, a symbolic integer or a type, becomes a number of the DSL: TVM-FFI takes it, and the
+    DSL's own executor does not.
+    """
+    try:
+        signature = inspect.signature(func, eval_str=True)
+    except Exception:  # an annotation that does not evaluate, whatever it raises
+        signature = inspect.signature(func)
     own = {name: value for name, value in kwargs.items() if name in signature.parameters}
-    return dict(signature.bind_partial(*args, **own).arguments)
+    bound = signature.bind_partial(*args, **own)
+    for name, value in bound.arguments.items():
+        bound.arguments[name] = _number(signature.parameters[name].annotation, value)
+    return bound, {name: value for name, value in kwargs.items() if name not in own}
+
+
+def _number(annotation: Any, value: Any) -> Any:
+    annotated = isinstance(annotation, type) and hasattr(annotation, "width")
+    if isinstance(value, tuple | list):
+        members = [_number(None, member) for member in value]
+        same = all(new is old for new, old in zip(members, value, strict=True))
+        return value if same else type(value)(*members) if hasattr(value, "_fields") else type(value)(members)
+    if isinstance(value, type):  # a type for a parameter that is a type is left alone
+        return annotation(1) if annotated and hasattr(value, "width") else value
+    if not (hasattr(value, "divisibility") and hasattr(value, "width")):
+        return value
+    cutlass = importlib.import_module("cutlass")
+    return (annotation if annotated else cutlass.Int64 if value.width == 64 else cutlass.Int32)(1)
 
 
 def arguments(

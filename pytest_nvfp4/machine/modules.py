@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pytest_nvfp4.driver import cubin
+from pytest_nvfp4.driver import cubin, ptx_module
 from pytest_nvfp4.driver.device_model import DeviceModel
 from pytest_nvfp4.driver.launch_limits import check_code, check_launch, check_sizes, ptx_entries
 from pytest_nvfp4.driver.launches import Dim3, HostSideError, Launch, ModuleImage
@@ -24,18 +24,22 @@ class Modules:
         self._launched = 0
 
     def add(self, image: bytes, ptx: bytes | None) -> int:
-        """Add a module and return its number. Raises HostSideError: it cannot be read, or is not that of the PTX."""
+        """Add a module and return its number; without an image, its kernels are those of the PTX.
+
+        Raises:
+            HostSideError: it cannot be read, or the image is not that of the PTX.
+        """
         if (known := self._known.get((image, ptx))) is not None:
             return known
         if len(self._modules) >= _MOST_MODULES:
             raise HostSideError(f"more than {_MOST_MODULES} modules are loaded")
         try:
-            entries = cubin.parse(image)
             text = None if ptx is None else ptx.decode("utf-8", errors="strict")
+            entries = ptx_module.parse(text) if text is not None and not image else cubin.parse(image)
         except (ValueError, struct.error, IndexError, OverflowError) as error:
             raise HostSideError(f"a module cannot be read: {str(error)[:400]}") from None
         sizes = {name: tuple(size for _, size in entry.params) for name, entry in entries.items()}
-        if text is not None:
+        if text is not None and image:
             if missing := set(entries) - set(ptx_entries(text)):
                 raise HostSideError(f"the PTX of a module has no kernel {min(missing)[:200]}")
             check_sizes(sizes, text)

@@ -7,6 +7,7 @@ stand-ins of ``host`` call it where host code and device share a process.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -18,6 +19,7 @@ from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.machine.half_product import half_product, is_half_product
 from pytest_nvfp4.machine.heap import without_old_bytes
 from pytest_nvfp4.machine.known_operators import is_known
+from pytest_nvfp4.machine.scaled_grouped_mm import scaled_grouped_mm, scaled_grouped_mm_v2
 from pytest_nvfp4.machine.scaled_mm import is_block_scaled, scaled_mm, scaled_mm_v2
 from pytest_nvfp4.machine.torch_effects import Effects, effects
 from pytest_nvfp4.machine.values import zero
@@ -140,7 +142,7 @@ def run(
         with _drawing_from(generator):
             result = func(*host_args, **host_kwargs)
     else:
-        stand_in = _stand_in(name, host_args) if to_device and "out" not in host_kwargs else None
+        stand_in = _stand_in(name, host_args) if to_device else None
         with without_old_bytes():
             result = (stand_in or func)(*host_args, **host_kwargs)
         if name in _UNINITIALISED and not to_device and isinstance(result, torch.Tensor):
@@ -200,13 +202,34 @@ def _check(
 
 def _stand_in(name: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
     """Return the implementation of an operator that torch's CPU backend lacks or computes in another order."""
+    if name == "aten::_scaled_grouped_mm":
+        return scaled_grouped_mm
+    if name == "aten::_scaled_grouped_mm_v2":
+        return _with_out(scaled_grouped_mm_v2)
     if name == "aten::_scaled_mm" and is_block_scaled(args[0], args[2]):
-        return scaled_mm
+        return _with_out(scaled_mm)
     if name == "aten::_scaled_mm_v2" and is_block_scaled(args[0], args[2][0]):
-        return scaled_mm_v2
+        return _with_out(scaled_mm_v2)
     if name in _PRODUCTS and len(args) == 2 and is_half_product(*args):
-        return half_product
+        return _with_out(half_product)
     return None
+
+
+def _with_out(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return a function with the argument ``out`` of torch's operators, whose type is that of the result."""
+
+    def call(*args: Any, out: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
+        given = inspect.signature(function).bind(*args, **kwargs)
+        if out is not None and "out_dtype" in given.signature.parameters:
+            given.arguments["out_dtype"] = given.arguments.get("out_dtype") or out.dtype
+        result = function(*given.args, **given.kwargs)
+        if out is None:
+            return result
+        if out.shape != result.shape:
+            raise RuntimeError(f"out has the shape {list(out.shape)}, and the result {list(result.shape)}")
+        return out.copy_(result)
+
+    return call
 
 
 @contextlib.contextmanager

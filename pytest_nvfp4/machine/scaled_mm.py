@@ -115,13 +115,23 @@ def _elements(mat: torch.Tensor) -> torch.Tensor:
     return values[torch.stack((codes & 15, codes >> 4), dim=-1)].reshape(codes.shape[0], -1)
 
 
+def _block(scales: torch.dtype) -> int:
+    return 16 if scales == torch.float8_e4m3fn else 32
+
+
+def padded_scales(rows: int, k: int, scales: torch.dtype) -> int:
+    """Return the number of block scales of an operand, padded to whole tiles."""
+    columns = -(-k // _block(scales))
+    return -(-rows // _ROWS) * _ROWS * -(-columns // _COLUMNS) * _COLUMNS
+
+
 def _spread(mat: torch.Tensor, scale: torch.Tensor, shape: Any, which: str) -> torch.Tensor:
     """Return the scale of every element, ``[rows, k]`` in float64."""
     rows, k = shape
-    block = 16 if scale.dtype == torch.float8_e4m3fn else 32
+    block = _block(scale.dtype)
     columns = -(-k // block)
     tiles, groups = -(-rows // _ROWS), -(-columns // _COLUMNS)
-    needed = tiles * _ROWS * groups * _COLUMNS
+    needed = padded_scales(rows, k, scale.dtype)
     if scale.numel() != needed or not scale.is_contiguous():
         raise ValueError(
             f"torch._scaled_mm: the {which} operand of {rows} x {k} elements of {mat.dtype} needs {needed} contiguous "

@@ -1,5 +1,7 @@
 """device="cuda" without a GPU: the rules of two memories, in a worker (the redirection is process-wide)."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.host.redirect_worker import run_script
@@ -352,38 +354,6 @@ def test_a_backward_pass_is_refused_by_name_where_the_engine_asks_the_driver(sai
     assert said["backward_of_others"] == ["RuntimeError", "of a hook"]
 
 
-TRITON = """
-import triton
-import triton.language as tl
-
-@triton.jit
-def largest(x, out, n, BLOCK: tl.constexpr):
-    row = tl.program_id(0)
-    i = tl.arange(0, BLOCK)
-    tl.store(out + row, tl.max(tl.abs(tl.load(x + row * n + i, i < n, other=0.0)), 0))
-"""
-
-
-@pytest.mark.slow
-def test_triton_s_kernels_run_in_its_interpreter(tmp_path):
-    """Libraries quantise with them, and check against them."""
-    pytest.importorskip("triton")
-    (tmp_path / "of_triton.py").write_text(TRITON)
-    body = """
-import os
-said["wanted"] = os.environ["TRITON_INTERPRET"]
-from of_triton import largest
-rows = torch.randn(4, 50, device="cuda")
-out = torch.empty(5, device="cuda")[1:]
-largest[(4,)](rows, out, 50, BLOCK=64)
-said["largest"] = torch.equal(out.cpu(), rows.cpu().abs().amax(1))
-redirect.close()
-said["after"] = os.environ.get("TRITON_INTERPRET")
-"""
-    said = run_script(body, tmp_path, prelude=PRELUDE)
-    assert said == {"wanted": "1", "largest": True, "after": None}
-
-
 def test_values_print_and_compare(said):
     assert said["numbers"] == [15, [[0, 1, 2], [3, 4, 5]], "15", "2.50", True, 2]
     assert said["repr"] == "tensor([0, 1, 2], device='cuda:0')"
@@ -479,3 +449,30 @@ said["streams"] = [int(cutlass_torch.current_stream()), int(cutlass_torch.defaul
     assert said["copied"]
     assert said["conversion_launches"] == 1
     assert said["streams"] == [0, 0]
+
+
+def test_profilers_that_ask_for_cuda_collect_nothing_of_it(tmp_path: Path) -> None:
+    body = """
+from torch.profiler import ProfilerActivity, profile
+def names(*activities):
+    with profile(activities=activities) as prof:
+        torch.ones(4, device="cuda").add_(1)
+    return sorted({event.key for event in prof.key_averages()} & {"aten::ones", "aten::add_"}), (
+        prof.key_averages().table(sort_by="self_cuda_time_total", row_limit=5)
+    )
+said["both"] = names(ProfilerActivity.CPU, ProfilerActivity.CUDA)[0]
+said["cuda"] = names(ProfilerActivity.CUDA)
+with torch.cuda.profiler.profile(), torch.cuda.nvtx.range("part {}", 1):
+    torch.cuda.nvtx.mark("here")
+    torch.cuda.nvtx.range_end(torch.cuda.nvtx.range_start("other"))
+said["start"] = int(torch.cuda.cudart().cudaProfilerStart())
+try:
+    torch.cuda.cudart().cudaHostRegister
+except HostSideError as error:
+    said["other"] = str(error)
+"""
+    said = run_script(body, tmp_path, prelude=PRELUDE)
+    assert said["both"] == ["aten::add_", "aten::ones"]
+    assert said["cuda"][0] == []
+    assert said["start"] == 0
+    assert "cudaHostRegister has no stand-in" in said["other"]

@@ -55,7 +55,7 @@ d, e = a.cuda(), b.cuda()
 made = (d @ e, torch.einsum("mk,kn->mn", d, e), torch.bmm(d[None], e[None])[0])
 said["mm"] = [torch.equal(x.cpu(), want) for x in made]
 out = torch.empty(64, 64, dtype=torch.float16, device="cuda")
-said["out"] = torch.equal(torch.mm(d, e, out=out).cpu(), a @ b)
+said["out"] = torch.equal(torch.mm(d, e, out=out).cpu(), want)
 said["cpu"] = torch.equal(a @ b, want)
 """
     said = run_script(body, tmp_path, prelude=TORCH_PRELUDE)

@@ -54,9 +54,15 @@ x = torch.full((128, 32), 0x22, dtype=torch.uint8, device="cuda").view(torch.flo
 scale = torch.full((512,), 2.0, device="cuda").to(torch.float8_e4m3fn)
 out = torch._scaled_mm(x, x.t(), scale, scale, out_dtype=torch.float16)
 said["blocks"] = [str(out.device), str(out.dtype), out.cpu().unique().tolist()]
+odd = torch.zeros(512, device="cuda").to(torch.float8_e4m3fn)
+odd[:2] = torch.tensor([7.5, 0.5625], device="cuda").to(torch.float8_e4m3fn)  # 16 * (7.5^2 + 0.5625^2) = 905.06
+given = torch.empty((128, 128), dtype=torch.float16, device="cuda")
+torch._scaled_mm(x, x.t(), odd, odd, out=given)
+said["given"] = given.cpu().unique().tolist()[-1]
 eight = torch.ones(16, 32, device="cuda").to(torch.float8_e4m3fn)
 one = torch.tensor(0.5, device="cuda")
 said["whole"] = torch._scaled_mm(eight, eight.t(), one, one, out_dtype=torch.float32).cpu().unique().tolist()
 """
     said = run_script(body, tmp_path, prelude=TORCH_PRELUDE)
-    assert said == {"blocks": ["cuda:0", "torch.float16", [256.0]], "whole": [8.0]}
+    # In bfloat16, which is the type without one, the product of ``given`` is 904.
+    assert said == {"blocks": ["cuda:0", "torch.float16", [256.0]], "given": 905.0, "whole": [8.0]}

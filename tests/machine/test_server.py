@@ -187,3 +187,26 @@ def test_random_numbers_tell_the_host_of_their_operands() -> None:
     x = device.operator("_to_copy", device.tensor(), dtype={"dtype": "float32"})["result"]["new"]
     device.send("operator", state, name="aten::poisson", overload="", args=[{"tensor": x[:5]}], kwargs={}, generator=0)
     assert device.seen[-1].to_host
+
+
+PTX = ".version 8.7\n.target sm_100a\n.visible .entry k(.param .u64 p, .param .u32 n)\n{ ret; }\n"
+
+
+def _launch(device: Device, *params: bytes) -> None:
+    module = device.send("module", b"", PTX.encode(), has_ptx=True)[0]["module"]
+    shape = {"grid": [2, 1, 1], "block": [32, 1, 1], "cluster": [1, 1, 1], "dynamic_smem": 0, "stream": 0}
+    device.send("launch", *params, module=module, kernel="k", attributes=[], **shape)
+
+
+def test_a_module_of_ptx_needs_no_cubin() -> None:
+    device = Device()
+    _launch(device, bytes(8), bytes(4))
+    (launch,) = device.launched
+    assert (launch.module.cubin, launch.module.ptx, launch.module.registers) == (b"", PTX, {})
+    assert launch.module.param_sizes == {"k": (8, 4)}
+    for wrong in ((bytes(8),), (bytes(8), bytes(8))):
+        with pytest.raises(Exception, match="with parameters of"):
+            _launch(device, *wrong)
+    with pytest.raises(Exception, match=r"cannot be read.*no \.entry"):
+        device.send("module", b"", b".version 8.7", has_ptx=True)
+    assert len(device.launched) == 1

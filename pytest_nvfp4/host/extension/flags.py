@@ -1,0 +1,71 @@
+"""Options of compilers as an author writes them, rewritten for the modelled device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from pytest_nvfp4.driver.launches import HostSideError
+
+_TARGETS: Final = ("-arch", "--gpu-architecture", "-gencode", "--generate-code", "-code", "--gpu-code")
+"""Options that name an architecture, with ``=`` or followed by their value."""
+_DROPPED: Final = re.compile(
+    r"-O\w*|--optimize=.*|-g\w*|--debug|-lineinfo|--generate-line-info|-march=.*|-mtune=.*|-flto.*|--compress-mode=.*"
+    r"|--keep|-t=?\d+|--threads=?\d*|-v|--verbose|--use-local-env|--time.*"
+)
+"""Options that change neither the device code nor what host code computes: the build takes longer with them."""
+_RELOCATABLE: Final = re.compile(r"-rdc(=true)?|--relocatable-device-code(=true)?|-dc|--device-c|-dlto|-dlink")
+_LIBRARIES: Final = re.compile(
+    r"-l(?:cuda|cudart|cudart_static|cudadevrt|cublas|cublasLt|cudnn|cusparse|cusolver|nvrtc|c10_cuda|torch_cuda)"
+)
+_KEPT_DEBUG: Final = frozenset({"-gencode"})
+
+
+def for_device(options: Sequence[str], arch: str) -> list[str]:
+    """Return an author's options of nvcc without its architectures, and with that of the device.
+
+    PTX is embedded, which is executed, and the CUBIN, of which registers and sizes are known.
+
+    Raises:
+        HostSideError: an option for which nothing stands in.
+    """
+    number = arch.removeprefix("sm_")
+    own = _without_targets(options)
+    if refused := next(filter(_RELOCATABLE.fullmatch, own), None):
+        raise HostSideError(
+            f"the option {refused} of nvcc has no stand-in without a GPU: it links device code of several files; "
+            "include them in one file"
+        )
+    debug = any(option in {"-G", "--device-debug"} for option in own)
+    return [
+        *_reduced(own),
+        *([] if debug else ["-lineinfo"]),
+        *("-gencode", f"arch=compute_{number},code=[compute_{number},sm_{number}]", "--no-compress"),
+    ]
+
+
+def for_host(options: Sequence[str]) -> list[str]:
+    """Return an author's options of the compiler for C++ without those that only take time."""
+    return _reduced(options)
+
+
+def for_linking(options: Sequence[str]) -> list[str]:
+    """Return an author's options of the linker without CUDA's libraries: stand-ins define their functions."""
+    return [option for option in options if not _LIBRARIES.fullmatch(option)]
+
+
+def _reduced(options: Sequence[str]) -> list[str]:
+    return [option for option in options if not _DROPPED.fullmatch(option) or option in _KEPT_DEBUG]
+
+
+def _without_targets(options: Sequence[str]) -> list[str]:
+    kept, rest = list[str](), iter(options)
+    for option in rest:
+        name, equals, _ = option.partition("=")
+        if name in _TARGETS:
+            if not equals:
+                next(rest, None)
+            continue
+        kept.append(option)
+    return kept

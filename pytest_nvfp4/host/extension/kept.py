@@ -1,0 +1,56 @@
+"""Built extensions for another process with the same sources, beside the modules that the DSL has compiled.
+
+The library names the files of its author that its compilers have read, with their digests: the key has only the sources
+themselves. Files beside the kernel are named from its folder, which the other process may have elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_nvfp4.host.compile_cache import CompileCache
+
+_MANIFEST = "read.json"
+
+
+def find(cache: CompileCache, key: str, name: str, base: Path) -> Path | None:
+    """Return the library of a kept extension whose sources are unchanged, or None."""
+    for folder in cache.known:
+        entry = folder / key
+        try:
+            read: dict[str, str] = json.loads((entry / _MANIFEST).read_bytes())
+            if all(_digest(base / path) == digest for path, digest in read.items()):
+                library = entry / f"{name}.so"
+                if library.is_file():
+                    cache.reused += 1
+                    return library
+        except (OSError, ValueError, AttributeError, TypeError):
+            continue
+    return None
+
+
+def store(cache: CompileCache, key: str, library: Path, read: Sequence[Path], base: Path) -> None:
+    """Keep a library; errors such as a full disk are ignored."""
+    if cache.keep is None:
+        return
+    try:
+        cache.keep.mkdir(parents=True, exist_ok=True)
+        build = Path(tempfile.mkdtemp(dir=cache.keep, prefix="new-"))
+        try:
+            shutil.copyfile(library, build / library.name)
+            names = {str(path.relative_to(base) if path.is_relative_to(base) else path): _digest(path) for path in read}
+            (build / _MANIFEST).write_text(json.dumps(names), encoding="utf-8")
+            build.rename(cache.keep / key)
+        finally:
+            shutil.rmtree(build, ignore_errors=True)
+    except OSError:
+        return
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

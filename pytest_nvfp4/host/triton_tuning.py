@@ -1,0 +1,97 @@
+"""What stands in for Triton's measurements where no time can be measured.
+
+``triton.autotune`` takes the first configuration that compiles and fits the device. Until one is found, kernels are
+compiled and not launched, so that no configuration runs more often than on a GPU with a cache of results. The functions
+of ``triton.testing`` that measure call the function once and return NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+from weakref import WeakSet
+
+_NO_TIME: Final = (math.inf, math.inf, math.inf)
+_MEASURING: Final = ("do_bench", "do_bench_cudagraph", "do_bench_proton")
+
+
+class Chosen(NamedTuple):
+    """The configuration of a tuned kernel that is executed, and the kernel's place."""
+
+    kernel: str
+    file: str
+    line: int
+    configuration: str
+    candidates: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kernel} is executed in one of its {self.candidates} configurations, the first that compiles and "
+            f"fits, because no time can be measured without a GPU: {self.configuration}"
+        )
+
+
+class Tuning:
+    """Choices of configurations.
+
+    Attributes:
+        compiling: Whether a configuration is only compiled, and launches are left out.
+        chosen: The choices, in order, each once.
+    """
+
+    def __init__(self) -> None:
+        self.compiling = False
+        self.chosen: dict[Chosen, None] = {}
+        self._decided: WeakSet[Any] = WeakSet()
+
+    def patches(self, autotuner: type[Any], testing: Any) -> list[tuple[Any, str, Any]]:
+        """Return the owner, name and value of each replacement in Triton."""
+        return [
+            (autotuner, "prune_configs", self._pruning(autotuner.__dict__["prune_configs"])),
+            (autotuner, "_bench", self._choosing(autotuner.__dict__["_bench"])),
+            *((testing, name, bench) for name in _MEASURING if hasattr(testing, name)),
+        ]
+
+    def _pruning(self, original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        def prune_configs(tuner: Any, kwargs: dict[str, Any]) -> list[Any]:
+            self._decided.discard(tuner)
+            tuner.cache_results = False  # no time is measured that another process could use
+            return original(tuner, kwargs)
+
+        return prune_configs
+
+    def _choosing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def _bench(tuner: Any, *args: Any, config: Any, **meta: Any) -> Any:
+            if tuner in self._decided:
+                return list(_NO_TIME)
+            vars(tuner)["do_bench"] = self._compile
+            times = original(tuner, *args, config=config, **meta)
+            if times[0] != math.inf:
+                self._decided.add(tuner)
+                code = tuner.base_fn.__code__
+                chosen = Chosen(
+                    tuner.base_fn.__name__, code.co_filename, code.co_firstlineno, str(config), len(tuner.configs)
+                )
+                self.chosen[chosen] = None
+            return times
+
+        return _bench
+
+    def _compile(self, call: Callable[[], object], **_: Any) -> list[float]:
+        """Compile what a call would launch. Raises what Triton raises for a configuration that does not fit."""
+        self.compiling = True
+        try:
+            call()
+        finally:
+            self.compiling = False
+        return [0.0, 0.0, 0.0]
+
+
+def bench(function: Callable[[], object], *_: Any, quantiles: Any = None, return_mode: str = "mean", **__: Any) -> Any:
+    """Replace ``triton.testing.do_bench``: call the function once, and return NaN as its time."""
+    function()
+    if quantiles is not None:
+        times = [math.nan for _ in quantiles]
+        return times[0] if len(times) == 1 else times
+    return [math.nan] if return_mode == "all" else math.nan

@@ -1,0 +1,78 @@
+import ctypes
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.driver.launches import HostSideError, NoCompilerError
+from pytest_nvfp4.host.extension import compilers, symbols
+from pytest_nvfp4.host.extension.build import CompileError, Extension, build
+from tests.host.extension import sources
+
+
+@sources.needs_nvcc
+@pytest.mark.slow
+def test_functions_of_other_libraries_are_refused_by_name(tmp_path: Path) -> None:
+    declared = 'extern "C" int cublasCreate_v2(void**);\nextern "C" int f() { void* h; return cublasCreate_v2(&h); }\n'
+    error = sources.refusal(declared, tmp_path)
+    assert "cublasCreate_v2" in str(error)
+    assert "was not imported" in str(error)
+
+
+@sources.needs_nvcc
+@pytest.mark.slow
+def test_an_error_of_a_compiler_has_its_line(tmp_path: Path) -> None:
+    error = sources.refusal("__global__ void f(float* x) {\n    x[0] = missing;\n}\n", tmp_path)
+    assert isinstance(error, CompileError)
+    assert (Path(error.filename or "").name, error.lineno) == ("refused.cu", 2)
+    assert "missing" in str(error)
+
+
+def test_without_nvcc_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilers, "_nvccs", lambda: iter(()))
+    with pytest.raises(NoCompilerError, match=r"unavailable, because nvcc .*pytest-nvfp4\[cuda\]"):
+        compilers.find(cuda=True)
+
+
+def test_without_a_compiler_for_cxx_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(NoCompilerError, match=r"because no-such-compiler .*apt-get install g\+\+"):
+        compilers.find(cuda=False)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_a_library_without_device_code_is_built(tmp_path: Path) -> None:
+    file = tmp_path / "plain.cpp"
+    file.write_text('#include "beside.h"\nextern "C" int number() { return NUMBER; }\n')
+    (tmp_path / "beside.h").write_text("#define NUMBER 7\n")
+    found = compilers.find(cuda=False)
+    library, read = build(Extension(name="plain", sources=(file,), torch=False), found, tmp_path / "built")
+    assert ctypes.CDLL(str(library)).number() == 7
+    assert {path.name for path in read} == {"plain.cpp", "beside.h"}
+    assert symbols.unanswered(library) == []
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_a_function_of_the_runtime_without_a_stand_in_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "plain.cpp"
+    file.write_text(
+        'extern "C" int cudaGraphInstantiate(void*, void*, int);\n'
+        "namespace c10::cuda { struct A { static void* get(); }; }\n"
+        'extern "C" int f() { return cudaGraphInstantiate(0, 0, 0) + (c10::cuda::A::get() != 0); }\n'
+    )
+    with pytest.raises(HostSideError, match=r"cudaGraphInstantiate.*c10::cuda::A::get\(\)|c10::cuda::A.*cudaGraph"):
+        build(Extension(name="plain", sources=(file,), torch=False), compilers.find(cuda=False), tmp_path / "built")
+
+
+def test_an_extension_is_built_again_with_other_compilers(tmp_path: Path) -> None:
+    file = tmp_path / "plain.cpp"
+    file.write_text("")
+    for name in ("first", "second", "again"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name.replace('again', 'first')} 1.0\n")
+        (tmp_path / name).chmod(0o755)
+    extension = Extension(name="plain", sources=(file,), torch=False)
+    first, second, again = (
+        extension.key(tmp_path, compilers.Compilers(None, str(tmp_path / name), (), ()))
+        for name in ("first", "second", "again")
+    )
+    assert first == again != second

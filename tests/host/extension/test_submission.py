@@ -1,0 +1,76 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.host.extension import sources
+
+pytestmark = [pytest.mark.slow, sources.needs_nvcc]
+
+# Its module is written with Python's own headers, because torch's take minutes.
+_KERNEL = '''
+import torch
+from torch.utils.cpp_extension import load_inline
+
+CPP = r"""
+#include <Python.h>
+extern "C" int fill(unsigned long long c, int count);
+static PyObject* run(PyObject*, PyObject* args) {
+    unsigned long long c; int count;
+    if (!PyArg_ParseTuple(args, "Ki", &c, &count)) return nullptr;
+    return PyLong_FromLong(fill(c, count));
+}
+static PyMethodDef methods[] = {{"run", run, METH_VARARGS, "fill"}, {nullptr, nullptr, 0, nullptr}};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "filler", nullptr, -1, methods};
+PyMODINIT_FUNC PyInit_filler() { return PyModule_Create(&module); }
+"""
+CUDA = r"""
+#include <cuda_fp16.h>
+
+__global__ void filler(__half* c, int count) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count + 1)
+        c[i] = __float2half(1.0f);
+}
+
+extern "C" int fill(unsigned long long c, int count) {
+    filler<<<(count + 128) / 128, 128>>>((__half*)c, count);
+    return cudaGetLastError();
+}
+"""
+module = load_inline(
+    name="filler", cpp_sources=[CPP], cuda_sources=["#include <cuda_runtime.h>", CUDA],
+    extra_cuda_cflags=["-O3", "-arch=sm_100a"], no_implicit_headers=True,
+)
+
+
+def custom_kernel(data):
+    abc, _, _, sizes = data
+    for _, _, c in abc:
+        module.run(c.data_ptr(), c.numel())
+    return [c for _, _, c in abc]
+'''
+
+
+def test_a_fault_names_the_line_of_the_literal(tmp_path: Path) -> None:
+    (tmp_path / "filler.py").write_text(_KERNEL)
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\nnvfp4_kernels = ["filler.py"]\n')
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "filler.py",
+        "-k",
+        "verify and gpumode-0",
+    ]
+    environ = {**os.environ, "NVFP4_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    line = 1 + _KERNEL[: _KERNEL.index("c[i] = ")].count("\n")
+    assert done.returncode == 1, done.stdout[-3000:]
+    assert f"filler.py:{line}: simulated, out-of-bounds: st.global" in done.stdout
+    assert "outputs wrong" in done.stdout
