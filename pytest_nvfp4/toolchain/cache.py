@@ -42,8 +42,9 @@ _HASHED_BYTES = 16 << 20
 _ARTIFACT = re.compile(r"[0-9]+\.(?:ptx|cubin|sass|mlir)")
 """Names of stored artifacts."""
 _COMPILED, _MODULE = re.compile(r"compiled-[0-9a-f]{16}"), re.compile(r"[0-9a-f]{40}")
-_MODULE_FILE = re.compile(r"module\.mlirbc|manifest\.json|[\w.$+-]{1,240}\.(?:ptx|cubin)", re.ASCII)
-"""Names of the files of modules that the DSL's compiler has lowered, and of their folders (`host.compile_cache`)."""
+_MODULE_FILE = re.compile(r"module\.mlirbc|manifest\.json|read\.json|[\w.$+-]{1,240}\.(?:ptx|cubin|so)", re.ASCII)
+"""Names of the files of modules that the DSL's compiler has lowered (`host.compile_cache`) and of built extensions
+(`host.extension.kept`), and of their folders."""
 
 
 def file_hash(path: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1]
 ASKING = (
     *("plugin", "cli", "report", "guide", "bench", "selfcheck"),
-    *("proof", "strategies", "search", "insights", "tmem", "settings.py"),
+    *("proof", "strategies", "search", "insights", "tmem", "settings"),
 )
 """Rooms that ask for results and report them, but take no part in making or judging them."""
 

@@ -9,30 +9,25 @@ from pathlib import Path
 
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation import Outcome
-from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION, TraceRequest
-from pytest_nvfp4.toolchain.source import KernelSource, read_source, syntax_problem
+from pytest_nvfp4.toolchain.request import TraceRequest
+from pytest_nvfp4.toolchain.source import read_source, syntax_problem
 from pytest_nvfp4.toolchain.trace import Value
 
 _DIAGNOSTIC = re.compile(r"^loc\(.*\): ((?:error|note): .*)$", re.MULTILINE)
+_OF_CUDA = re.compile(
+    r"^(?P<file>/[^\n(]{1,4000})\((?P<line>\d{1,9})\): (?P<what>(?:catastrophic )?error\b.*)$", re.MULTILINE
+)
+"""An error in the log of NVRTC, which host code may not show (``host.nvrtc_calls`` writes it)."""
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in ', re.MULTILINE)
 
 
 def source_finding(request: TraceRequest) -> Finding | None:
-    """Return the finding of a kernel that is missing, not Python or not CuTe DSL, without starting a process."""
+    """Return the finding of a kernel that is missing or not Python, without starting a process."""
     for path in (request.kernel, *([request.entry.file] if request.entry else [])):
         if problem := syntax_problem(path):
             message = f"{path.name} is not valid Python: {problem.message}"
             return Finding("import", message, file=str(path), line=problem.line, text=problem.text)
-    if request.entry is None and (source := read_source(request.kernel)) and source.other_means:
-        return Finding("no-compile", _other_compiler(source), file=str(request.kernel))
     return None
-
-
-def _other_compiler(source: KernelSource) -> str:
-    return (
-        f"{source.path.name} makes its kernels with {' and '.join(source.other_means)}, not with CuTe DSL: it has no "
-        "layouts, launches or code that a trace could show; checks that run it on a GPU still apply"
-    )
 
 
 def ending(request: TraceRequest, outcome: Outcome, stage: str) -> Finding:
@@ -75,10 +70,16 @@ def _last_frame(stderr: str, files: Iterable[Path]) -> tuple[str | None, int | N
 def with_diagnostics(finding: Finding, stderr: str) -> Finding:
     """Add the compiler's stderr to the finding of a failed compile.
 
-    DSL 4.4 raises only "Operation creation failed" and writes its C++ diagnostics to file descriptor 2.
+    DSL 4.4 raises only "Operation creation failed" and writes its C++ diagnostics to file descriptor 2. Host code that
+    compiles CUDA source may raise no more than a number: the finding is then at the line of the source.
     """
     if finding.kind != "compile" or finding.severity != "error":
         return finding
+    if (found := _OF_CUDA.search(stderr)) is not None and found["what"] not in finding.message:
+        errors = [f"{match['file']}:{match['line']}: {match['what']}" for match in _OF_CUDA.finditer(stderr)]
+        message = finding.message + "".join(f"\n  the compiler wrote: {text[:1000]}" for text in errors[:3])
+        # No text: what the worker writes may name any file.
+        return replace(finding, message=message, file=found["file"], line=int(found["line"]), text=None)
     diagnostics = [text for text in dict.fromkeys(_DIAGNOSTIC.findall(stderr)) if text not in finding.message]
     message = finding.message + "".join(f"\n  the compiler wrote: {text[:1000]}" for text in diagnostics[-3:])
     return replace(finding, message=message)
@@ -102,9 +103,9 @@ def nothing_compiled(request: TraceRequest) -> Finding:
     """Return the finding of a kernel file that compiled nothing."""
     source = read_source(request.kernel)
     why = (
-        "it does not use CuTe DSL"
-        if source is None or not source.mentions_dsl
-        else "neither its entry nor custom_kernel compiled or launched a @cute.jit function"
+        "neither its entry nor custom_kernel compiled or launched a @cute.jit function"
+        if source is not None and source.mentions_dsl
+        else "it does not use CuTe DSL, and launched no kernel of Triton or CUDA C++"
     )
-    message = f"{request.kernel.name} compiled no {DSL_DISTRIBUTION} kernel: {why}"
+    message = f"{request.kernel.name} compiled no kernel: {why}"
     return Finding("no-compile", message, file=str(request.kernel))

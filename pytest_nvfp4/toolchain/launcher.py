@@ -22,9 +22,10 @@ PRELOAD: Final = (
     "pytest_nvfp4.toolchain.worker.capture",
     "pytest_nvfp4.toolchain.worker.contract",
     "pytest_nvfp4.toolchain.worker.options",
+    "pytest_nvfp4.toolchain.preloaded_dsl",
 )
-"""Modules that a fork server imports for workers with torch; never the DSL, whose import reads the environment of the
-job."""
+"""Modules that a fork server imports for workers with torch. It never imports the DSL directly: that import reads the
+environment of the job (``preloaded_dsl``)."""
 
 
 def worker(

@@ -41,6 +41,15 @@ class Entry:
             raise EntryError(f"{source}: entry {text!r} names {path}, which does not exist")
         return cls(path, function)
 
+    @classmethod
+    def of_call(cls, text: str | None, *, kernel: Path, root: Path, source: str) -> Entry:
+        """Return the function that a contract of the user's own calls: the one named, else ``custom_kernel``.
+
+        Raises:
+            EntryError: See `parse`.
+        """
+        return cls(kernel.resolve(), "custom_kernel") if text is None else cls.parse(text, root=root, source=source)
+
     def __str__(self) -> str:
         return f"{self.file.name}::{self.function}"
 
@@ -76,6 +85,7 @@ class TraceRequest:
         kernel: The kernel file.
         problem: Problem that it computes.
         entry: Function that compiles it; None for a kernel under GPU MODE's contract.
+        calls: Whether the entry takes the arguments of the problem's contract.
         arch: Architecture to compile for, such as ``sm_100a``.
         options: Compile options that override the kernel's own, in the DSL's spelling.
         roots: Folders whose Python files belong to the user, in addition to the kernel's folder.
@@ -88,6 +98,7 @@ class TraceRequest:
     kernel: Path
     problem: Problem
     entry: Entry | None = None
+    calls: bool = False
     arch: str = DEFAULT_ARCH
     options: tuple[str, ...] = ()
     roots: tuple[Path, ...] = ()

@@ -34,24 +34,16 @@ class KernelSource:
         defines_contract: Whether it binds ``custom_kernel`` at module level.
         mentions_dsl: Whether it imports ``cutlass`` anywhere.
         functions: Names of its module-level functions and classes.
-        other_means: Other imported compilers, such as Triton; empty if it uses the DSL.
     """
 
     path: Path
     defines_contract: bool
     mentions_dsl: bool
     functions: tuple[str, ...] = ()
-    other_means: tuple[str, ...] = ()
 
 
 _DEFINES = re.compile(rf"^(?:async\s+)?def\s+{CONTRACT}\s*\(|^{CONTRACT}\s*(?::[^=\n]+)?=(?!=)", re.MULTILINE)
 _IMPORTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+cutlass\b", re.MULTILINE)
-_OTHERS = {
-    "CUDA C++ (torch.utils.cpp_extension)": re.compile(
-        r"^[ \t]*(?:from|import)[ \t]+torch\.utils\.cpp_extension\b", re.MULTILINE
-    ),
-    "Triton": re.compile(r"^[ \t]*(?:from|import)[ \t]+triton\b", re.MULTILINE),
-}
 _FUNCTION = re.compile(r"^(?:async\s+)?def\s+(\w+)\s*\(", re.MULTILINE)
 _CLASS = re.compile(r"^class\s+(\w+)\b", re.MULTILINE)
 
@@ -100,8 +92,7 @@ def _read(path: Path, _mtime_ns: int, _size: int) -> KernelSource | None:
     if not contract and not dsl:
         return None
     names = tuple(_FUNCTION.findall(text)) + tuple(_CLASS.findall(text))
-    others = () if "cutlass" in text else tuple(name for name, pattern in _OTHERS.items() if pattern.search(text))
-    return KernelSource(path, contract, dsl, names, others)
+    return KernelSource(path, contract, dsl, names)
 
 
 def _defines_contract(text: str) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4 import isolation
+from pytest_nvfp4.contracts.signature import signature_json
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.host import compile_cache, redirect
 from pytest_nvfp4.isolation import Outcome, blas
@@ -41,7 +42,15 @@ _ARTIFACT_BYTES = 256 << 20
 """Largest size of all PTX, CUBIN and IR of a compile that are read and stored."""
 _DUMPED = re.compile(r"[^/]+\.(?:ptx|cubin|mlir)", re.DOTALL)
 """Names of the files that the DSL writes: those of its functions."""
+_BUILD_S = 1800.0
+"""Seconds beside the deadline of a compile in which an extension of torch may be built: its headers take minutes."""
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+def _builds_extension(request: TraceRequest) -> bool:
+    """Return whether a kernel, or its entry, names ``torch.utils.cpp_extension``."""
+    files = (request.kernel, *([request.entry.file] if request.entry else []))
+    return any(b"cpp_extension" in file.read_bytes() for file in files if file.is_file())
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +63,13 @@ class Limits:
     output_bytes: int = 1 << 20
 
 
-_DISTRIBUTIONS = ("numpy", "torch", "nvidia-cuda-nvdisasm", "nvidia-cuda-cuobjdump")
+_DISTRIBUTIONS = ("numpy", "torch", "triton", "nvidia-cuda-nvdisasm", "nvidia-cuda-cuobjdump")
 
 
 @lru_cache(maxsize=1)
 def _own_hash() -> str:
     """Return the hash of the tracing code, so that traces of other versions are not used."""
-    return code_hash(parts_without(*ASKING, "sim", "device", "numerics", "schedules.py", "cores.py"))
+    return code_hash(parts_without(*ASKING, "sim", "device", "schedules.py"))
 
 
 def cache_key(request: TraceRequest) -> str:
@@ -195,7 +204,7 @@ class Tracer:
             outcome = isolation.run(
                 worker(_WORKER, job, python=request.toolchain.python, preload=preload),
                 cwd=scratch,
-                deadline_s=self._limits.deadline_s,
+                deadline_s=self._limits.deadline_s + (_BUILD_S if _builds_extension(request) else 0.0),
                 environ=environ,
                 wall=self._wall(request, build / "job"),
                 output_bytes=self._limits.output_bytes,
@@ -221,6 +230,7 @@ class Tracer:
             "kernel": str(request.kernel),
             "entry": {"file": str(request.entry.file), "function": request.entry.function} if request.entry else None,
             "problem": {"name": request.problem.name, "sizes": request.problem.sizes, "seed": request.problem.seed},
+            "call": None if request.entry and not request.calls else signature_json(request.problem),
             "arch": request.arch,
             "options": list(request.options),
             "roots": [str(root) for root in dict.fromkeys((self._root, *request.all_roots))],

@@ -69,7 +69,7 @@ def test_rooms_that_are_left_out_take_no_part_in_a_verdict() -> None:
         [f"pytest_nvfp4.toolchain.{name}" for name in ("worker.__main__", "tracer")], package=PACKAGE
     )
     assert "toolchain" in traced
-    assert not traced & {"sim", "device", "numerics", "schedules", "cores", *ASKING}
+    assert not traced & {"sim", "device", "schedules", *ASKING}
 
 
 def test_what_draws_the_inputs_of_a_benchmark_is_part_of_a_remotes_answer() -> None:

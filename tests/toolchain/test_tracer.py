@@ -512,26 +512,6 @@ class TestFailures:
         assert kind == "no-compile"
         assert "does not use CuTe DSL" in text
 
-    @pytest.mark.parametrize(
-        ("imports", "means"),
-        [
-            ("from torch.utils.cpp_extension import load_inline", "CUDA C++ (torch.utils.cpp_extension)"),
-            ("import triton\nimport triton.language as tl", "Triton"),
-        ],
-    )
-    def test_kernels_made_by_other_means_are_not_even_imported(
-        self, trace_it: TraceIt, imports: str, means: str
-    ) -> None:
-        source = f"{imports}\n1 / 0\n\n\ndef custom_kernel(data):\n    return []\n"
-        trace = trace_it(source, entry=None)
-        kind, text, _ = only_error(trace)
-        assert kind == "no-compile"
-        assert means in text
-        assert "not with CuTe DSL" in text
-        assert trace.stages == {}
-        mixed = trace_it(f"import cutlass\n{source}", entry=None)
-        assert only_error(mixed)[0] == "import"
-
     def test_entries_that_cannot_be_called(self, trace_it: TraceIt) -> None:
         kind, text, _ = only_error(trace_it(TINY, entry="missing"))
         assert kind == "entry"

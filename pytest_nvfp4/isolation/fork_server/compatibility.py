@@ -11,9 +11,13 @@ from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
+from pytest_nvfp4.isolation.fork_server.hidden import HiddenPackage
+
 _PER_JOB_PREFIXES = ("NVFP4_", "CUTE_DSL_", "CUTE_EXPERIMENTAL_DSL_")
-"""Prefixes of variables that no preloaded module reads: this project's, and those of the DSL, which is never preloaded
-because it reads them at import and they differ between jobs."""
+"""Prefixes of variables that differ between jobs: this project's, and those of the DSL, which reads them again in each
+child (``toolchain.preloaded_dsl``)."""
+_SHARED_PARTS = ("_DSL_LOG_", "_DSL_JIT_TIME_PROFILING", "_DSL_CACHE_DIR")
+"""Parts of the names of the DSL's variables that it reads once only, at import."""
 _PATH_VARIABLE = "PYTHONPATH"
 _LIBRARY = os.path.dirname(os.__file__)  # noqa: PTH120 - spelled as in `sys.path`
 _ARCHIVE = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
@@ -34,7 +38,8 @@ def shared_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environ.items()
-        if name != _PATH_VARIABLE and not name.startswith(_PER_JOB_PREFIXES)
+        if name != _PATH_VARIABLE
+        and (not name.startswith(_PER_JOB_PREFIXES) or any(part in name for part in _SHARED_PARTS))
     }
 
 
@@ -76,8 +81,9 @@ def shadowing(path: Sequence[str], *, package: str) -> str | None:
     ``package`` is the name of the package that every process loads from its folder, whatever the path.
     """
     importlib.invalidate_caches()  # files may have been added since the last request
-    for name, module in list(sys.modules.items()):
-        spec = getattr(module, "__spec__", None)
+    specs = [(name, getattr(module, "__spec__", None)) for name, module in list(sys.modules.items())]
+    specs += [(finder.spec.name, finder.spec) for finder in sys.meta_path if isinstance(finder, HiddenPackage)]
+    for name, spec in specs:
         if spec is None or spec.name != name or "." in name or name == package or spec.origin in _WITHOUT_PATH:
             continue
         found = PathFinder.find_spec(name, list(path))

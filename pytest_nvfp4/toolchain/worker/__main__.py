@@ -23,6 +23,7 @@ from pytest_nvfp4.toolchain.worker.calls import call_contract, call_entry
 from pytest_nvfp4.toolchain.worker.findings import in_compile
 from pytest_nvfp4.toolchain.worker.loading import begin_imports, end_imports, load
 from pytest_nvfp4.toolchain.worker.session import TraceSession
+from pytest_nvfp4.toolchain.worker.triton_layouts import layouts
 
 if TYPE_CHECKING:
     from pytest_nvfp4.host import redirect
@@ -125,7 +126,7 @@ def _work(session: TraceSession, sealed: Sealed, stack: contextlib.ExitStack) ->
     try:
         imported = _import_and_compile(session, launches)
     finally:
-        _report_capture(session, launches)
+        _report_capture(session, launches, side)
         for message in audit.messages[:_ACCESSES]:
             session.report(Finding("cheat", message))
     if not imported:
@@ -207,18 +208,21 @@ def _import_and_compile(session: TraceSession, launches: _Launches) -> bool:
     return True
 
 
-def _report_capture(session: TraceSession, launches: _Launches) -> None:
+def _report_capture(session: TraceSession, launches: _Launches, side: redirect.HostSide) -> None:
     if session.job["capture"] and not session.capture.running:
         session.report(Finding("cheat", _UNTRACED, file=str(session.kernel)))
     session.capture.stop()
+    of_triton = layouts(side.triton.driver.intermediate, own=session.watched)
     session.reporter.send(
         "values",
-        values=[[v.name, v.type, v.file, v.line] for v in session.capture.values()],
-        captured=session.capture.count,
+        values=[[v.name, v.type, v.file, v.line] for v in session.capture.values() + of_triton],
+        captured=session.capture.count + len(of_triton),
         launches=launches.count,
     )
     for (file, line), message in list(session.capture.errors.items())[:_CAPTURE_ERRORS]:
         session.report(Finding("capture", message, severity="warning", file=file, line=line))
+    for chosen in side.triton.driver.tuning.chosen:
+        session.report(Finding("autotune", str(chosen), severity="warning", file=chosen.file, line=chosen.line))
 
 
 def _dependencies(session: TraceSession) -> list[str]:

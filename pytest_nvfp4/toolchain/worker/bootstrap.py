@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 
-def main() -> None:
-    """Import the package from its folder and run one of its modules as ``__main__``."""
-    folder, module, *arguments = sys.argv[1:]
+def load(folder: str) -> None:
+    """Import the package from its folder."""
     name = Path(folder).name
     spec = importlib.util.spec_from_file_location(
         name, Path(folder) / "__init__.py", submodule_search_locations=[folder]
@@ -22,6 +21,12 @@ def main() -> None:
     package = importlib.util.module_from_spec(spec)
     sys.modules[name] = package
     spec.loader.exec_module(package)
+
+
+def main() -> None:
+    """Import the package from its folder and run one of its modules as ``__main__``."""
+    folder, module, *arguments = sys.argv[1:]
+    load(folder)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=False)
 

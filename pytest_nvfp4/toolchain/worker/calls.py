@@ -23,6 +23,8 @@ def call_entry(session: TraceSession, module: ModuleType, name: str) -> object:
             )
         )
         return None
+    if session.call is not None:
+        return function(*contract.make_arguments(session.call))
     required = [
         parameter
         for parameter in inspect.signature(function).parameters.values()
@@ -62,8 +64,12 @@ def call_contract(session: TraceSession, module: ModuleType) -> object:
         session.report(finding)
         return None
     results: list[object] = []
-    if callable(prepare := getattr(module, "compile_kernel", None)):
+    if (
+        session.call is not None
+        and session.call["compiles"]
+        and callable(prepare := getattr(module, "compile_kernel", None))
+    ):
         results.append(contract.prepare(prepare, session.sizes))
     session.stage("run")
-    results.append(custom(contract.make_data(session.sizes)))
+    results.append(custom(*contract.make_arguments(session.call)))
     return results

@@ -8,13 +8,11 @@ import linecache
 import re
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_nvfp4.finding import Finding
-
-Sizes = Sequence[tuple[int, int, int, int]]
 
 
 def provide_task(*, beside: Path) -> None:
@@ -73,34 +71,29 @@ def uses_torch(kernel: Path, entry: Path | None) -> bool:
     return entry is None or any(b"torch" in file.read_bytes() for file in (kernel, entry) if file.is_file())
 
 
-def make_data(sizes: Sizes) -> Any:
-    """Make zero inputs with the shapes, strides and types of GPU MODE's contract.
+def make_arguments(call: Mapping[str, Any] | None) -> list[Any]:
+    """Make the arguments of a call (``contracts.signature``) with zeros in its tensors.
 
-    ``(abc, plain scales, reordered scales, sizes)``: ``a [m, k//2, l]`` and ``b [n, k//2, l]`` are float4_e2m1fn_x2
-    and K-major, ``c [m, n, l]`` is float16 and N-major, plain scales ``[m|n, k//16, l]`` are float8_e4m3fn on the CPU,
-    reordered scales are ``[32, 4, rest_m, 4, rest_k, l]``. Memory is zeroed lazily, so large shapes are cheap.
+    Memory is zeroed lazily, so large shapes are cheap.
     """
     import torch
 
-    def packed(rows: int, k: int, batches: int) -> Any:
-        raw = torch.zeros((batches, rows, k // 2), dtype=torch.uint8, device="cuda")
-        return raw.view(torch.float4_e2m1fn_x2).permute(1, 2, 0)
+    if call is None:
+        return []
+    tensors = []
+    for tensor in call["tensors"]:
+        raw = torch.zeros(tensor["size"], dtype=torch.uint8, device="cuda" if tensor["device"] else "cpu")
+        kind = getattr(torch, tensor["dtype"])
+        tensors.append(torch.as_strided(raw.view(kind), tensor["shape"], tensor["strides"]))
 
-    def plain(rows: int, k: int, batches: int) -> Any:
-        return torch.zeros((batches, rows, k // 16), dtype=torch.uint8).view(torch.float8_e4m3fn).permute(1, 2, 0)
+    def filled(value: Any) -> Any:
+        if isinstance(value, list):
+            return [filled(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        return tensors[value["at"]] if "at" in value else tuple(filled(each) for each in value["tuple"])
 
-    def reordered(rows: int, k: int, batches: int) -> Any:
-        shape = (batches, -(-rows // 128), -(-(k // 16) // 4), 32, 4, 4)
-        raw = torch.zeros(shape, dtype=torch.uint8, device="cuda")
-        return raw.view(torch.float8_e4m3fn).permute(3, 4, 1, 5, 2, 0)
-
-    abc, scales, scales_reordered = [], [], []
-    for m, n, k, batches in sizes:
-        c = torch.zeros((batches, m, n), dtype=torch.float16, device="cuda").permute(1, 2, 0)
-        abc.append((packed(m, k, batches), packed(n, k, batches), c))
-        scales.append((plain(m, k, batches), plain(n, k, batches)))
-        scales_reordered.append((reordered(m, k, batches), reordered(n, k, batches)))
-    return abc, scales, scales_reordered, list(sizes)
+    return [filled(value) for value in call["arguments"]]
 
 
 def prepare(function: Callable[..., object], sizes: Sequence[tuple[int, ...]]) -> object:

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from pytest_nvfp4.driver.launches import NoCompilerError
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sandbox_mode import inside
 
@@ -18,6 +19,8 @@ _COMPILER = re.compile(r"cutlass/base_dsl/(?:dsl|compiler)\.py$")
 _EXECUTOR = re.compile(r"cutlass/(?:base_dsl|cutlass_dsl)/\w*jit_executor\.py$")
 # `--> FILE:LINE:COLUMN` in the DSL's messages from 4.8 on, `("FILE":LINE:COLUMN)` in MLIR's diagnostics
 _LOCATION = re.compile(r"""(?:-->\s+|\(")(?P<file>/[^"\n]*?)"?:(?P<line>\d+)(?::\d+)?""")
+_OF_CUDA = re.compile(r"(?:^|(?<=[\s'\"]))(?P<file>/[^\n(\"]*)\((?P<line>\d+)\): (?:catastrophic )?error\b")
+"""The location of an error in the log of NVRTC or nvcc."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _TEMPORARY = "the folder for temporary files"
@@ -49,7 +52,7 @@ def _place(error: BaseException, watched: Callable[[str], bool]) -> tuple[str | 
         if isinstance(file, str) and isinstance(line, int) and watched(file):
             return file, line  # attributes of the DSL's own errors about source code
     for link in chain:
-        for match in _LOCATION.finditer(_message(link)):
+        for match in (found for form in (_LOCATION, _OF_CUDA) for found in form.finditer(_message(link))):
             if watched(match["file"]):
                 return match["file"], int(match["line"])  # the location in the compiler's message
     passed: list[tuple[str, int | None]] = []
@@ -128,6 +131,8 @@ def from_exception(
     text = linecache.getline(file, line).strip() if file and line else None
     if isinstance(error, MemoryError):
         kind = "memory"
+    elif any(isinstance(link, NoCompilerError) for link in _chain(error)):
+        kind = "environment"
     if isinstance(error, SystemExit):
         message = f"{what}: the kernel called sys.exit({_message(error)})"
         return Finding("exit", message, file=file, line=line, text=text or None)

@@ -22,6 +22,7 @@ class TraceSession:
         self.kernel = Path(job["kernel"])
         self.entry = (Path(job["entry"]["file"]), job["entry"]["function"]) if job.get("entry") else None
         self.sizes = [tuple(size) for size in job["problem"]["sizes"]]
+        self.call: dict[str, Any] | None = job["call"]
         self.failed = False
         self.results: list[object] = []
         self.roots = [Path(root) for root in job["roots"]]
