@@ -29,6 +29,7 @@ from pytest_nvfp4.device.job import Job, KernelSpec
 from pytest_nvfp4.device.remote.base import Batch, BatchResult
 from pytest_nvfp4.device.remote.schedule import block_rounds
 from pytest_nvfp4.device.result import Measurement, Result
+from pytest_nvfp4.device.verdict import Judge
 from pytest_nvfp4.device.verify import Rounds, benchmark_job, judged
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.problem import Problem
@@ -89,7 +90,9 @@ def paired_batch(
     return Batch(jobs=tuple(jobs), blocks=turns, capability=capability, exact=True)
 
 
-def judged_sides(batch: Batch, done: BatchResult, problems: Sequence[Problem], *, folder: Path) -> tuple[Side, Side]:
+def judged_sides(
+    batch: Batch, done: BatchResult, problems: Sequence[Problem], *, folder: Path, judge: Judge
+) -> tuple[Side, Side]:
     """Return both kernels of a batch, with the verdicts on outputs, times and launches.
 
     Args:
@@ -97,16 +100,17 @@ def judged_sides(batch: Batch, done: BatchResult, problems: Sequence[Problem], *
         done: Its results.
         problems: Its problems.
         folder: Folder of the files that the results name.
+        judge: Judges both kernels, and further batches with these problems.
     """
     first, second = (
-        _side(job, result, problems, turns=batch.blocks, folder=folder)
+        _side(job, result, problems, turns=batch.blocks, folder=folder, judge=judge)
         for job, result in zip(batch.jobs, done.results, strict=True)
     )
     return first, second
 
 
-def _side(job: Job, result: Result, problems: Sequence[Problem], *, turns: int, folder: Path) -> Side:
-    verdicts = judged(job, result, folder=folder)
+def _side(job: Job, result: Result, problems: Sequence[Problem], *, turns: int, folder: Path, judge: Judge) -> Side:
+    verdicts = judged(job, result, folder=folder, judge=judge)
     if bad := next((verdict for verdict in verdicts if verdict.status != "passed"), None):
         return Side(bad.status, tuple(bad.findings), ())
     by_case = {measurement.case: measurement for measurement in result.measurements}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_nvfp4.bench.peaks import Peaks, known_gpus, peaks_of
+from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.device.result import DeviceInfo, Measurement
 from pytest_nvfp4.problem import Problem
 
@@ -25,8 +26,8 @@ class Work:
     """Work of a problem, with each input read once and each output written once.
 
     Attributes:
-        flops: ``2 * m * n * k`` for each group and batch.
-        read_bytes: Packed A and B (half a byte an element) and their scale factors (one for 16 elements of k), without
+        flops: Two for each multiply-add of the contract, ``m * n * k`` for each product.
+        read_bytes: Packed operands (half a byte an element) and their scale factors (one for 16 elements of k), without
             the padding of scale-factor tiles.
         written_bytes: C, two bytes an element.
     """
@@ -42,15 +43,9 @@ class Work:
 
 
 def work_of(problem: Problem) -> Work:
-    """Return the work of a problem."""
-    flops = read = written = 0
-    for group in problem.groups:
-        m, n, k, batches = group.m, group.n, group.k, group.l
-        flops += batches * 2 * m * n * k
-        if m:  # a group without rows needs neither its B nor its scale factors
-            read += batches * (m + n) * (-(-k // 2) + -(-k // 16))
-        written += batches * 2 * m * n
-    return Work(flops, read, written)
+    """Return the work of a problem, as its contract states it."""
+    contract = contract_of(problem)
+    return Work(2 * contract.multiply_adds(problem), *contract.traffic(problem))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,12 @@ from pytest_nvfp4.bench.roofline import columns, percentile
 from pytest_nvfp4.bench.stored import StoredTimes
 from pytest_nvfp4.bench.suite import Suite, SuiteCase, SuiteError
 from pytest_nvfp4.bench.twice import TimedProblem, measure_twice
+from pytest_nvfp4.contracts.registry import contract_named, contract_of
 from pytest_nvfp4.device.base import Device
 from pytest_nvfp4.device.job import KernelSpec
 from pytest_nvfp4.device.result import DeviceInfo
-from pytest_nvfp4.problem import GPUMODE_BENCH, ProblemError
-from pytest_nvfp4.settings import Settings
+from pytest_nvfp4.problem import GROUP_GEMM, ProblemError
+from pytest_nvfp4.settings import Settings, SettingsError
 
 CaseStatus = Literal["passed", "failed", "skipped", "unavailable"]
 _STATUSES: dict[str, CaseStatus] = {"passed": "passed", "unavailable": "unavailable", "unsupported": "skipped"}
@@ -146,12 +147,15 @@ class Bench:
 
     def _problems(self, case: SuiteCase, path: Path) -> Iterator[CaseResult]:
         try:
-            problems = self.settings.resolve_problems(case.problems or ()) or GPUMODE_BENCH
+            own = self.settings.for_kernel(path)[0]
+            # The problems are those of GPU MODE also where the kernel has a contract of the user's own, and is skipped.
+            contract = None if own.own_contract else own.contract
+            named = self.settings.resolve_problems(case.problems or (), contract=contract)
+            problems = named or contract_named(contract or GROUP_GEMM).benchmarks
             for problem in problems:
-                problem.require_contract()
-        except ProblemError as error:
+                contract_of(problem).require(problem)
+        except (SettingsError, ProblemError) as error:
             raise SuiteError(str(error)) from error
-        own = self.settings.for_kernel(path)[0]
         made = [self._case(case, path, problem.name, f"benchmark[{problem.name}]", "nvfp4") for problem in problems]
         why = self._why_not(path, own.arch)
         if why is None and own.entry is not None:

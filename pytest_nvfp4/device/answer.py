@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from pytest_nvfp4.device import call_plan
+from pytest_nvfp4.device.given import outputs_of
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.profiling.record import MOST_FILE_BYTES, ProfileRecord
 from pytest_nvfp4.device.result import CaseReport, GroupOutput, Measurement, Result, RoundSample, SimulatedCall
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.toolchain.trace_archive import MOST_BYTES
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.contracts.call import Tensor
 
 ANSWER = "answer"
 """Kind of the finding that reports a refused answer."""
@@ -49,7 +54,10 @@ def check_result(job: Job, result: Result, *, source: str = "the worker's result
 
 def most_output_bytes(job: Job) -> int:
     """Return the largest number of bytes of the outputs that a job asks for."""
-    sizes = [sum((m + _GUARD_ROWS) * n * 2 for m, n, *_ in case.problem.sizes) for case in job.cases]
+    sizes = [
+        sum((tensor.rows + _GUARD_ROWS) * tensor.columns * tensor.item for tensor in outputs_of(job, case))
+        for case in range(len(job.cases))
+    ]
     match job.action:
         case "verify":
             side = job.kernel is not None and job.kernel.side_stream
@@ -142,6 +150,7 @@ class _Calls:
     def __init__(self, job: Job, source: str) -> None:
         self._job = job
         self._source = source
+        self._signatures: dict[int, tuple[Tensor, ...]] = {}
         self._plan: Sequence[call_plan.PlannedCall] = ()
         if job.action == "verify":
             side = job.kernel is not None and job.kernel.side_stream
@@ -163,18 +172,26 @@ class _Calls:
         elif call >= len(self._plan) or self._plan[call].case != case or self._plan[call].other_sizes is not None:
             raise self.fail(what, f"which is no call of case {case} that the job asks for")
 
+    def _outputs(self, case: int) -> tuple[Tensor, ...]:
+        """Return the outputs of a case, without their contents."""
+        if case not in self._signatures:
+            self._signatures[case] = outputs_of(self._job, case)
+        return self._signatures[case]
+
     def output(self, output: GroupOutput) -> None:
         what = f"an output of call {output.call}"
         self.check(output.case, output.call, what)
-        sizes = self._job.cases[output.case].problem.sizes
-        if output.group >= len(sizes):
-            raise self.fail(what, f"of group {output.group}, and its problem has {len(sizes)}")
-        m, n, *_ = sizes[output.group]
+        outputs = self._outputs(output.case)
+        if output.group >= len(outputs):
+            raise self.fail(what, f"of group {output.group}, and its problem has {len(outputs)}")
+        of = outputs[output.group]
         what = f"an output of group {output.group}"
-        if output.columns != n or not m <= output.rows <= m + _GUARD_ROWS:
-            raise self.fail(what, f"of {output.rows} x {output.columns}, and C is {m} x {n} with guard rows")
-        if output.data.size != output.rows * output.columns * 2:
-            raise self.fail(what, f"of {output.data.size} bytes, and C has {output.rows * output.columns * 2}")
+        if output.columns != of.columns or not of.rows <= output.rows <= of.rows + _GUARD_ROWS:
+            shown = f"{of.rows} x {of.columns}"
+            raise self.fail(what, f"of {output.rows} x {output.columns}, and C is {shown} with guard rows")
+        if output.data.size != output.rows * output.columns * of.item:
+            size = output.rows * output.columns * of.item
+            raise self.fail(what, f"of {output.data.size} bytes, and C has {size}")
         if self._job.action == "benchmark":
             self._inputs(output.inputs, what)
         elif output.inputs is not None:
@@ -183,15 +200,15 @@ class _Calls:
     def report(self, report: CaseReport) -> None:
         what = f"the report on call {report.call}"
         self.check(report.case, report.call, what)
-        sizes = self._job.cases[report.case].problem.sizes
+        outputs = self._outputs(report.case)
         groups = () if report.attribution is None else report.attribution.groups
         for group in groups:
-            if group.group >= len(sizes) or group.elements != sizes[group.group][0] * sizes[group.group][1]:
+            if group.group >= len(outputs) or group.elements != _elements(outputs[group.group]):
                 raise self.fail(what, f"on {group.elements} elements of group {group.group}, which the problem lacks")
         if len({group.group for group in groups}) != len(groups):
             raise self.fail(what, "which names a group twice")
-        if report.replayed and len(report.replayed) != len(sizes):
-            raise self.fail(what, f"with {len(report.replayed)} repeated outputs, and its problem has {len(sizes)}")
+        if report.replayed and len(report.replayed) != len(outputs):
+            raise self.fail(what, f"with {len(report.replayed)} repeated outputs, and its problem has {len(outputs)}")
 
     def _inputs(self, inputs: tuple[int, int] | None, what: str) -> None:
         timing = self._job.timing
@@ -203,7 +220,7 @@ class _Calls:
         what = f"a sample of call {sample.call}"
         self.check(sample.case, sample.call, what)
         self._inputs(sample.inputs, what)
-        if len(sample.parts) > len(self._job.cases[sample.case].problem.sizes):
+        if len(sample.parts) > len(self._outputs(sample.case)):
             raise self.fail(what, f"of {len(sample.parts)} groups, and its problem has fewer")
 
     def measurement(self, measurement: Measurement) -> None:
@@ -227,10 +244,14 @@ class _Calls:
     def simulated(self, call: SimulatedCall) -> None:
         what = f"a simulated call {call.call}"
         self.check(call.case, call.call, what)
-        sizes = self._job.cases[call.case].problem.sizes
+        outputs = self._outputs(call.case)
         for writes in call.outputs:
-            if writes.group >= len(sizes):
-                raise self.fail(what, f"that writes group {writes.group}, and its problem has {len(sizes)}")
-            m, n, *_ = sizes[writes.group]
-            if writes.elements != m * n:
-                raise self.fail(what, f"with {writes.elements} elements of group {writes.group}, which has {m * n}")
+            if writes.group >= len(outputs):
+                raise self.fail(what, f"that writes group {writes.group}, and its problem has {len(outputs)}")
+            size = _elements(outputs[writes.group])
+            if writes.elements != size:
+                raise self.fail(what, f"with {writes.elements} elements of group {writes.group}, which has {size}")
+
+
+def _elements(output: Tensor) -> int:
+    return output.size // output.item

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.device import call_plan, rotation
 from pytest_nvfp4.device.attribution import CallAttribution, GroupAttribution, Request, WrittenBy
 from pytest_nvfp4.device.job import Job
@@ -48,20 +49,18 @@ def _wrong_replay(job: Job, report: CaseReport, folder: Path) -> str:
     """Return what is wrong with the outputs of the repeated requests of a call; empty if nothing is, or none came."""
     side_stream = job.kernel is not None and job.kernel.side_stream
     plan = call_plan.plan_calls(job.cases, job.order_seed, side_stream=side_stream)
-    inputs = rotation.replayed_inputs(job.cases[report.case], key=job.row_key, changed=plan[report.call].changed)
-    for index, (group, blob) in enumerate(zip(inputs.groups, report.replayed, strict=False)):
-        m, n = group.group.m, group.group.n
-        bits = blob.read(folder, source=f"the repeated output of group {index}", most=2 * m * n)
-        c = np.frombuffer(bits, dtype=np.uint16).reshape(m, n)
-        judged = judge(c, group.exact(), group=index, poison=group.guard.poison)
+    changed = plan[report.call].changed
+    inputs = rotation.replayed_inputs(job.cases[report.case], key=job.row_key, changed=changed, given=job.given)
+    contract = contract_of(inputs.problem)
+    outputs = contract.call(inputs).outputs
+    for index, (reference, blob) in enumerate(zip(contract.references(inputs), report.replayed, strict=False)):
+        want = reference.want
+        bits = blob.read(folder, source=f"the repeated output of group {index}", most=want.nbytes)
+        c = np.frombuffer(bits, dtype=want.dtype).reshape(want.shape)
+        judged = judge(c, reference, group=index, poison=int.from_bytes(outputs[index].poison, "little"))
         if not judged.ok:
             return str(judged).partition("\n")[0]
     return ""
-
-
-def multiply_adds(problem: Problem) -> int:
-    """Return the multiply-adds that a problem needs: m n k, summed over its groups."""
-    return sum(group.m * group.n * group.k for group in problem.groups)
 
 
 def attribution_findings(attribution: CallAttribution, problem: Problem, *, torch_operators: bool) -> list[Finding]:
@@ -83,7 +82,7 @@ def attribution_findings(attribution: CallAttribution, problem: Problem, *, torc
             )
             for request, numbers in computed.items()
         ]
-    needed = multiply_adds(problem)
+    needed = contract_of(problem).multiply_adds(problem)
     if attribution.multiply_adds < needed and not computed and not found:
         found.append(_too_few(attribution, needed))
     return found

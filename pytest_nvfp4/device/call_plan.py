@@ -16,12 +16,12 @@ The worker makes the calls. The parent plans them again from the same seed, and 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.device.job import JobCase
-
-Sizes = tuple[tuple[int, int, int, int], ...]
+from pytest_nvfp4.problem import Sizes
 
 FIRST = "the first"
 """Beginning of the description of a first call."""
@@ -56,18 +56,22 @@ class PlannedCall:
 def plan_calls(cases: Sequence[JobCase], seed: int, *, side_stream: bool = False) -> list[PlannedCall]:
     """Plan the calls of a job; ``seed`` determines what the kernel cannot predict."""
     draw = random.Random(seed)
-    by_sizes: dict[Sizes, list[int]] = {}
+    by_shape: dict[tuple[object, ...], list[int]] = {}
     for index, case in enumerate(cases):
-        by_sizes.setdefault(case.problem.sizes, []).append(index)
-    waiting = [_Visits(indices, draw) for indices in by_sizes.values()]
+        by_shape.setdefault(case.problem.shape, []).append(index)
+    taken = {case.problem.sizes for case in cases}
+    waiting = [_Visits(indices, draw) for indices in by_shape.values()]
     plan: list[PlannedCall] = []
     primed: set[int] = set()
     while waiting:
         visits = draw.choice(waiting)
-        sizes = cases[visits.cases[0]].problem.sizes
+        problem = cases[visits.cases[0]].problem
+        sizes = problem.sizes
         for groups in (len(sizes),) if primed else dict.fromkeys((1, len(sizes))):
-            if groups not in primed and (other := other_sizes(sizes, groups=groups, taken=by_sizes)) is not None:
-                plan.append(PlannedCall(visits.cases[0], other_sizes=other))
+            if groups not in primed:
+                other = contract_of(problem.problem()).other_sizes(sizes, groups=groups, taken=taken)
+                if other is not None:
+                    plan.append(PlannedCall(visits.cases[0], other_sizes=other))
             primed.add(groups)
         plan += visits.next_calls(len(plan))
         if not visits.cases:
@@ -113,23 +117,6 @@ class _Visits:
         return calls
 
 
-def other_sizes(sizes: Sizes, *, groups: int, taken: Iterable[Sizes]) -> Sizes | None:
-    """Return small sizes of ``groups`` groups that differ from all of ``taken``; None if there are none.
-
-    A kernel of ``sizes`` supports them too: GPU MODE's contract leaves the number of rows free, and each other size is
-    that of some group, so that a multiple of some number stays one. There are fewer rows than in any group, if
-    possible, so that what a kernel keeps of them is too little.
-    """
-    rows = [m for m, *_ in sizes if m]
-    if not rows:
-        return None
-    n, k, batch = (min(group[axis] for group in sizes) for axis in (1, 2, 3))
-    known = set(taken)
-    least = min(rows)
-    candidates = (((m, n, k, batch),) * groups for m in (max(1, least // 2), least, 2 * least, 4 * least))
-    return next((other for other in candidates if other not in known), None)
-
-
 def last_use(plan: Sequence[PlannedCall], position: int) -> int | None:
     """Return the last call before ``position`` in the same memory; None if the call has new memory."""
     owner = plan[position].reuse
@@ -141,11 +128,11 @@ def last_use(plan: Sequence[PlannedCall], position: int) -> int | None:
 def describe(plan: Sequence[PlannedCall], position: int, cases: Sequence[JobCase]) -> str:
     """Return in what a call differs from the calls before it, for messages."""
     call = plan[position]
-    sizes = cases[call.case].problem.sizes
+    shape = cases[call.case].problem.shape
     same = [
         index
         for index in range(position)
-        if plan[index].other_sizes is None and cases[plan[index].case].problem.sizes == sizes
+        if plan[index].other_sizes is None and cases[plan[index].case].problem.shape == shape
     ]
     if call.side_stream:
         return (

@@ -9,6 +9,8 @@ from pathlib import Path, PurePosixPath
 
 from pytest_nvfp4.device.job import Simulating
 from pytest_nvfp4.device.remote.base import PythonProgram, RemoteError
+from pytest_nvfp4.device.worker.child_start import UNRAISED
+from pytest_nvfp4.device.worker.kernel_stack import read_start
 from pytest_nvfp4.device.worker.program import SIMULATING_VARIABLE
 from pytest_nvfp4.isolation import OnOutput, OutputChunk, ProcessEnd, blas, forward_output, streamed
 from pytest_nvfp4.isolation.environment import NO_GPU
@@ -89,13 +91,15 @@ def execution(
             variables["CUDA_VISIBLE_DEVICES"] = visible
         variables["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry and Path(entry).exists())
         arguments = [str(main), str(folder), backend, *program.arguments]
-        return (
-            yield from streamed(
-                worker("pytest_nvfp4.device.worker.program", *arguments),
-                cwd=work,
-                deadline_s=program.deadline_s,
-                environ={**variables, **(environ or {}), **program.environ},
-                stdin=stdin,
-                wall=Wall(folder=str(folder), gpu=backend == "cuda"),
-            )
+        end = yield from streamed(
+            worker("pytest_nvfp4.device.worker.program", *arguments),
+            cwd=work,
+            deadline_s=program.deadline_s,
+            environ={**variables, **(environ or {}), **program.environ},
+            stdin=stdin,
+            wall=Wall(folder=str(folder), gpu=backend == "cuda"),
         )
+        for file in sorted(folder.glob(f"{UNRAISED}-*")):  # one for each process that used the device
+            if unraised := read_start(str(file)):
+                yield "stderr", unraised.encode()
+        return end

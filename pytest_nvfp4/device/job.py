@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from pytest_nvfp4 import schedules
 from pytest_nvfp4.isolation.door.fields import STRICT
-from pytest_nvfp4.problem import Group, Problem
+from pytest_nvfp4.problem import GROUP_GEMM, Axis, Group, Problem
 
 SCHEMA: Literal[1] = 1
 """Version of the JSON of jobs and results; a worker rejects a job of another version."""
@@ -195,20 +195,53 @@ class KernelSpec(Model):
 
 
 class ProblemSpec(Model):
-    """A problem in the JSON of a job: its name, the (m, n, k, l) of each group, and the seed of its inputs."""
+    """A problem in the JSON of a job: its name, the (m, n, k, l) of each group, and the seed of its inputs.
+
+    Attributes:
+        contract: Name of its contract.
+        axes: What describes the problem in place of sizes (see ``Problem``).
+    """
 
     name: str
     sizes: tuple[tuple[int, int, int, int], ...]
     seed: int
+    contract: str = GROUP_GEMM
+    axes: tuple[tuple[str, Axis], ...] = ()
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What decides the shapes of its tensors: equal for problems that differ in name and seed alone."""
+        return self.contract, self.sizes, self.axes
 
     @classmethod
     def of(cls, problem: Problem) -> ProblemSpec:
         """Return the specification of a problem."""
-        return cls(name=problem.name, sizes=tuple(problem.sizes), seed=problem.seed)
+        return cls(
+            name=problem.name,
+            sizes=tuple(problem.sizes),
+            seed=problem.seed,
+            contract=problem.contract,
+            axes=problem.axes,
+        )
 
     def problem(self) -> Problem:
         """Return the problem."""
-        return Problem(self.name, tuple(Group(*size) for size in self.sizes), self.seed)
+        groups = tuple(Group(*size) for size in self.sizes)
+        return Problem(self.name, groups, self.seed, self.contract, self.axes)
+
+
+class GivenInputs(Model):
+    """A draw of inputs that the job carries (see ``device.given``).
+
+    Attributes:
+        problem: Name of the problem.
+        label: Which draw of it this is.
+        data: Its content (``contracts.own.packing``), compressed, base64.
+    """
+
+    problem: str
+    label: str
+    data: str
 
 
 class JobCase(Model):
@@ -345,6 +378,7 @@ class Job(Model):
             ``trace`` compiles the kernel for the problem of the first case and returns its trace; it needs no device.
         kernel: The kernel; None for ``probe``.
         cases: The cases, in the order in which results are returned. The worker calls them in another order.
+        given: Inputs of the cases that are not generated from seeds.
         order_seed: Seed of the order of calls, which makes a run repeatable.
         row_key: Key from which the inputs of verified calls, and the changed rows of timed ones, follow (see
             ``rotation``); the kernel cannot see it.
@@ -360,6 +394,7 @@ class Job(Model):
     action: Action
     kernel: KernelSpec | None = None
     cases: tuple[JobCase, ...] = ()
+    given: tuple[GivenInputs, ...] = ()
     order_seed: int = 0
     row_key: int = Field(default=0, ge=0)
     timing: Timing = Timing()

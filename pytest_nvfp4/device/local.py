@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pytest_nvfp4.device.base import DeviceUnavailableError
+from pytest_nvfp4.device.compiled_modules import CompiledModules
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.profiling.run import run_job
 from pytest_nvfp4.device.result import DeviceInfo, Result
@@ -22,6 +23,9 @@ class LocalDevice:
         visible: Value of ``CUDA_VISIBLE_DEVICES`` for its workers; None to leave it unchanged.
         probe_folder: Folder for the files of the job that probes the GPU.
         backend: ``cuda``; ``host`` uses torch's stand-in device instead, for kernels of plain torch operations.
+
+    Attributes:
+        modules: Modules that kernels have compiled, for further processes of the same kernels; None to compile in each.
     """
 
     name = "local"
@@ -30,6 +34,7 @@ class LocalDevice:
         self._visible = visible
         self._backend = backend
         self._probe_folder = probe_folder
+        self.modules: CompiledModules | None = None
 
     @cached_property
     def _probe(self) -> Result:
@@ -55,4 +60,9 @@ class LocalDevice:
     def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:
         """Run a job in a worker process; see ``Device``."""
         environ = {} if self._visible is None else {"CUDA_VISIBLE_DEVICES": self._visible}
-        return run_job(job, backend=self._backend, folder=folder, base=base, environ=environ)
+        if self.modules is not None:
+            environ |= self.modules.variables(job, folder)
+        result = run_job(job, backend=self._backend, folder=folder, base=base, environ=environ)
+        if self.modules is not None and result.status == "passed":
+            self.modules.take(job, folder)
+        return result

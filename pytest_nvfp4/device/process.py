@@ -13,6 +13,7 @@ from pytest_nvfp4.device.assemble import assemble, source_names
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.device.worker.tool_launch import INNER_WALL_VARIABLE
+from pytest_nvfp4.host.compile_cache import COMPILED_VARIABLE
 from pytest_nvfp4.isolation import Outcome
 from pytest_nvfp4.isolation.environment import NO_GPU
 from pytest_nvfp4.isolation.wall import WALL_VARIABLE, Wall
@@ -20,8 +21,6 @@ from pytest_nvfp4.toolchain.bytecode import write_missing
 from pytest_nvfp4.toolchain.cache_root import CACHE_VARIABLE, default_root
 from pytest_nvfp4.toolchain.launcher import PRELOAD, worker
 
-COMPILED_VARIABLE = "NVFP4_COMPILED"
-"""Environment variable with folders of modules that were compiled from the kernel's files."""
 _WORKER = "pytest_nvfp4.device.worker.__main__"
 _PROFILE_WORKER = "pytest_nvfp4.device.worker.profile_worker"
 _TOOL_LAUNCH = "pytest_nvfp4.device.worker.tool_launch"

@@ -29,7 +29,7 @@ from pytest_nvfp4.toolchain.code_hash import ASKING, code_hash, parts_without
 from pytest_nvfp4.toolchain.sealed_files import SealedFiles
 from pytest_nvfp4.toolchain.surroundings import surroundings
 
-_DISTRIBUTIONS = ("numpy", "torch", "nvidia-cutlass-dsl", "pydantic", "ml_dtypes")
+_DISTRIBUTIONS = ("numpy", "torch", "triton", "nvidia-cutlass-dsl", "pydantic", "ml_dtypes")
 _MOST_ENTRIES = 20_000
 
 

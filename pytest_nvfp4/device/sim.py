@@ -6,25 +6,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_nvfp4.device.job import Job, KernelSpec
-from pytest_nvfp4.device.process import COMPILED_VARIABLE
 from pytest_nvfp4.device.profiling.run import run_job
 from pytest_nvfp4.device.result import DeviceInfo, Result
 from pytest_nvfp4.driver.device_model import for_arch
+from pytest_nvfp4.host.compile_cache import COMPILED_VARIABLE
 from pytest_nvfp4.isolation import blas
 
 CopyCompiled = Callable[[KernelSpec, Path, Path], bool]
 """Copies a kernel's compiled modules, and returns whether there are any. The arguments are the kernel, the folder that
 its files are relative to, and the folder to copy to."""
 
-ARCHS = ("sm_100a", "sm_90a")
+ARCHS = (
+    *("sm_90a", "sm_100a", "sm_100f", "sm_103a", "sm_103f"),
+    *("sm_120a", "sm_120f", "sm_121a", "sm_121f"),
+)
 """Architectures whose instructions are simulated."""
 
 
 class SimDevice:
     """The simulator.
 
-    It simulates the device for which a kernel is compiled: a B200 for ``sm_100a``, an H200 for ``sm_90a``. It has no
-    clock.
+    It simulates the device for which a kernel is compiled: a B200 for ``sm_100a``, a B300 for ``sm_103a``, an H200 for
+    ``sm_90a``, a GPU of the compute capability for others. It has no clock.
 
     Args:
         arch: Architecture of the device that ``describe`` returns.
@@ -53,7 +56,7 @@ class SimDevice:
         """Return why code for an architecture cannot be simulated, or None."""
         if arch in ARCHS:
             return None
-        return f"the kernel is for {arch}, and the simulator supports {' and '.join(ARCHS)}"
+        return f"the kernel is for {arch}, and the simulator supports {', '.join(ARCHS)}"
 
     def run(self, job: Job, *, folder: Path, base: Path | None = None) -> Result:
         """Run a job in a worker process; see ``Device``."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from pytest_nvfp4.contracts.registry import is_own
 from pytest_nvfp4.device.answer import ANSWER
 from pytest_nvfp4.device.base import Device
 from pytest_nvfp4.device.batch import INCONCLUSIVE
@@ -183,11 +184,15 @@ def _run(
             simulating=settings,
             deadline_s=deadline_s,
         )
-        result = device.run(job, folder=job_folder, base=base)
-        if settings.outputs:
+        if settings.outputs or any(is_own(case.problem.contract) for case in cases):
+            from pytest_nvfp4.device.judged_job import run_and_judge
             from pytest_nvfp4.device.verdict import Judge
 
-            judged = Judge().judge(job, result, folder=job_folder)
+            judge = Judge() if settings.outputs else None
+            job, result, judged = run_and_judge(device, job, judge, folder=job_folder, base=base)
+        else:
+            result, judged = device.run(job, folder=job_folder, base=base), []
+        if judged:
             verdicts = [(verdict.status, tuple(verdict.findings)) for verdict in judged]
         else:
             verdicts = [_without_outputs(result, index) for index in range(len(cases))]

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import random
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from pytest_nvfp4.contracts.call import Tensor
+from pytest_nvfp4.contracts.registry import contract_of, is_own
 from pytest_nvfp4.device import call_plan, rotation
 from pytest_nvfp4.device.attribution_verdict import judge_origins
 from pytest_nvfp4.device.call_plan import PlannedCall
-from pytest_nvfp4.device.job import Job, JobCase
+from pytest_nvfp4.device.job import GivenInputs, Job, JobCase
 from pytest_nvfp4.device.result import CaseReport, GroupOutput, Result, RoundSample, Status
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.door import DoorError
-from pytest_nvfp4.numerics import fp16
 from pytest_nvfp4.numerics.arrays import HalfBits, Mask
-from pytest_nvfp4.numerics.diagnose import explain, zeros
-from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
+from pytest_nvfp4.numerics.diagnose import zeros
 from pytest_nvfp4.numerics.judge import GroupVerdict, Reference, judge
-from pytest_nvfp4.numerics.oracle import exact_product
 
 _SETS_JUDGED = 2
 """Sets of inputs whose rounds are judged; generating a set again takes as long as judging hundreds of its rounds."""
+_SETS_KEPT = 4
+"""Sets of inputs whose references are kept: a third of a gigabyte each for the largest official benchmark."""
+_FEW_ROWS = 8
+"""Rows of the outputs of which one may have changed, beyond which the whole reference is made again."""
 _FEWEST = 16
 """Wrong outputs that must equal an earlier call's before they count as left over from it."""
 
@@ -47,21 +52,46 @@ class CaseVerdict:
 
 @dataclass(slots=True)
 class _Expected:
-    """The inputs of a call, and the reference output of each group."""
+    """The inputs of a call, its outputs, and the reference of each."""
 
-    inputs: ProblemInput
+    inputs: Any
+    outputs: tuple[Tensor, ...]
     references: list[Reference]
 
     @classmethod
-    def of(cls, inputs: ProblemInput) -> _Expected:
-        return cls(inputs, [Reference.of(group.exact()) for group in inputs.groups])
+    def of(cls, inputs: Any) -> _Expected:
+        contract = contract_of(inputs.problem)
+        return cls(inputs, contract.call(inputs).outputs, contract.references(inputs))
+
+    def at(self, case: JobCase, *, index: int, visit: int, key: int) -> _Expected:
+        """Return what is expected at a visit of the set whose first inputs these are.
+
+        A visit changes a row of each output, so that most of a reference is that of the set.
+        """
+        changes = {
+            (change.group, change.row): change
+            for each in range(visit + 1)
+            for change in rotation.changes(self.inputs, index=index, visit=each, key=key)
+        }
+        inputs = rotation.inputs_at(case, index=index, visit=visit, key=key, base=self.inputs)
+        if len(changes) > sum(output.rows for output in self.outputs) // _FEW_ROWS:
+            return _Expected.of(inputs)
+        contract = contract_of(inputs.problem)
+        rows: list[dict[int, Reference]] = [{} for _ in self.outputs]
+        for (output, row), change in changes.items():
+            whole = slice(0, self.outputs[output].columns)
+            rows[output][row] = contract.changed_part(self.inputs, change, whole)
+        references = [old.with_rows(new) for old, new in zip(self.references, rows, strict=True)]
+        return _Expected(inputs, contract.call(inputs).outputs, references)
 
 
 def _wrong(reference: Reference, c: HalfBits) -> Mask:
     """Return the outputs that are certainly wrong; NaN and the sign of zero as in ``judge``."""
     with np.errstate(invalid="ignore"):
-        other = (c != reference.want) & ~(reference.nan & fp16.is_nan(c)) & ~((c | reference.want) == fp16.SIGN)
-        near = ~reference.order_free & (np.abs(fp16.to_float64(c) - reference.values) <= reference.bound)
+        element = reference.element
+        other = (c != reference.want) & ~(reference.nan & element.is_nan(c))
+        other &= ~((c | reference.want) == element.sign)
+        near = ~reference.order_free & (np.abs(element.to_float64(c) - reference.values) <= reference.bound)
     return np.asarray(other & ~near)
 
 
@@ -113,37 +143,37 @@ class _Calls:
         calls = [
             report.call
             for report in self.reports
-            if self.cases[report.case].problem.sizes == case.problem.sizes and finding in report.findings
+            if self.cases[report.case].problem.shape == case.problem.shape and finding in report.findings
         ]
         manner = self.manner(min(calls))
         if not manner or manner.startswith(call_plan.FIRST):
             return finding
         return replace(finding, message=f"{finding.message}\n  in {self.name(min(calls))}")
 
-    def left(self, output: GroupOutput, c: HalfBits, wrong: Mask, inputs: GroupInput) -> str:
+    def left(self, output: GroupOutput, c: HalfBits, wrong: Mask, of: Tensor) -> str:
         """Return what wrong outputs hold that this call did not compute; empty if it computed them."""
-        values, poison = c[wrong], inputs.guard.poison
+        values, poison = c[wrong], int.from_bytes(of.poison, "little")
         if not values.size:
             return ""
         nothing = "; this call launched nothing" if self.launched.get(output.call) == 0 else ""
         if (values == poison).all():
             every = "it" if wrong.all() else "every wrong output"
             return f"{every} still holds the poison that was there before the call{nothing}"
-        if text := zeros(c, wrong):
+        if text := zeros(c, wrong) if of.dtype == "float16" else "":
             return f"every wrong output {text}{nothing}"
         for earlier in self.outputs:
             # Few or constant values prove nothing: the results of two calls may agree in them.
             if earlier.call >= output.call or values.size < _FEWEST or (values == values[0]).all():
                 continue
-            held = self._bits(earlier, inputs)
+            held = self._bits(earlier, of)
             if held is not None and held.shape == c.shape and bool((held[wrong] == values).all()):
                 who = "the C" if earlier.group == output.group else f"the C of group {earlier.group}"
                 return f"every wrong output holds {who} of call {earlier.call}, an earlier call{nothing}"
         return nothing.removeprefix("; ")
 
-    def _bits(self, output: GroupOutput, inputs: GroupInput) -> HalfBits | None:
+    def _bits(self, output: GroupOutput, of: Tensor) -> HalfBits | None:
         try:
-            return inputs.split_c(_c_buffer(output, inputs, self.folder, source="an earlier output"))[1]
+            return _split(_buffer(output, of, self.folder, source="an earlier output"), of)[1]
         except DoorError:
             return None
 
@@ -170,43 +200,48 @@ def _missing(
     return [Finding("internal", f"the device did not return what was asked of call {calls} of this case")]
 
 
-def _c_buffer(output: GroupOutput, inputs: GroupInput, folder: Path, *, source: str) -> HalfBits:
-    """Return the buffer of C with its guard rows; its size follows from the problem. Raises DoorError."""
-    rows, columns = inputs.c_shape
-    data = output.data.read(folder, source=source, most=rows * columns * 2)
+def _buffer(output: GroupOutput, of: Tensor, folder: Path, *, source: str) -> HalfBits:
+    """Return the buffer of an output with its guard rows; its size follows from the problem. Raises DoorError."""
+    rows, columns = of.all_rows, of.columns
+    data = output.data.read(folder, source=source, most=rows * columns * of.item)
     if (output.rows, output.columns) != (rows, columns):
         raise DoorError(source, f"has the shape {output.rows} x {output.columns}, not {rows} x {columns}")
-    return np.frombuffer(data, dtype=np.uint16).reshape(rows, columns)
+    return np.frombuffer(data, dtype=f"u{of.item}").reshape(rows, columns)
+
+
+def _split(buffer: HalfBits, of: Tensor) -> tuple[HalfBits, HalfBits, HalfBits]:
+    """Split the buffer of an output into guard rows, elements and guard rows, as views."""
+    top, end = of.rows_before, of.rows_before + of.rows
+    return buffer[:top], buffer[top:end], buffer[end:]
 
 
 def _explained(expected: _Expected, index: int, c: HalfBits, wrong: Mask) -> str:
     """Return lines that explain the first wrong output of a case; each hypothesis costs a matrix product."""
-    return "".join(f"\n  it {explanation}" for explanation in explain(expected.inputs, index, c, wrong)[:3])
+    found = contract_of(expected.inputs.problem).explain(expected.inputs, index, c, wrong)
+    return "".join(f"\n  it {explanation}" for explanation in found[:3])
 
 
-def _sample_error(base: ProblemInput, sample: RoundSample, *, key: int) -> str:
+def _sample_error(base: Any, sample: RoundSample, *, key: int) -> str:
     """Return what is wrong with the sampled rows of a round, empty if they are right."""
     index, visit = sample.inputs
-    changes = {change.group: change for change in rotation.changes(base, index=index, visit=visit, key=key)}
+    contract = contract_of(base.problem)
+    outputs = contract.call(base).outputs
+    made = rotation.changes(base, index=index, visit=visit, key=key)
+    changes = {change.group: change for change in made if change.group >= 0}
     sampled = sorted((part.group, part.row) for part in sample.parts)
     if sampled != sorted((change.group, change.row) for change in changes.values()):
         return "the sampled rows are not those that changed"
     for part in sample.parts:
-        inputs = base.groups[part.group]
+        of = outputs[part.group]
         try:
-            bits = np.frombuffer(bytes.fromhex(part.bits), dtype=np.uint16)[None, :]
+            bits = np.frombuffer(bytes.fromhex(part.bits), dtype=f"u{of.item}")[None, :]
         except ValueError:
             return f"group {part.group}: the sample cannot be read"
         columns = slice(part.column, part.column + bits.shape[1])
-        if bits.size == 0 or part.column < 0 or columns.stop > inputs.group.n:
+        if bits.size == 0 or part.column < 0 or columns.stop > of.columns:
             return f"group {part.group}: the sample does not have the shape of the output"
-        exact = exact_product(
-            a=np.frombuffer(changes[part.group].data, dtype=np.uint8)[None, :],
-            b=inputs.b[columns],
-            sfa=inputs.sfa[part.row : part.row + 1],
-            sfb=inputs.sfb[columns],
-        )
-        judged = judge(bits, exact, group=part.group, poison=inputs.guard.poison)
+        reference = contract.changed_part(base, changes[part.group], columns)
+        judged = judge(bits, reference, group=part.group, poison=int.from_bytes(of.poison, "little"))
         if not judged.ok:
             return (
                 f"group {part.group}, row {part.row}, columns {columns.start}-{columns.stop - 1}: {judged.mismatches} "
@@ -216,10 +251,15 @@ def _sample_error(base: ProblemInput, sample: RoundSample, *, key: int) -> str:
 
 
 class Judge:
-    """Judges results. The expected outputs of each case of a job are computed once and cached until the next job."""
+    """Judges results. The expected outputs of each case of a job are computed once and cached until the next job.
+
+    Those of a benchmark's sets of inputs are the same for all jobs with its cases, and are kept longer.
+    """
 
     def __init__(self) -> None:
         self._cases: dict[JobCase, _Expected] = {}
+        self._sets: OrderedDict[tuple[JobCase, int], _Expected] = OrderedDict()
+        self._given: tuple[GivenInputs, ...] = ()
         self._drawn_by: int | None = None
         """Key of the job whose inputs the cached ones are; None for the inputs of the cases themselves."""
 
@@ -228,7 +268,12 @@ class Judge:
             self._cases.clear()
             self._drawn_by = drawn_by
         if case not in self._cases:
-            inputs = rotation.set_inputs(case, 0) if drawn_by is None else rotation.verified_inputs(case, key=drawn_by)
+            given = self._given
+            inputs = (
+                rotation.set_inputs(case, 0, given=given)
+                if drawn_by is None
+                else rotation.verified_inputs(case, key=drawn_by, given=given)
+            )
             self._cases[case] = _Expected.of(inputs)
         return self._cases[case]
 
@@ -238,6 +283,9 @@ class Judge:
         Every case of a job that did not end properly has the status and findings of the job.
         """
         calls = _Calls.of(job, result, folder)
+        if self._given != job.given:
+            self._cases.clear()
+            self._given = job.given
         return [self._case(index, job, result, calls) for index in range(len(job.cases))]
 
     def _case(self, index: int, job: Job, result: Result, planned: _Calls) -> CaseVerdict:
@@ -251,7 +299,7 @@ class Judge:
                 calls.setdefault(output.call, []).append(output)
         for call, made in calls.items():
             expected = self._for_call(case, made[0], planned, key=key)
-            if [output.group for output in made] != list(range(len(expected.inputs.groups))):
+            if [output.group for output in made] != list(range(len(expected.outputs))):
                 verdict.findings.append(Finding("internal", f"the worker did not return all outputs of call {call}"))
                 continue
             for output in made:
@@ -288,18 +336,30 @@ class Judge:
     def _for_call(self, case: JobCase, output: GroupOutput, planned: _Calls, *, key: int) -> _Expected:
         if planned.plan:
             if 0 <= output.call < len(planned.plan) and planned.plan[output.call].changed:
-                return _Expected.of(rotation.verified_inputs(case, key=key, changed=True))
+                return _Expected.of(rotation.verified_inputs(case, key=key, changed=True, given=self._given))
             return self._expected(case, drawn_by=key)
         where = output.inputs
         if where is None:
             return self._expected(case, drawn_by=None)
-        return _Expected.of(rotation.inputs_at(case, index=where[0], visit=where[1], key=key))
+        index, visit = where
+        if is_own(case.problem.contract):  # whose process computes the reference of each content once
+            return _Expected.of(rotation.inputs_at(case, index=index, visit=visit, key=key, given=self._given))
+        return self._set(case, index).at(case, index=index, visit=visit, key=key)
+
+    def _set(self, case: JobCase, index: int) -> _Expected:
+        if (case, index) not in self._sets:
+            self._sets[case, index] = _Expected.of(rotation.set_inputs(case, index))
+            if len(self._sets) > _SETS_KEPT:
+                self._sets.popitem(last=False)
+        self._sets.move_to_end((case, index))
+        return self._sets[case, index]
 
     def _samples(self, verdict: CaseVerdict, samples: list[RoundSample], *, key: int) -> None:
         """Judge samples of the rounds of some sets of inputs, drawn here, where no kernel can predict them."""
         sets = sorted({sample.inputs[0] for sample in samples})
         for index in random.SystemRandom().sample(sets, min(_SETS_JUDGED, len(sets))):
-            base = rotation.set_inputs(verdict.case, index)
+            known = self._sets.get((verdict.case, index))
+            base = rotation.set_inputs(verdict.case, index, given=self._given) if known is None else known.inputs
             for sample in samples:
                 if sample.inputs[0] == index and (error := _sample_error(base, sample, key=key)):
                     verdict.findings.append(Finding("mismatch", f"call {sample.call}, while it was timed: {error}"))
@@ -310,26 +370,26 @@ class Judge:
             kind = "cheat" if "not a tensor" in output.returned else "contract"
             verdict.findings.append(Finding(kind, f"{where}: {output.returned}"))
             return
-        group = expected.inputs.groups[output.group]
+        of = expected.outputs[output.group]
         try:
-            buffer = _c_buffer(output, group, calls.folder, source="its output")
+            buffer = _buffer(output, of, calls.folder, source="its output")
         except DoorError as error:
             verdict.findings.append(Finding("internal", f"{where}: the output cannot be read: {error}"))
             return
-        before, c, after = group.split_c(buffer)
+        before, c, after = _split(buffer, of)
         judged = judge(
             c,
             expected.references[output.group],
             group=output.group,
             guard_before=before,
             guard_after=after,
-            poison=group.guard.poison,
+            poison=int.from_bytes(of.poison, "little"),
         )
         verdict.groups.append(judged)
         if not judged.ok:
             message = f"{calls.name(output.call)}: {judged}"
             wrong = _wrong(expected.references[output.group], c)
-            left = calls.left(output, c, wrong, group)
+            left = calls.left(output, c, wrong, of)
             if left:
                 message += f"\n  {left}"
             if not any(finding.kind == "mismatch" for finding in verdict.findings):

@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 from pytest_nvfp4.device.base import Device, SendsAhead
 from pytest_nvfp4.device.batch import INCONCLUSIVE, CompletedJob, run_batch
+from pytest_nvfp4.device.given import with_given
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, Simulating, Timing
+from pytest_nvfp4.device.judged_job import run_and_judge
 from pytest_nvfp4.device.result import DeviceInfo, Result
 from pytest_nvfp4.device.simulate import simulate
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
@@ -73,7 +75,6 @@ class Verifier:
         self._device = device
         self._folder = folder
         self._deadline_s = deadline_s
-        self._judge = Judge()
 
     def verify(
         self,
@@ -152,8 +153,8 @@ class Verifier:
             job = verify_job(kernel, cases, deadline_s=self._deadline_s, seed=seed, sms=sms)
             if drawn:
                 job = _with_draws_sent(self._device, job)
-            result = self._device.run(job, folder=folder, base=base)
-            return result, self._judge.judge(job, result, folder=folder), job.order_seed
+            job, result, verdicts = run_and_judge(self._device, job, Judge(), folder=folder, base=base)
+            return result, verdicts, job.order_seed
 
 
 def verify_job(
@@ -212,7 +213,7 @@ def measure(
     folder.mkdir(parents=True, exist_ok=True)
     with folder_in(folder, "job-") as place:
         asked = benchmark_job(kernel, cases, rounds=rounds, deadline_s=deadline_s)
-        job = _with_draws_sent(device, asked)
+        job = with_given(_with_draws_sent(device, asked))
         result = device.run(job, folder=place, base=base)
         return result, judged(job, result, folder=place)
 
@@ -234,7 +235,9 @@ def measure_each(
     """
     folder.mkdir(parents=True, exist_ok=True)
     key = secrets.randbits(32)
-    jobs = [benchmark_job(kernel, [case], rounds=rounds, deadline_s=deadline_s, row_key=key) for case in cases]
+    jobs = [
+        with_given(benchmark_job(kernel, [case], rounds=rounds, deadline_s=deadline_s, row_key=key)) for case in cases
+    ]
     with folder_in(folder, "job-") as place:
 
         def run(job: Job) -> CompletedJob:
@@ -248,9 +251,12 @@ def measure_each(
         return measured
 
 
-def judged(job: Job, result: Result, *, folder: Path) -> list[CaseVerdict]:
-    """Return the verdicts on the timed calls of a job: each round has its time, and a sample of its outputs."""
-    verdicts = Judge().judge(job, result, folder=folder)
+def judged(job: Job, result: Result, *, folder: Path, judge: Judge | None = None) -> list[CaseVerdict]:
+    """Return the verdicts on the timed calls of a job: each round has its time, and a sample of its outputs.
+
+    ``judge`` has judged other jobs with the same cases, if there were any.
+    """
+    verdicts = (judge or Judge()).judge(job, result, folder=folder)
     rounds = job.timing.rounds
     for index, verdict in enumerate(verdicts):
         timed = sum(len(measurement.device_us) for measurement in result.measurements if measurement.case == index)

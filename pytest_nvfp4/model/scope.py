@@ -19,6 +19,7 @@ from pytest_nvfp4.model.recording import Does, Program, Recording, Unit
 MOST_BY_LANES = 0.75
 """Largest share of the bytes that a call reads from global memory which lanes of warps may load, rather than TMA."""
 
+_WIDE_K = 96
 _NO_ATTENTION = "the model has no measured times of attention or of chained GEMMs"
 
 
@@ -49,6 +50,7 @@ def refusals(recordings: Sequence[Recording]) -> list[str]:
     found += _by_lanes(recordings)
     for recording in recordings:
         found += _chained(recording)
+        found += _wide(recording)
     return list(dict.fromkeys(found))
 
 
@@ -98,6 +100,16 @@ def _chained(recording: Recording) -> Iterator[str]:
                 f"MMAs wait for warps that apply special functions (ex2 ...) to results of earlier MMAs"
                 f"{f', which they read at {source}' * bool(source)}, and store nothing meanwhile: {_NO_ATTENTION}"
             )
+            return
+
+
+def _wide(recording: Recording) -> Iterator[str]:
+    """Yield the refusal of MMAs of K = 96, of which no table has a rate."""
+    for program in recording.programs:
+        tensor = program.operations["unit"] == Unit.TENSOR
+        wide = np.array([shape.k == _WIDE_K for shape in program.shapes], bool)[program.operations["shape"]] & tensor
+        if wide.any():
+            yield f"MMAs{_at(recording, program, wide)} multiply 96 elements of K: the model has no rate of them"
             return
 
 

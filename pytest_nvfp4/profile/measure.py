@@ -6,9 +6,9 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from pytest_nvfp4.device.base import Device
+from pytest_nvfp4.device.given import with_given
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, Profiling
 from pytest_nvfp4.device.profiling.record import MOST_FILE_BYTES, FoundTool, ProfiledCase, ProfileRecord, ToolRun
 from pytest_nvfp4.device.result import DeviceInfo, Result
@@ -30,8 +30,6 @@ from pytest_nvfp4.profile.result import (
     ProfiledLaunch,
     TimedRange,
 )
-
-OWN_JUDGEMENT: Final = "its exercise raised nothing; the exact oracle judges kernels under GPU MODE's contract only"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +63,15 @@ def profile_kernel(request: Request, device: Device, *, folder: Path, out: Path)
     Returns:
         The profile. A kernel that is wrong has a verdict that says so, and a tool that did not run an attempt.
     """
-    job = Job(
-        id=f"profile-{uuid.uuid4().hex[:12]}",
-        action="profile",
-        kernel=request.spec,
-        cases=(request.case,),
-        profiling=request.profiling,
-        deadline_s=request.deadline_s,
+    job = with_given(
+        Job(
+            id=f"profile-{uuid.uuid4().hex[:12]}",
+            action="profile",
+            kernel=request.spec,
+            cases=(request.case,),
+            profiling=request.profiling,
+            deadline_s=request.deadline_s,
+        )
     )
     result = device.run(job, folder=folder, base=request.base)
     record = result.profile or ProfileRecord()
@@ -82,7 +82,7 @@ def profile_kernel(request: Request, device: Device, *, folder: Path, out: Path)
         update={
             "kernel": _kernel(request),
             "configuration": _configuration(request),
-            "verdict": _verdict(job, result, request, folder),
+            "verdict": _verdict(job, result, folder),
             "device": _device(result.device, profile.device),
             "notes": (*notes, *profile.notes),
             "artifacts": tuple(
@@ -138,11 +138,9 @@ def _configuration(request: Request) -> Configuration:
     )
 
 
-def _verdict(job: Job, result: Result, request: Request, folder: Path) -> Judgement:
+def _verdict(job: Job, result: Result, folder: Path) -> Judgement:
     if result.status != "passed":
         return Judgement(status=result.status, because=result.reason[:2000])
-    if request.spec.entry is not None:
-        return Judgement(status="passed", because=OWN_JUDGEMENT)
     (verdict,) = Judge().judge(job, result, folder=folder)
     first = next((finding for finding in verdict.findings if finding.severity == "error"), None)
     return Judgement(status=verdict.status, because="" if first is None else first.message[:2000])

@@ -5,6 +5,10 @@ Its fields that are read here::
     stringTable    names
     locationTable  by index, of each warp: ctaId (a number or x, y, z), warpId, and smId where it is known
     launches       kernelName or its index, ranges: [{warpLocIdxs, rangeNameIdx, startTs, endTs}], in ns
+
+``warpLocIdxs`` holds the place of a range's begin and that of its end: twice the same for a range of one warp (seen on
+an H200, whose timer advances by 32 ns). The times are those of the GPU's clock of the day, about 2^60.5 ns, of which a
+float keeps no more than multiples of 256.
 """
 
 from __future__ import annotations
@@ -45,17 +49,14 @@ def timeline_of(values: Any, source: str, *, last: bool = False) -> Timeline:
         if last:
             launches = {_kernel(values, launch): launch for launch in launches}.values()
         ctas = _ctas(values["locationTable"])
-        spans = [
-            span for launch in launches for entry in launch["ranges"] for span in _spans(values, launch, entry, ctas)
-        ]
+        ranges = [(launch, entry) for launch in launches for entry in launch["ranges"]]
+        first = min((_time(entry["startTs"]) for _, entry in ranges), default=0)
+        spans = tuple(
+            span for launch, entry in ranges for span in _spans(values, launch, entry, ctas=ctas, first=first)
+        )
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
         raise DoorError(source, f"is a trace of IKET that is not understood: {type(error).__name__} {error}") from error
-    first = min((span.begin for span in spans), default=0.0)
-    moved = tuple(
-        Span(span.kernel, span.cta, span.warp, span.sm, span.name, span.begin - first, span.end - first, 0)
-        for span in spans
-    )
-    return Timeline("measured with IKET", "ns", moved)
+    return Timeline("measured with IKET", "ns", spans)
 
 
 def _ctas(places: list[dict[str, Any]]) -> list[int | None]:
@@ -83,22 +84,29 @@ def _number(value: Any) -> int:
 
 
 def _spans(
-    values: dict[str, Any], launch: dict[str, Any], entry: dict[str, Any], ctas: Sequence[int | None]
+    values: dict[str, Any], launch: dict[str, Any], entry: dict[str, Any], *, ctas: Sequence[int | None], first: int
 ) -> list[Span]:
     strings, places = values["stringTable"], values["locationTable"]
     kernel, name = _kernel(values, launch), strings[_index(entry["rangeNameIdx"], strings)]
-    begin, end = float(entry["startTs"]), float(entry["endTs"])
-    if not isinstance(name, str) or not 0 <= begin <= end < _LAST_NS:
-        raise ValueError("a range has no name, ends before it begins, or later than 2^63 ns")
+    begin, end = _time(entry["startTs"]), _time(entry["endTs"])
+    if not isinstance(name, str) or not begin <= end:
+        raise ValueError("a range has no name, or ends before it begins")
     found = []
-    for which in entry["warpLocIdxs"]:
+    for which in dict.fromkeys(entry["warpLocIdxs"]):
         place = places[_index(which, places)]
         cta, sm = ctas[which], place.get("smId")
         if cta is None:
             raise ValueError(f"place {which} has no ctaId")
         sm = -1 if sm is None or sm == -1 else _number(sm)
-        found.append(Span(kernel, cta, _number(place["warpId"]), sm, name, begin, end, 0))
+        warp = _number(place["warpId"])
+        found.append(Span(kernel, cta, warp, sm, name, float(begin - first), float(end - first), 0))
     return found
+
+
+def _time(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LAST_NS:
+        raise ValueError(f"{str(value)[:40]!r} is no time from 0 to 2^63 ns")
+    return int(value)
 
 
 def _kernel(values: dict[str, Any], launch: dict[str, Any]) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from pytest_nvfp4.device.call_plan import other_sizes, plan_calls
+from pytest_nvfp4.contracts.group_gemm import GroupGemm
+from pytest_nvfp4.device.call_plan import plan_calls
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, SourceFile
 from pytest_nvfp4.device.result import Blob
 from pytest_nvfp4.problem import GPUMODE, parse_shape
@@ -175,14 +176,14 @@ class TestPlan:
     def test_other_sizes_are_new_and_made_of_the_sizes(self) -> None:
         sizes = ProblemSpec.of(parse_shape("96x128x512,0x256x256,40x256x512")).sizes
         small, smaller = ((20, 128, 256, 1),) * 3, ((10, 128, 256, 1),) * 3
-        assert other_sizes(sizes, groups=3, taken={sizes}) == small
-        assert other_sizes(small, groups=3, taken={small}) == smaller
-        assert other_sizes(small, groups=3, taken={small, smaller}) == ((40, 128, 256, 1),) * 3
+        assert GroupGemm().other_sizes(sizes, groups=3, taken={sizes}) == small
+        assert GroupGemm().other_sizes(small, groups=3, taken={small}) == smaller
+        assert GroupGemm().other_sizes(small, groups=3, taken={small, smaller}) == ((40, 128, 256, 1),) * 3
         one = ((1, 128, 256, 1),)
-        assert other_sizes(one, groups=1, taken={one}) == ((2, 128, 256, 1),)
-        assert other_sizes(sizes, groups=1, taken={sizes}) == small[:1]
+        assert GroupGemm().other_sizes(one, groups=1, taken={one}) == ((2, 128, 256, 1),)
+        assert GroupGemm().other_sizes(sizes, groups=1, taken={sizes}) == small[:1]
 
     def test_groups_without_rows_have_no_other_sizes(self) -> None:
         sizes = ProblemSpec.of(parse_shape("0x128x256")).sizes
-        assert other_sizes(sizes, groups=1, taken={sizes}) is None
+        assert GroupGemm().other_sizes(sizes, groups=1, taken={sizes}) is None
         assert plan_calls((JobCase(problem=ProblemSpec.of(parse_shape("0x128x256")), family="a"),), 1)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.worker.kernel_stack import segmentation_fault
+from pytest_nvfp4.device.worker.kernel_stack import crash
 
 
 @pytest.mark.parametrize("kind", ["file", "pipe", "link", "outside"])
@@ -25,6 +26,6 @@ def test_only_a_line_of_the_kernel_is_shown(tmp_path: Path, kind: str) -> None:
     named = sources / ".." / "secret.py" if kind == "outside" else file
     stack = tmp_path / "stack"
     stack.write_text(f'Fatal Python error\n\n  File "{named}", line 2 in call\n')
-    finding = segmentation_fault(str(stack), sources=str(sources))
+    finding = crash(signal.SIGSEGV, str(stack), sources=str(sources))
     assert finding.line == 2
     assert finding.text == ("crash()" if kind == "file" else None)

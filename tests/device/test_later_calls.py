@@ -59,11 +59,10 @@ def custom_kernel(data):
     return outputs
 
 
-def exercise():
-    CALLS.append(torch.zeros(3, 128, dtype=torch.float16, device="cuda"))
-    go(pointer(CALLS[-1]), 1, True)
-    assert CALLS[-1][0].tolist() == list(range(127, -1, -1))
-    go(pointer(CALLS[-1]), int(len(CALLS) != 3), True)
+def compared(c):
+    go(pointer(c), 1, True)
+    assert c[0, :, 0].tolist() == list(range(127, -1, -1))
+    go(pointer(c), int(len(CALLS) != 3), True)
 """
 LATER = {
     "another tensor": ("go(start, 1 + len(CALLS), True)", False),
@@ -121,10 +120,10 @@ COVERING = {
 """What a kernel does, the kind of the finding and a pattern in its message."""
 
 
-def simulated(text: str, folder: Path, *, entry: str | None = None, races: bool = False) -> SimulationResult:
+def simulated(text: str, folder: Path, *, races: bool = False) -> SimulationResult:
     path = folder / "kernel.py"
     path.write_text(text)
-    kernel, base = KernelSpec.from_files(path, arch="sm_100a", entry=entry)
+    kernel, base = KernelSpec.from_files(path, arch="sm_100a")
     case = JobCase(problem=ProblemSpec.of(parse_shape("3x128x64")), family="pow2_exact")
     (done,) = simulate(SimDevice(), kernel, [case], folder=folder / "jobs", base=base, races=races, later_calls=True)
     return done
@@ -138,8 +137,9 @@ def test_what_a_later_call_writes_is_checked(later: str, tmp_path: Path) -> None
     assert re.search(message, "".join(finding.message for finding in done.errors), re.DOTALL)
 
 
-def test_a_later_call_of_an_exercise_is_checked_behind_its_own_assertions(tmp_path: Path) -> None:
-    done = simulated(KERNEL.replace("THEN", "pass"), tmp_path, entry="exercise", races=True)
+def test_a_later_call_is_checked_behind_the_kernels_own_assertions(tmp_path: Path) -> None:
+    text = KERNEL.replace("THEN", "pass").replace("    return outputs", "    compared(outputs[0])\n    return outputs")
+    done = simulated(text, tmp_path, races=True)
     assert done.call is not None
     assert len(done.call.launches) == 2
     assert done.errors, "the launch without a barrier comes after an assertion on what the first launch wrote"

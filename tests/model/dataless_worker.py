@@ -66,8 +66,8 @@ def contract(path: Path) -> dict[str, Any]:
         inputs = family("gpumode").generate(SHAPE)
         slot = CallBuffers(torch, inputs)
         slot.fill(HostMemory(), inputs)
-        unknown = frozenset(buffer.address for group in slot.groups for buffer in (group.a, group.b, group.c))
-        return recorded_twice(session, lambda: module.custom_kernel(slot.data(inputs.problem.sizes)[0]), unknown)
+        unknown = frozenset(one.address for one in slot.buffers if one.tensor.blank or one.tensor.is_output)
+        return recorded_twice(session, lambda: module.custom_kernel(*slot.arguments()[0]), unknown)
 
 
 def main() -> None:

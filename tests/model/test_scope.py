@@ -73,3 +73,15 @@ def test_attention_is_refused_and_mixed_inputs_are_not(a_tmem: bool, special: in
 def test_what_the_recorder_refuses_comes_first_and_once() -> None:
     counter = replace(GEMM, refused=("its tiles are taken from a counter",))
     assert refusals([counter, counter]) == ["its tiles are taken from a counter"]
+
+
+def test_products_of_96_elements_are_refused_with_their_line() -> None:
+    def multiplies(k: int) -> Recording:
+        program = ProgramBuilder()
+        warp = program.warp(0, 0, "mma")
+        warp.issue(Unit.TMA_LOAD, Shape(rows=1, bytes=1024, ctas=(0,)))
+        warp.issue(Unit.TENSOR, Shape(m=128, n=64, k=k, kind="mxf4nvf4", ctas=(0,)), site=0)
+        return replace(recording(program.build(), sites=("k.py:7",)), arch="sm_103a")
+
+    assert not any("96 elements" in line for line in refusals([multiplies(64)]))
+    assert "MMAs at k.py:7 multiply 96 elements of K: the model has no rate of them" in refusals([multiplies(96)])

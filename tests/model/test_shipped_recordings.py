@@ -13,6 +13,7 @@ from pytest_nvfp4.device.simulate import SimulationResult, simulate
 from pytest_nvfp4.model import storage
 from pytest_nvfp4.model.recording import Recording, Unit
 from pytest_nvfp4.problem import parse_shape
+from tests.contracts.own import own_cases, own_kernel
 from tests.model.recorded_kernels import executed, issued
 from tests.model.untimed import execute
 
@@ -24,8 +25,12 @@ KERNELS = Path(__file__).parents[2] / "kernels"
 
 def recorded(name: str, arch: str, shape: str, folder: Path, **entry: str) -> tuple[SimulationResult, list[Recording]]:
     """Record a shipped kernel."""
-    spec, base = KernelSpec.from_files(KERNELS / name, arch=arch, **entry)
-    case = JobCase(problem=ProblemSpec.of(parse_shape(shape)), family="gpumode")
+    if shape:
+        spec, base = KernelSpec.from_files(KERNELS / name, arch=arch, **entry)
+        case = JobCase(problem=ProblemSpec.of(parse_shape(shape)), family="gpumode")
+    else:
+        spec, base = own_kernel(KERNELS / name, "transpose_into", arch=arch)
+        case = own_cases(f"{(KERNELS / name).with_name('contract.py')}::CopyTranspose")[0]
     (result,) = simulate(SimDevice(arch=arch), spec, [case], folder=folder, base=base, recording=True)
     assert result.status == "passed", result.findings
     assert result.recording is not None
@@ -47,7 +52,7 @@ def moved(recording: Recording) -> int:
     ("name", "arch", "shape", "entry"),
     [
         ("nvfp4_group_gemm/sm100.py", "sm_100a", "96x128x512,128x256x1024", {}),
-        ("copy_transpose/sm90.py", "sm_90a", "128x128x256", {"entry": "exercise"}),
+        ("copy_transpose/sm90.py", "sm_90a", "", {}),
     ],
 )
 def test_shipped_kernels(name: str, arch: str, shape: str, entry: dict[str, str], tmp_path: Path) -> None:

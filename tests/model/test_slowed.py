@@ -24,7 +24,7 @@ SHAPE = "128x128x2048"
 
 def modelled(file: Path, source: str) -> ModelledCall:
     file.write_text(source)
-    subject = subject_of(file, [SHAPE], arch=None, configuration=None, exercise=None)
+    subject = subject_of(file, [SHAPE], arch=None, configuration=None)
     (done,) = simulate(
         SimDevice(), subject.spec, subject.cases, folder=file.parent / "jobs", base=subject.base, recording=True
     )

@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.result import SimulatedLaunch
 from pytest_nvfp4.device.sim import SimDevice
 from pytest_nvfp4.device.simulate import simulate
-from pytest_nvfp4.problem import parse_shape
 from pytest_nvfp4.profile.counted import ComparedLaunch, compare_launch
 from pytest_nvfp4.profile.result import Metric, ProfiledLaunch
 from pytest_nvfp4.profile.shared_counters import SHARED_COUNTERS
+from tests.contracts.own import own_cases, own_kernel
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 SNAPSHOT = Path(__file__).parents[2] / "snapshots/kernels/nvfp4_group_gemm/sm90/cost[gpumode-0].txt"
@@ -97,15 +96,15 @@ def test_the_snapshot_of_costs_has_the_measured_counts():
 
 @pytest.mark.slow
 def test_the_simulator_still_counts_what_was_measured(tmp_path: Path) -> None:
-    """The first two entries of a kernel are the calls of its ``exercise``."""
+    """The first two entries of a kernel are those of its contract's problems."""
     pytest.importorskip("cutlass")
     name = "copy_transpose"
-    spec, base = KernelSpec.from_files(KERNELS / name / "sm90.py", arch="sm_90a", entry="exercise")
-    case = JobCase(problem=ProblemSpec.of(parse_shape("128x128x256")), family="gpumode")
-    (done,) = simulate(SimDevice(arch="sm_90a"), spec, [case], folder=tmp_path, base=base)
-    assert done.call is not None
+    spec, base = own_kernel(KERNELS / name / "sm90.py", "transpose_into", arch="sm_90a")
+    cases = own_cases(f"{KERNELS / name / 'contract.py'}::CopyTranspose")
+    done = simulate(SimDevice(arch="sm_90a"), spec, cases, folder=tmp_path, base=base)
+    launches = [launch for one in done if one.call is not None for launch in one.call.launches]
     entries = [entry for entry in LAUNCHES if entry["kernel"] == name][:2]
-    for launch, entry in zip(done.call.launches, entries, strict=True):
+    for launch, entry in zip(launches, entries, strict=True):
         found = compare_launch(launch, measured(entry), "sm_90")
         assert found.because == ""
         assert found.differing == ()

@@ -1,6 +1,6 @@
-"""The names of the device functions in a kernel's files, for profiles of a kernel that its own ``exercise`` calls.
+"""The names of the device functions in a kernel's files, for profiles of a function under a contract of the user's own.
 
-An exercise also makes inputs and compares results, with launches of torch that are none of the kernel's. Compilers put
+It may allocate and fill its outputs, with launches of torch that are none of the kernel's. Compilers put
 the name of the function into that of the launch: CuTe DSL ``kernel_cutlass_NAME_...``, Triton and CUDA C++ ``NAME``.
 """
 

@@ -28,7 +28,7 @@ _NAME = "remote"
 _CACHED_STATUS = frozenset({"passed", "failed", "error", "cheated"})
 """Outcomes of the kernel itself. Timeouts, crashes and missing devices may be the remote's fault and are retried."""
 _PARTS = (
-    *("problem.py", "numerics", "isolation", "toolchain", "host"),
+    *("problem.py", "contracts", "numerics", "isolation", "toolchain", "host"),
     *("device/worker", "device/assemble.py", "device/job.py", "device/rotation.py", "device/batch.py"),
 )
 """Parts of this package that determine the result of a job; those that judge it are not among them."""

@@ -8,6 +8,8 @@ runs in a process of its own (``machine_worker``).
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from pytest_nvfp4.device.worker.imported_kernel import RefusedKernelError, impor
 from pytest_nvfp4.device.worker.job_steps import JobSteps, completed
 from pytest_nvfp4.device.worker.memory import CudaMemory, DeviceMemory, DriverError, HostMemory
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.host.compile_cache import COMPILED_VARIABLE, KEEP_VARIABLE, CompileCache
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, taken
 from pytest_nvfp4.isolation.seal.audit import KernelAudit
 from pytest_nvfp4.isolation.seal.keeper import Sealed, keep
@@ -66,6 +69,7 @@ class Worker(JobSteps):
         assert self._job.kernel is not None
         # Everything that the worker relies on is loaded and recorded before the kernel's first line runs.
         act = self._action(torch)
+        self._reuse_modules(self._job.kernel)
         end_imports()
 
         def seal(audit: KernelAudit) -> None:
@@ -97,7 +101,7 @@ class Worker(JobSteps):
         if self._job.kernel is None:
             return
         self._check_arch(self._job.kernel, name=info["name"], capability=info["capability"])
-        if self._job.kernel.entry is not None and self._job.action != "profile":  # which calls its exercise
+        if self._job.kernel.entry is not None and not self._job.given:
             self._refuse_entry()
 
     def _action(self, torch: Any) -> _Action:
@@ -144,6 +148,18 @@ class Worker(JobSteps):
         except RefusedKernelError as error:
             self._finish("error", error.finding)
         return imported.function, imported.prepare
+
+    def _reuse_modules(self, kernel: KernelSpec) -> None:
+        """Reuse the DSL's modules of an earlier process of this kernel, or store those of this one for a later one."""
+        known = [Path(folder) for folder in os.environ.pop(COMPILED_VARIABLE, "").split(os.pathsep) if folder]
+        keep = os.environ.pop(KEEP_VARIABLE, "")
+        if not (known or keep) or not any("cutlass" in file.text for file in kernel.files):
+            return
+        if importlib.util.find_spec("cutlass") is None:
+            return
+        compiler = importlib.import_module("cutlass.base_dsl.compiler").Compiler
+        cache = CompileCache(known, keep=Path(keep) if keep else None)
+        compiler.compile = cache.compiling(vars(compiler)["compile"])
 
     def _report(self, messages: list[str]) -> None:
         if messages:

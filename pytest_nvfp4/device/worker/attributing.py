@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_nvfp4.contracts.call import Tensor
 from pytest_nvfp4.device.attribution import MOST
 from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.call_recorder import WatchedOutput
@@ -16,7 +17,6 @@ from pytest_nvfp4.driver.user_line import UserLine
 from pytest_nvfp4.machine.request_log import Observers, RequestLog
 from pytest_nvfp4.machine.server import Server
 from pytest_nvfp4.machine.torch_effects import extent
-from pytest_nvfp4.numerics.inputs import ProblemInput
 from pytest_nvfp4.sim.descent.ledger import Ledger, Written
 from pytest_nvfp4.sim.races.host_order import short_kernel
 from pytest_nvfp4.sim.run.session import Session
@@ -37,12 +37,14 @@ class Attributor:
         self._ledger = Ledger(session)
         self._log = RequestLog(server)
         self._outputs: Sequence[WatchedOutput] = ()
+        self._results: Sequence[Tensor] = ()
         server.observer = Observers([self._ledger, self._log])
 
     def begin(self, slot: CallBuffers, outputs: Sequence[WatchedOutput]) -> None:
         """Begin a call, behind the writes of its inputs, with outputs whose owners are recorded."""
         self._outputs = outputs
-        inputs = [extent(region.owner) for group in slot.groups for region in group.inputs]
+        self._results = [tensor for tensor, _ in slot.results]
+        inputs = [extent(region.owner) for region in slot.inputs]
         self._ledger.begin(given=inputs, outputs=[output.region for output in outputs])
         self._log.begin()
 
@@ -50,10 +52,17 @@ class Attributor:
         """Return the fields of the ``CallAttribution`` of the last call, given what it returned for each group."""
         groups, launches = [], frozenset[int]()
         for position, output in enumerate(self._outputs):
+            assert output.region.owner is not None
             tensor = returned[output.group].tensor
             written = self._ledger.written(position) if tensor is None else self._ledger.written_to(extent(tensor))
             launches |= frozenset().union(*(one.origins.launches for one in written))
-            groups.append(_group(output, written))
+            groups.append(_group(output.group, int(output.region.owner.size), output.columns, written))
+        watched = {output.group for output in self._outputs}
+        for index, (of, one) in enumerate(zip(self._results, returned, strict=True)):
+            if index not in watched and one.tensor is not None and of.size:
+                written = self._ledger.written_to(extent(one.tensor))
+                launches |= frozenset().union(*(each.origins.launches for each in written))
+                groups.append(_group(index, of.size // of.item, of.columns, written))
         return {
             "groups": groups,
             "kernels": len(launches),
@@ -62,27 +71,30 @@ class Attributor:
         }
 
     def replayed(
-        self, slot: CallBuffers, inputs: ProblemInput, returned: Sequence[Returned], memory: DeviceMemory
+        self, slot: CallBuffers, inputs: Any, returned: Sequence[Returned], memory: DeviceMemory
     ) -> tuple[str, list[bytes]]:
         """Repeat the requests of the last call on other inputs, and restore its memory.
 
         Returns:
-            Why they were not repeated, empty if they were; and the fp16 bits of each group's C, row-major.
+            Why they were not repeated, empty if they were; and the bytes of each output, in the order of its memory.
         """
         if self._log.incomplete:
             return self._log.incomplete, []
         launches, faults = len(self._session.launches), len(self._session.faults)
         before = [(block, memory.read(block.address, block.size)) for block in slot.extents()]
         try:
-            for buffers, group in zip(slot.groups, inputs.groups, strict=True):
-                buffers.overwrite(memory, group)
+            slot.overwrite(memory, inputs)
             with self._log.repeated():
                 if len(self._session.faults) > faults:
                     fault = self._session.faults[faults]
                     return f"they stop with a fault on other inputs: {fault.message}"[:1000], []
                 return "", [
-                    buffers.c_bits(memory) if one.tensor is None else read_tensor(memory, one.tensor)
-                    for buffers, one in zip(slot.groups, returned, strict=True)
+                    b""
+                    if one.tensor is None and buffer is None
+                    else buffer.bits(memory)
+                    if one.tensor is None and buffer is not None
+                    else read_tensor(memory, one.tensor, tensor)
+                    for (tensor, buffer), one in zip(slot.results, returned, strict=True)
                 ]
         finally:
             del self._session.launches[launches:], self._session.faults[faults:]
@@ -94,16 +106,15 @@ class Attributor:
         self._log.end()
 
 
-def _group(output: WatchedOutput, written: Sequence[Written]) -> dict[str, Any]:
-    assert output.region.owner is not None
+def _group(index: int, elements: int, columns: int, written: Sequence[Written]) -> dict[str, Any]:
     by = sorted((one for one in written if one.writer is not None), key=lambda one: one.writer.kind)  # type: ignore[union-attr]
     latest = sorted({write for one in written for write in one.origins.host}, key=lambda write: -write.at)
     sent = list({(write.what, write.line): write for write in reversed(latest)}.values())[::-1][:MOST]
     computed = sorted({writer for one in written for writer in one.origins.computed}, key=repr)[:MOST]
     return {
-        "group": output.group,
-        "elements": int(output.region.owner.size),
-        "written": [_written_by(one, output.columns) for one in by[:MOST]],
+        "group": index,
+        "elements": elements,
+        "written": [_written_by(one, columns) for one in by[:MOST]],
         "computed": [_request(writer.name, writer.line) for writer in computed],
         "host": [
             {"sent": _request(write.what, write.line), "read": _request(write.after.what, write.after.line)}

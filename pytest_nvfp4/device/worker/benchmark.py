@@ -5,22 +5,23 @@ from __future__ import annotations
 import random
 import statistics
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pytest_nvfp4.contracts.base import RowChange
+from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.gpus import SmClock
-from pytest_nvfp4.device.job import Job, JobCase, Timing
-from pytest_nvfp4.device.worker.buffers import CallBuffers
+from pytest_nvfp4.device.job import GivenInputs, Job, JobCase, Timing
+from pytest_nvfp4.device.worker.buffers import Buffer, CallBuffers
 from pytest_nvfp4.device.worker.clock import DeviceClock, Round
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.launch_counter import LaunchCounter, NotCountedError
 from pytest_nvfp4.device.worker.memory import CudaMemory
 from pytest_nvfp4.device.worker.returned_tensors import OutputSender, inspect_returned, read_tensor
-from pytest_nvfp4.numerics.inputs import ProblemInput
 
 _LEAST_SETS = 3
 _MOST_SETS = 8
@@ -32,23 +33,25 @@ _LEAST_HOST_ROUNDS = 5
 _WHOLE_OUTPUTS = 2
 """Rounds whose outputs are returned whole; every round returns a part of the rows that changed."""
 SAMPLED_COLUMNS = 128
+_WORD = 2
+"""Bytes of an element that the clock fills in on the device."""
 METHOD = "driver events behind a gate, scattered, legacy default stream"
 
 
 @dataclass(frozen=True, slots=True)
 class _TimedCall:
-    """The argument ``data`` of one call, the tensors of C ``given`` in it, and the buffers behind them.
+    """The arguments of one call, the outputs ``given`` in them, and the buffers behind them.
 
     Attributes:
         at: Index of the set of inputs, and number of its visit.
-        changed: The rows of A that differ from the visit before.
+        changed: The rows of inputs that differ from the visit before.
     """
 
-    data: Any
+    arguments: tuple[Any, ...]
     given: list[Any]
     slot: CallBuffers
     at: tuple[int, int]
-    changed: list[rotation.RowChange]
+    changed: list[RowChange]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +64,10 @@ class _CallFactory:
     memory: CudaMemory
     clock: DeviceClock
     buffers: list[CallBuffers]
-    inputs: list[ProblemInput]
+    inputs: list[Any]
     draw: random.Random
     key: int
     visits: Counter[int] = field(default_factory=Counter)
-
-    @property
-    def poison(self) -> int:
-        """Bits of every element of C before a call."""
-        return self.inputs[0].groups[0].guard.poison
 
     def prepare(self, number: int | None = None) -> _TimedCall:
         """Change a set of inputs, drawn unless given, for its next visit, poison its outputs, and return the call."""
@@ -79,19 +77,26 @@ class _CallFactory:
         slot, inputs = self.buffers[number], self.inputs[number]
         changed = rotation.changes(inputs, index=number, visit=visit, key=self.key)
         for change in changed:
-            region = slot.groups[change.group].a
-            self.memory.write(region.address + change.row * len(change.data), change.data)
+            region = slot.at(change.tensor)
+            self.memory.write(region.address + region.tensor.before + change.offset, change.data)
         return self._poisoned(slot, (number, visit), changed)
 
     def repeat(self, call: _TimedCall) -> _TimedCall:
         """Poison the outputs of a call again, and return a call with the same inputs."""
         return self._poisoned(call.slot, call.at, call.changed)
 
-    def _poisoned(self, slot: CallBuffers, at: tuple[int, int], changed: list[rotation.RowChange]) -> _TimedCall:
-        for group in slot.groups:
-            self.clock.fill16(group.c.address, self.poison, group.c.size // 2)
-        data, given = slot.data(self.inputs[at[0]].problem.sizes)
-        return _TimedCall(data, given, slot, at, changed)
+    def _poisoned(self, slot: CallBuffers, at: tuple[int, int], changed: list[RowChange]) -> _TimedCall:
+        for region in slot.outputs:
+            self._poison(region)
+        arguments, given = slot.arguments()
+        return _TimedCall(arguments, given, slot, at, changed)
+
+    def _poison(self, region: Buffer) -> None:
+        poison = region.tensor.poison
+        if region.tensor.role == "output" and len(poison) == _WORD:
+            self.clock.fill16(region.address, int.from_bytes(poison, "little"), region.size // _WORD)
+        else:
+            region.fill(self.memory)
 
 
 @dataclass(slots=True)
@@ -107,7 +112,7 @@ class _DeviceRounds:
 
     clock: DeviceClock
     calls: _CallFactory
-    custom_kernel: Callable[[Any], Any]
+    custom_kernel: Callable[..., Any]
     timing: Timing
     expected_us: float
     device_us: list[float] = field(default_factory=list)
@@ -128,18 +133,18 @@ class _DeviceRounds:
 
     def make_timed(self, call: _TimedCall) -> tuple[Round, Any]:
         """Make a call as in every timed round, and return its time and what the kernel returned."""
-        custom_kernel, data = self.custom_kernel, call.data
+        custom_kernel, arguments = self.custom_kernel, call.arguments
         returned: list[Any] = []
 
         def work() -> None:
-            returned.append(custom_kernel(data))
+            returned.append(custom_kernel(*arguments))
 
         timed = self.clock.device_round(work, cold=self.timing.cold_l2, expected_call_us=self.expected_us)
         return timed, returned[0]
 
     def make_plain(self, call: _TimedCall) -> tuple[None, Any]:
         """Make a call as a verified one, on an idle device, and return what the kernel returned."""
-        return None, self.clock.plain_call(partial(self.custom_kernel, call.data))
+        return None, self.clock.plain_call(partial(self.custom_kernel, *call.arguments))
 
 
 class BenchmarkRunner:
@@ -159,7 +164,7 @@ class BenchmarkRunner:
         self._clock = DeviceClock(memory, l2_bytes=self._l2)
         self._counter = LaunchCounter()
 
-    def run(self, job: Job, custom_kernel: Callable[[Any], Any], prepare: Callable[[Any], Any] | None) -> None:
+    def run(self, job: Job, custom_kernel: Callable[..., Any], prepare: Callable[[Any], Any] | None) -> None:
         """Time every case, in an order drawn from the job's seed."""
         order = list(range(len(job.cases)))
         random.Random(job.order_seed).shuffle(order)
@@ -170,16 +175,17 @@ class BenchmarkRunner:
                 prepare([tuple(size) for size in case.problem.sizes])
             self._case(job, index, case, custom_kernel)
 
-    def _sets(self, case: JobCase) -> tuple[list[CallBuffers], list[ProblemInput]]:
+    def _sets(self, case: JobCase, given: Sequence[GivenInputs]) -> tuple[list[CallBuffers], list[Any]]:
         """Return the buffers and inputs of all sets.
 
         They have the values of the case's family, because times depend on them: an H200 ran a bf16 product 13 %
         faster on zeros.
         """
-        first = rotation.set_inputs(case, 0)
-        size = sum(group.a.nbytes + group.b.nbytes for group in first.groups) or 1
-        count = max(_LEAST_SETS, min(_MOST_SETS, -(-2 * self._l2 // size)))
-        inputs = [first, *(rotation.set_inputs(case, index) for index in range(1, count))]
+        first = rotation.set_inputs(case, 0, given=given)
+        size = contract_of(first.problem).working_set(first) or 1
+        most = min(_MOST_SETS, contract_of(first.problem).sets_of_inputs)
+        count = max(_LEAST_SETS, min(most, -(-2 * self._l2 // size)))
+        inputs = [first, *(rotation.set_inputs(case, index, given=given) for index in range(1, count))]
         buffers = []
         for set_inputs in inputs:
             slot = CallBuffers(self._torch, set_inputs)
@@ -187,16 +193,16 @@ class BenchmarkRunner:
             buffers.append(slot)
         return buffers, inputs
 
-    def _case(self, job: Job, index: int, case: JobCase, custom_kernel: Callable[[Any], Any]) -> None:
+    def _case(self, job: Job, index: int, case: JobCase, custom_kernel: Callable[..., Any]) -> None:
         timing = job.timing
         draw = random.Random(f"{job.order_seed}/{index}")
-        buffers, inputs = self._sets(case)
+        buffers, inputs = self._sets(case, job.given)
         whole = set(draw.sample(range(timing.rounds), min(_WHOLE_OUTPUTS, timing.rounds)))
         calls = _CallFactory(self._memory, self._clock, buffers, inputs, draw, job.row_key)
 
         def host_round() -> tuple[float, float]:
-            data = calls.prepare().data
-            return self._clock.host_round(lambda: custom_kernel(data), cold=timing.cold_l2)
+            arguments = calls.prepare().arguments
+            return self._clock.host_round(lambda: custom_kernel(*arguments), cold=timing.cold_l2)
 
         self._events.stage(f"warm up {case.problem.name}")
         warm = [host_round() for _ in range(max(_LEAST_WARMUP, timing.warmup))]
@@ -259,22 +265,22 @@ class BenchmarkRunner:
                 made.append({"way": way, "inputs": call.at, "device_us": us, "works": works})
         return {"calls": made, "unavailable": None}
 
-    def _ran_outside(self, calls: _CallFactory, custom_kernel: Callable[[Any], Any], *, host_us: float) -> bool | None:
+    def _ran_outside(self, calls: _CallFactory, custom_kernel: Callable[..., Any], *, host_us: float) -> bool | None:
         """Return whether the kernel writes C outside the timed stream, or after its work there; None if unknown."""
         call = calls.prepare()
-        data, poison = call.data, calls.poison.to_bytes(2, "little")
+        arguments = call.arguments
         watched = [
-            (group.c.address + group.rows_before * group.columns * 2, poison * group.columns)
-            for group in call.slot.groups
-            if group.has_rows
+            (region.address + region.tensor.before, region.tensor.poison * region.tensor.columns)
+            for region in call.slot.outputs
+            if region.tensor.role == "output" and region.tensor.size
         ]
-        outside = self._clock.ran_outside(lambda: custom_kernel(data), watched=watched, host_us=host_us)
+        outside = self._clock.ran_outside(lambda: custom_kernel(*arguments), watched=watched, host_us=host_us)
         if outside:
             return True
         later = calls.prepare()
-        data = later.data
-        outputs = [(group.c.address, group.c.size) for group in later.slot.groups if group.has_rows]
-        after = self._clock.ran_after(lambda: custom_kernel(data), outputs=outputs, host_us=host_us)
+        late = later.arguments
+        outputs = [(region.address, region.size) for region in later.slot.outputs if region.tensor.size]
+        after = self._clock.ran_after(lambda: custom_kernel(*late), outputs=outputs, host_us=host_us)
         return True if after else outside
 
     def _show(
@@ -283,23 +289,23 @@ class BenchmarkRunner:
         """Send what a call wrote: a part of it, and all of it if ``whole``."""
         self._sample(returned, call, position=position, case=case, draw=draw)
         if whole:
-            shown = inspect_returned(self._torch, returned, call.given)
+            shown = inspect_returned(self._torch, returned, call.given, returns=call.slot.returns)
             self._sender.send(shown, call.slot, call=position, case=case, inputs=call.at)
 
     def _sample(self, returned: Any, call: _TimedCall, *, position: int, case: int, draw: random.Random) -> None:
         """Send a part of each row whose input changed: an answer cached from an earlier round is wrong there."""
-        tensors = inspect_returned(self._torch, returned, call.given)
+        tensors = inspect_returned(self._torch, returned, call.given, returns=call.slot.returns)
         parts = []
-        for change in call.changed:
-            description, tensor = tensors[change.group]
-            group = call.slot.groups[change.group]
-            width = min(SAMPLED_COLUMNS, group.columns)
-            column = draw.randrange(group.columns - width + 1)
-            if description == "c":
-                start = ((group.rows_before + change.row) * group.columns + column) * 2
-                bits = self._memory.read(group.c.address + start, width * 2)
+        for change in (one for one in call.changed if one.group >= 0):
+            description, own = tensors[change.group]
+            tensor, buffer = call.slot.results[change.group]
+            width = min(SAMPLED_COLUMNS, tensor.columns)
+            column = draw.randrange(tensor.columns - width + 1)
+            start = (change.row * tensor.columns + column) * tensor.item
+            if description == "c" and buffer is not None:
+                bits = self._memory.read(buffer.address + tensor.before + start, width * tensor.item)
             elif description == "other":
-                bits = read_tensor(self._memory, tensor[change.row : change.row + 1, column : column + width])
+                bits = read_tensor(self._memory, own, tensor)[start : start + width * tensor.item]
             else:
                 bits = b""
             parts.append({"group": change.group, "row": change.row, "column": column, "bits": bits.hex()})

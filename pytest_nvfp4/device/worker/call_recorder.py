@@ -95,13 +95,7 @@ class CallRecorder:
 
     def _launch(self, record: LaunchRecord, grid: Grid, writers: int) -> dict[str, Any]:
         return {
-            "kernel": record.launch.kernel,
-            "grid": record.launch.grid,
-            "block": record.launch.block,
-            "cluster": record.launch.cluster,
-            "shared_bytes": grid.shared_bytes,
-            "ctas_per_sm": grid.ctas_per_sm,
-            "counters": {name: int(count) for name, count in sorted(record.counters.items())},
+            **launch_facts(record, grid),
             "writers": writers or None,
             "printed": record.output[-_PRINTED_CHARACTERS:],
             "findings": [worker_finding(finding).to_dict() for finding in record.findings],
@@ -197,4 +191,17 @@ def _writes(group: int, region: Region, columns: int) -> dict[str, int]:
         "twice": sum(count for (before, now, _), count in counts.items() if before == now),
         "ctas": int(np.unique(owner[owner >= 0]).size),
         "tiles": int(np.count_nonzero(corner)),
+    }
+
+
+def launch_facts(record: LaunchRecord, grid: Grid) -> dict[str, Any]:
+    """Return what a launch was, and its counters, as values of JSON."""
+    return {
+        "kernel": record.launch.kernel,
+        "grid": record.launch.grid,
+        "block": record.launch.block,
+        "cluster": record.launch.cluster,
+        "shared_bytes": grid.shared_bytes,
+        "ctas_per_sm": grid.ctas_per_sm,
+        "counters": {name: int(count) for name, count in sorted(record.counters.items())},
     }

@@ -12,7 +12,6 @@ from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.device.worker.returned_tensors import Returned, inspect_returned
 from pytest_nvfp4.device.worker.side_stream import SideStreamCall
-from pytest_nvfp4.numerics.inputs import ProblemInput
 
 _REST_S = 0.05
 """Seconds for a thread of the kernel to write an output after its return."""
@@ -20,22 +19,22 @@ Sizes = Sequence[tuple[int, int, int, int]]
 
 
 class CalledKernel(Protocol):
-    """A kernel under GPU MODE's contract. What its code raises is raised by every method that runs it."""
+    """A kernel under a contract. What its code raises is raised by every method that runs it."""
 
     @property
     def prepares(self) -> bool:
         """Whether the kernel has a function that compiles it for a problem."""
 
-    def buffers(self, inputs: ProblemInput, *, offset: bool = False) -> CallBuffers:
+    def buffers(self, inputs: Any, *, offset: bool = False) -> CallBuffers:
         """Return new buffers for calls with inputs of these sizes."""
 
     def prepare(self, sizes: Sizes) -> None:
         """Compile the kernel for a problem."""
 
-    def call(self, slot: CallBuffers, sizes: Sizes) -> list[Returned]:
+    def call(self, slot: CallBuffers) -> list[Returned]:
         """Call the kernel on buffers that are filled."""
 
-    def call_late(self, slot: CallBuffers, sizes: Sizes, *, between: AbstractContextManager[Any]) -> list[Returned]:
+    def call_late(self, slot: CallBuffers, *, between: AbstractContextManager[Any]) -> list[Returned]:
         """Call the kernel between the caller's own work on a new stream (``side_stream``).
 
         ``between`` surrounds the kernel's own part.
@@ -55,7 +54,7 @@ class LocalKernel:
         self,
         torch: Any,
         memory: DeviceMemory,
-        custom_kernel: Callable[[Any], Any],
+        custom_kernel: Callable[..., Any],
         prepare: Callable[[Any], Any] | None,
     ) -> None:
         self._torch = torch
@@ -68,7 +67,7 @@ class LocalKernel:
         """See ``CalledKernel``."""
         return self._prepare is not None
 
-    def buffers(self, inputs: ProblemInput, *, offset: bool = False) -> CallBuffers:
+    def buffers(self, inputs: Any, *, offset: bool = False) -> CallBuffers:
         """See ``CalledKernel``."""
         return CallBuffers(self._torch, inputs, offset=offset)
 
@@ -77,17 +76,14 @@ class LocalKernel:
         assert self._prepare is not None
         self._prepare(sizes)
 
-    def call(self, slot: CallBuffers, sizes: Sizes) -> list[Returned]:
+    def call(self, slot: CallBuffers) -> list[Returned]:
         """See ``CalledKernel``."""
-        data, given = slot.data(list(sizes))
-        return inspect_returned(self._torch, self._custom_kernel(data), given)
+        arguments, given = slot.arguments()
+        return inspect_returned(self._torch, self._custom_kernel(*arguments), given, returns=slot.returns)
 
-    def call_late(self, slot: CallBuffers, sizes: Sizes, *, between: AbstractContextManager[Any]) -> list[Returned]:
+    def call_late(self, slot: CallBuffers, *, between: AbstractContextManager[Any]) -> list[Returned]:
         """See ``CalledKernel``."""
-        data, given = slot.data(list(sizes))
-        side = SideStreamCall(self._torch, self._memory, slot)
-        returned = side(self._custom_kernel, data, given, between=between)
-        return inspect_returned(self._torch, returned, given)
+        return SideStreamCall(self._torch, self._memory, slot)(self._custom_kernel, between=between)
 
     def on_new_stream(self) -> AbstractContextManager[None]:
         """See ``CalledKernel``; nothing checks the order of streams here."""

@@ -153,5 +153,6 @@ def _finding(finding: Finding, m: int, limit: str) -> Finding:
         kind="overflow",
         message=f"an offset in C is computed in 32 bits and overflows: from {m}x{N}x{K} on (m n k; the smallest m with "
         f"this n), where C extends past {limit}; {access} outside C",
-        hint="a 64-bit stride or index in the layout or the pointer arithmetic of C, such as cutlass.Int64(n)",
+        hint="a 64-bit stride or index in the layout or the pointer arithmetic of C, such as cutlass.Int64(n), or "
+        "rows.to(tl.int64) in Triton",
     )

@@ -22,14 +22,13 @@ from typing import Any, Final, NoReturn
 from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.conversation import ConversationLog
 from pytest_nvfp4.device.worker.kernel_fork import ForkedKernel
-from pytest_nvfp4.device.worker.kernel_stack import segmentation_fault
+from pytest_nvfp4.device.worker.kernel_stack import CRASHES, crash
 from pytest_nvfp4.device.worker.memory import HostMemory
 from pytest_nvfp4.device.worker.returned_tensors import Returned
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.machine.server import Server
 from pytest_nvfp4.machine.values import Decoder, Encoder, device_fields
 from pytest_nvfp4.machine.wire import Blob, Channel, HungUpError, Message, WireError
-from pytest_nvfp4.numerics.inputs import ProblemInput
 from pytest_nvfp4.sim.run.session import Session
 
 Sizes = Sequence[tuple[int, int, int, int]]
@@ -99,10 +98,6 @@ class KernelProcess:
         """See ``CalledKernel``. Raises KernelError."""
         self._command("prepare", {"sizes": sizes})
 
-    def exercise(self) -> None:
-        """Call the function that exercises a kernel outside the contract. Raises KernelError."""
-        self._command("exercise", {"stream": self._server.stream})
-
     def settle(self) -> None:
         """See ``CalledKernel``: execute the requests that threads of the kernel send meanwhile. Raises KernelError."""
         self._command("settle")
@@ -123,36 +118,39 @@ class KernelProcess:
         server.streams.allocated(block.address, size, pooled=True)
         return block.tensor
 
-    def buffers(self, inputs: ProblemInput, *, offset: bool = False) -> CallBuffers:
+    def buffers(self, inputs: Any, *, offset: bool = False) -> CallBuffers:
         """See ``CalledKernel``."""
         import torch
 
         return CallBuffers(torch, inputs, offset=offset, allocate=self.empty)
 
-    def call(self, slot: CallBuffers, sizes: Sizes) -> list[Returned]:
+    def call(self, slot: CallBuffers) -> list[Returned]:
         """See ``CalledKernel``. Raises KernelError."""
-        data, given = slot.data(list(sizes))
-        return self._returned(self.call_on(data), given)
+        arguments, given = slot.arguments()
+        return self._returned(self.call_on(*arguments, outputs=given, returns=slot.returns), given)
 
-    def call_late(self, slot: CallBuffers, sizes: Sizes, *, between: AbstractContextManager[Any]) -> list[Returned]:
+    def call_late(self, slot: CallBuffers, *, between: AbstractContextManager[Any]) -> list[Returned]:
         """See ``CalledKernel``. Raises KernelError.
 
         The simulated device has done the caller's work when it is issued, so that only its order matters: the inputs
         are poison before the call, and ``between`` gives them to launches that are ordered behind the caller.
         """
         memory = self._memory
-        inputs = [region for group in slot.groups for region in group.inputs]
-        staged = [memory.read(region.address, region.size) for region in inputs]
+        inputs = slot.inputs
+        staged = [region.read(memory) for region in inputs]
         slot.poison_inputs(memory)
         with self.on_new_stream():
             for region, data in zip(inputs, staged, strict=True):
                 memory.write(region.address, data)
             with between:
-                returned = self.call(slot, sizes)
+                returned = self.call(slot)
         return [Returned(one.description, None if one.tensor is None else one.tensor.clone()) for one in returned]
 
-    def call_on(self, data: Any) -> Message:
-        """Call the kernel with an argument of tensors, numbers and lists. Raises KernelError."""
+    def call_on(self, *arguments: Any, outputs: Sequence[Any] = (), returns: str = "any") -> Message:
+        """Call the kernel with arguments of tensors, numbers, lists and tuples. Raises KernelError.
+
+        ``outputs`` are the tensors that it writes, or those of its results (see ``buffers.CallBuffers.arguments``).
+        """
         blocks = self._server.blocks
 
         def described(tensor: Any) -> list[Any]:
@@ -162,7 +160,19 @@ class KernelProcess:
             return [*fields, 0 if block is None else block.size]
 
         encoder = Encoder(lambda tensor: blocks.at(tensor.untyped_storage().data_ptr()) is not None, described)
-        return self._command("call", {"data": encoder.encode(data), "stream": self._server.stream}, encoder.blobs)
+
+        def encoded(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return {"tuple": [encoded(each) for each in value]}
+            return [encoded(each) for each in value] if isinstance(value, list) else encoder.encode(value)
+
+        made = [encoded(each) for each in arguments]
+        results = [
+            [next((at for at, tensor in enumerate(encoder.tensors) if tensor is one), None), _dtype(one), [*one.shape]]
+            for one in outputs
+        ]
+        fields = {"arguments": made, "outputs": results, "returns": returns, "stream": self._server.stream}
+        return self._command("call", fields, encoder.blobs)
 
     @contextmanager
     def on_new_stream(self) -> Iterator[None]:
@@ -198,6 +208,8 @@ class KernelProcess:
             description, fields = one if isinstance(one, list) and len(one) == 2 else (None, [])
             if not isinstance(description, str) or len(description) > 2000:
                 self._violate("its description of an output cannot be read")
+            if description == "c" and c.is_meta:
+                self._violate("it describes an output as one that it was not given")
             if description != "other":
                 returned.append(Returned(description))
                 continue
@@ -303,9 +315,13 @@ class KernelProcess:
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
             faulthandler.disable()
-            if code == -signal.SIGSEGV:
-                self._crashed(segmentation_fault(self._stack, sources=self._sources))
+            if -code in CRASHES:
+                self._crashed(crash(signal.Signals(-code), self._stack, sources=self._sources))
             with contextlib.suppress(OSError, ValueError):  # SIGKILL has no handler
                 signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)
         os._exit(code & 0xFF)
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

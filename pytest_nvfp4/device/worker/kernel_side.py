@@ -74,7 +74,6 @@ class _KernelSide:
             "load": self._load,
             "prepare": self._prepare,
             "call": self._call_kernel,
-            "exercise": self._exercise,
             "settle": self._settle,
             "end": lambda _: {"messages": self._notices()},
         }
@@ -128,7 +127,8 @@ class _KernelSide:
         errors = {"Fault": lambda text: Fault("launch", text), "Unsupported": lambda text: Fault("unsupported", text)}
         side = remote(Requests(self._channel, self._room, errors))
         known = [Path(path) for path in fields["compiled"]]
-        redirect.install(side, device=model, compiled=CompileCache(known) if known else None)
+        modules = CompileCache(known) if known else None
+        redirect.install(side, device=model, compiled=modules, unraised=self._stack)
         torch_cuda.install(device=model, side=side)
         end_imports()
 
@@ -156,25 +156,25 @@ class _KernelSide:
     def _call_kernel(self, command: Message) -> dict[str, Any]:
         import torch
 
+        from pytest_nvfp4.host.tensor import HostCudaTensor
+
         assert self._kernel is not None
-        abc, plain, scales, sizes = self._data(command.fields["data"], command)
-        data = [tuple(one) for one in abc], [tuple(s) for s in plain], [tuple(s) for s in scales], sizes
-        given = [c for _, _, c in data[0]]
+        tensors: list[Any] = []
+        arguments = [self._data(value, command, tensors) for value in command.fields["arguments"]]
+        given = [
+            torch.empty(shape, dtype=getattr(torch, kind), device="meta") if at is None else tensors[at]
+            for at, kind, shape in command.fields["outputs"]
+        ]
         with self._on_stream(command.fields["stream"]):
-            returned = self._kernel.function(data)
+            returned = self._kernel.function(*arguments)
         self._kept[self._call] = returned  # so that its memory is not used again
         self._call += 1
-        return {"returned": [_described(one) for one in inspect_returned(torch, returned, given)]}
+        shown = inspect_returned(torch, returned, given, returns=command.fields["returns"], kind=HostCudaTensor)
+        return {"returned": [_described(one) for one in shown]}
 
     def _settle(self, _: Message) -> dict[str, Any]:
         if threading.active_count() > 1:
             time.sleep(_REST_S)
-        return {}
-
-    def _exercise(self, command: Message) -> dict[str, Any]:
-        assert self._kernel is not None
-        with self._on_stream(command.fields["stream"]):
-            self._kernel.function()
         return {}
 
     @contextlib.contextmanager
@@ -187,21 +187,29 @@ class _KernelSide:
         with torch.cuda.stream(torch.cuda.ExternalStream(handle)):  # type: ignore[no-untyped-call]
             yield
 
-    def _data(self, value: Any, command: Message) -> Any:
-        """Return the argument of the kernel: device tensors over blocks of the other process, and its own copies."""
+    def _data(self, value: Any, command: Message, tensors: list[Any]) -> Any:
+        """Return an argument of the kernel: device tensors over blocks of the other process, and its own copies.
+
+        ``tensors`` lists them in order.
+        """
         from pytest_nvfp4.host.remote import block
         from pytest_nvfp4.host.tensor import HostCudaTensor
 
         if isinstance(value, list):
-            made = [self._data(each, command) for each in value]
-            return tuple(made) if made and all(type(each) is int for each in made) else made
+            return [self._data(each, command, tensors) for each in value]
         if not isinstance(value, dict):
             return value
         ((kind, fields),) = value.items()
+        if kind == "tuple":
+            return tuple(self._data(each, command, tensors) for each in fields)
+        if kind == "float":
+            return float.fromhex(fields)
         if kind == "host":
-            return host_tensor(fields[:3], command.blobs[fields[3]])
-        *shape, size = fields
-        return HostCudaTensor(block(shape, size))
+            tensors.append(host_tensor(fields[:3], command.blobs[fields[3]]))
+        else:
+            *shape, size = fields
+            tensors.append(HostCudaTensor(block(shape, size)))
+        return tensors[-1]
 
 
 def _described(one: Returned) -> list[Any]:

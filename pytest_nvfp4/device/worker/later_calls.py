@@ -31,8 +31,6 @@ from pytest_nvfp4.sim.run.session import Session
 _CALLS: Final = 3
 _WORD: Final = 8
 _ADDRESS: Final = b"address!"
-OUTPUT_BYTES: Final = 2
-"""Bytes of an element of C (fp16)."""
 
 
 class _Launched:
@@ -140,7 +138,7 @@ class LaterCalls:
             message = f"not checked {where}: {self._log.incomplete}"
             return [Finding("race-warning", message, severity="warning")]
         for region in outputs:
-            region.watch(OUTPUT_BYTES)
+            region.watch(region.owner_bytes)
         session.launch_only = False
         with self._log.repeated():
             pass

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pytest_nvfp4.cores import cores
 from pytest_nvfp4.device.job import Job, KernelSpec, Simulating
-from pytest_nvfp4.device.process import COMPILED_VARIABLE
 from pytest_nvfp4.device.worker import device_info
 from pytest_nvfp4.device.worker.conversation import ConversationLog
 from pytest_nvfp4.device.worker.events import Events
@@ -26,6 +25,7 @@ from pytest_nvfp4.device.worker.job_steps import JobSteps, StopError, completed
 from pytest_nvfp4.device.worker.kernel_fork import ForkedKernel, fork_kernel
 from pytest_nvfp4.driver.device_model import DeviceModel, for_arch
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.host.compile_cache import COMPILED_VARIABLE
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, taken
 from pytest_nvfp4.isolation.limits import PARENT_VARIABLE
 from pytest_nvfp4.isolation.prctl import die_with_parent
@@ -34,7 +34,6 @@ from pytest_nvfp4.toolchain.worker.loading import end_imports
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.worker.kernel_process import KernelProcess
-    from pytest_nvfp4.device.worker.later_calls import FirstCall
     from pytest_nvfp4.device.worker.simulation import Simulation
 
 
@@ -62,17 +61,6 @@ class MachineWorker(JobSteps):
         os._exit(0)
 
     @property
-    def _exercises(self) -> bool:
-        """Whether the kernel's own function calls it, on inputs of its own."""
-        job = self._job
-        return (
-            job.kernel is not None
-            and job.kernel.entry is not None
-            and job.action == "simulate"
-            and not job.simulating.outputs
-        )
-
-    @property
     def _model(self) -> DeviceModel:
         model, sms = for_arch(self._arch), self._job.simulating.sms
         return model if sms is None else replace(model, sm_count=sms, max_active_clusters={})
@@ -93,7 +81,7 @@ class MachineWorker(JobSteps):
     def _check(self, kernel: KernelSpec) -> None:
         model = self._model
         self._check_arch(kernel, name=model.name, capability=model.capability)
-        if kernel.entry is not None and not self._exercises:
+        if kernel.entry is not None and not self._job.given:
             self._refuse_entry()
         if self._job.action == "benchmark":
             self._finish("unavailable", Finding("device", "not run: this device is the CPU, which has no GPU clock"))
@@ -184,9 +172,7 @@ class MachineWorker(JobSteps):
 
         raised: Finding | None = None
         try:
-            if self._exercises:
-                self._exercise(kernel, simulation)
-            elif self._job.action == "simulate" and self._job.simulating.far_end:
+            if self._job.action == "simulate" and self._job.simulating.far_end:
                 import torch
 
                 self._events.stage("the far end of a large C")
@@ -203,32 +189,10 @@ class MachineWorker(JobSteps):
             (self._folder / "conversation.json").write_text(text, encoding="utf-8")
             digest = hashlib.sha256(text.encode()).hexdigest()
             self._events.send("conversation", sha256=digest, size=len(text.encode()), file="conversation.json")
-        if noticed and not self._exercises:  # an exercised kernel is not judged, so it has nothing to forge
+        if noticed:
             self._finish("cheated", *(Finding("cheat", message) for message in noticed))
         if raised is not None:
             self._finish("error", raised)
-
-    def _exercise(self, kernel: KernelProcess, simulation: Simulation) -> None:
-        from pytest_nvfp4.device.worker.kernel_process import KernelError
-
-        assert self._job.kernel is not None
-        findings: list[Finding] = []
-        self._events.stage("call 0: on inputs of its own")
-        stream = simulation.side_stream(kernel) if self._job.kernel.side_stream else contextlib.nullcontext()
-        first: FirstCall | None = None
-        with stream:
-            try:
-                with simulation.exercise(findings), simulation.recorded_first() as first:
-                    kernel.exercise()
-            except KernelError as error:  # the simulator's findings may explain it
-                findings.append(error.finding)
-            if (record := simulation.record(0, 0)) is not None:
-                self._events.send("simulated", **record)
-            wrong = simulation.stopped or any(finding.severity == "error" for finding in findings)
-            if first is not None and simulation.later_calls is not None and not wrong:
-                self._events.stage("later calls of the exercise")
-                findings += simulation.later_calls.findings(first, kernel.exercise)
-        self._send_case(findings)
 
     def _send_case(self, findings: list[Finding]) -> None:
         found = [finding.to_dict() for finding in findings]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.device_work import MOST_NAME
-from pytest_nvfp4.device.job import Job, JobCase, Profiling
+from pytest_nvfp4.device.job import GivenInputs, Job, JobCase, Profiling
 from pytest_nvfp4.device.profiling.record import MOST_WORKS
 from pytest_nvfp4.device.worker.called_kernel import LocalKernel
 from pytest_nvfp4.device.worker.events import Events
@@ -70,28 +70,25 @@ class ProfileRunner:
         self._counter = LaunchCounter()
 
     def run(self, job: Job, custom_kernel: Callable[..., Any], prepare: Callable[[Any], Any] | None) -> None:
-        """Profile every case, or the function that exercises a kernel outside GPU MODE's contract."""
+        """Profile every case."""
         assert job.profiling is not None
-        if job.kernel is not None and job.kernel.entry is not None:
-            self._events.stage("profile on inputs of its own")
-            self._profile(0, job.profiling, custom_kernel, before=lambda: None)
-            return
         kernel = LocalKernel(self._torch, self._memory, custom_kernel, prepare)
         for index, case in enumerate(job.cases):
-            self._case(index, case, job.profiling, kernel)
+            self._case(index, case, job.profiling, kernel, given=job.given)
 
-    def _case(self, index: int, case: JobCase, profiling: Profiling, kernel: LocalKernel) -> None:
-        inputs = rotation.set_inputs(case, 0)
-        sizes = inputs.problem.sizes
+    def _case(
+        self, index: int, case: JobCase, profiling: Profiling, kernel: LocalKernel, *, given: Sequence[GivenInputs]
+    ) -> None:
+        inputs = rotation.set_inputs(case, 0, given=given)
         slot = kernel.buffers(inputs)
         if kernel.prepares:
             self._events.stage(f"compile {case.problem.name}")
-            kernel.prepare(sizes)
+            kernel.prepare(inputs.problem.sizes)
         self._events.stage(f"profile {case.problem.name}")
         returned = self._profile(
             index,
             profiling,
-            lambda: kernel.call(slot, sizes),
+            lambda: kernel.call(slot),
             before=lambda: slot.fill(self._memory, inputs),
         )
         before = slot.expected_digest()

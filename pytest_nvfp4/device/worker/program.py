@@ -2,8 +2,8 @@
 
 With ``sim``, the simulator executes ``device="cuda"`` and the launches of CuTe DSL kernels, as the device of
 ``CUTE_DSL_ARCH``; with ``host``, plain torch operations on ``device="cuda"`` are computed on the CPU. The variable
-``NVFP4_SIMULATING`` holds the settings of the simulator (a ``device.job.Simulating`` as JSON); the program does not see
-it.
+``NVFP4_SIMULATING`` holds the settings of the simulator (a ``device.job.Simulating`` as JSON). Python processes that
+the program starts have the same device (``child_start``).
 """
 
 from __future__ import annotations
@@ -16,65 +16,31 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-from pytest_nvfp4.cores import cores
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
 from pytest_nvfp4.isolation.wall import enter_from_environment
 
 SIMULATING_VARIABLE = "NVFP4_SIMULATING"
 """Environment variable with the settings of the simulator."""
-_DEFAULT_ARCH = "sm_100a"
-_MOST_FINDINGS = 50
 
 
 def _run_simulated(folder: Path, run: Callable[[], int]) -> int:
     """Run the program on the simulator; findings make it fail only if races were searched for."""
     from pytest_nvfp4.device.job import Simulating
-    from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
-    from pytest_nvfp4.device.worker.simulator import simulate
-    from pytest_nvfp4.host import redirect
-    from pytest_nvfp4.sim.run.session import LaunchRecord
+    from pytest_nvfp4.device.worker.simulated_process import SimulatedProcess
 
     settings = Simulating.model_validate_json(os.environ.pop(SIMULATING_VARIABLE, "{}"))
-
-    class Launches(list[LaunchRecord]):
-        """Prints the output of each launch as soon as it has ended."""
-
-        def append(self, record: LaunchRecord) -> None:
-            super().append(record)
-            if record.output:
-                sys.stdout.write(record.output)
-                sys.stdout.flush()
-
-    arch = os.environ.get("CUTE_DSL_ARCH") or _DEFAULT_ARCH
-    dump = folder / "ptx"
-    dump.mkdir(exist_ok=True)
-    os.environ.update(redirect.environment(dump, arch=arch))
-    processes = min(4, cores())
-    with simulate(
-        arch=arch,
-        processes=processes,
-        schedule=settings.schedule,
-        races=settings.races,
-        race_warnings=settings.race_warnings,
-    ) as session:
-        session.launches = Launches()
+    with SimulatedProcess(folder, settings) as process:
         status = run()
         sys.stdout.flush()
-        findings = [worker_finding(finding) for finding in merge_by_statement(session.findings)]
-    for finding in findings[:_MOST_FINDINGS]:
-        place = f"{Path(finding.file).name}:{finding.line}: " if finding.file is not None else ""
-        sys.stderr.write(f"{place}{finding.message}\n")
-    if len(findings) > _MOST_FINDINGS:
-        sys.stderr.write(f"simulated: {len(findings) - _MOST_FINDINGS} more findings\n")
-    failed = settings.races and any(finding.severity == "error" for finding in findings)
-    return status & 0xFF or int(failed)
+    return status & 0xFF or int(settings.races and process.failed)
 
 
 def _run(file: Path, arguments: list[str]) -> int:
     """Run the program as ``__main__``, and return its exit status. A traceback starts at the program's first line."""
     module = ModuleType("__main__")
     module.__file__ = str(file)
-    sys.modules["__main__"] = module
+    # multiprocessing, which is imported already, calls the main module so in results of its processes.
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
     sys.argv = [str(file), *arguments]
     try:
         exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from pytest_nvfp4.device.job import JobCase
+from pytest_nvfp4.device.job import GivenInputs, JobCase
 
 _RUN_IKET = "import sys; sys.argv[0] = 'run-iket'; from iket.cli.main import entrypoint; entrypoint()"
 _PLAIN = "from pytest_nvfp4.device.worker.regions import main; main()"
@@ -30,7 +30,8 @@ class Request(BaseModel):
     Attributes:
         word: First word of the answer's line.
         main, entry, compile_options: See ``device.job.KernelSpec``; files lie below ``kernel``.
-        case: Problem and family of the inputs; ignored by a kernel with an entry, which has inputs of its own.
+        case: Problem and family of the inputs.
+        given: Inputs that are not generated from a seed.
         warmup: Calls before the one that is recorded.
         slices, events: See ``profiler.Session``.
         how: With regions switched on; by ``run-iket`` in a process of its own; or as it is, which that process does.
@@ -43,6 +44,7 @@ class Request(BaseModel):
     entry: str | None
     compile_options: tuple[str, ...]
     case: JobCase
+    given: tuple[GivenInputs, ...] = ()
     warmup: int
     slices: int
     events: int
@@ -54,7 +56,8 @@ class Answer(BaseModel):
     """What came out.
 
     Attributes:
-        wrong: What is wrong with the outputs; empty if they are right, or judged by the kernel's own exercise.
+        wrong: What is wrong with the outputs; empty if they are right, or not judged here: a contract of the user's own
+            does not run where the kernel does.
         device: Name of the GPU.
         size: Bytes of the records, or of IKET's trace, as JSON; ``records`` has them deflated, in base64.
     """
@@ -96,18 +99,15 @@ def _call(request: Request) -> tuple[Callable[[], object], Callable[[], tuple[st
         folder=folder,
         own=lambda file: file.startswith(str(folder)),
     )
-    if request.entry:
-        return kernel.function, tuple
     contract = _Call(torch, kernel.function, request)
     return contract, contract.wrong
 
 
 def _traced(request: Request) -> Answer:
     """Run the kernel under ``run-iket``, which starts processes with its library loaded into the driver."""
-    own = request.model_copy(update={"how": "plain"}).model_dump_json()
-    # Its options for the folder stand before the subcommand (DSL 4.8.1). It passes no PYTHONPATH on.
+    # Its options for the folder stand before the subcommand (DSL 4.8.1).
     arguments = ["-o", "iket", "--clobber", "profile", "--postprocess", "json", "--"]
-    program = [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {_PLAIN}", own]
+    program = plain_command(request)
     done = subprocess.run(
         [sys.executable, "-c", _RUN_IKET, *arguments, *program],
         env={**os.environ, "CUTE_DSL_COMPILER_OPT": "iket"},
@@ -120,6 +120,20 @@ def _traced(request: Request) -> Answer:
     if done.returncode or not files:
         sys.exit(f"{(done.stdout + done.stderr)[-4000:]}\nrun-iket wrote no trace (exit status {done.returncode})")
     return _answer(files[-1].read_bytes(), (), request)
+
+
+def plain_command(request: Request) -> list[str]:
+    """Return the command that calls the kernel as it is, below a program that passes no PYTHONPATH on.
+
+    The wall permits no process to list the folder that holds this package where it is not installed, such as a clone.
+    A link in a folder of our own makes it importable.
+    """
+    folder = Path("importable").absolute()
+    folder.mkdir(exist_ok=True)
+    (folder / "pytest_nvfp4").symlink_to(Path(__file__).parents[2])
+    path = [str(folder), *sys.path]
+    own = request.model_copy(update={"how": "plain"}).model_dump_json()
+    return [sys.executable, "-c", f"import sys; sys.path[:0] = {path!r}; {_PLAIN}", own]
 
 
 def _flush_l2() -> None:
@@ -156,36 +170,41 @@ def _run(request: Request) -> Answer:
 
 
 class _Call:
-    """A call under GPU MODE's contract on exact inputs."""
+    """A call under its contract on exact inputs."""
 
     def __init__(self, torch: Any, function: Any, request: Request) -> None:
+        from pytest_nvfp4.contracts.registry import contract_of
+        from pytest_nvfp4.device import rotation
         from pytest_nvfp4.device.worker.buffers import CallBuffers
         from pytest_nvfp4.device.worker.memory import CudaMemory, HostMemory
-        from pytest_nvfp4.numerics.families import family
 
         problem = request.case.problem.problem()
+        self._contract = contract_of(problem)
         self._function, self._torch = function, torch
-        self._inputs = family(request.case.family).generate(problem)
+        self._inputs = rotation.set_inputs(request.case, 0, given=request.given)
         self._memory = HostMemory() if request.simulated else CudaMemory()
         self._buffers = CallBuffers(torch, self._inputs)
         self._buffers.fill(self._memory, self._inputs)
-        self._sizes = [(group.m, group.n, group.k, group.l) for group in problem.groups]
 
     def __call__(self) -> None:
-        data, _ = self._buffers.data(self._sizes)
-        self._function(data)
+        arguments, _ = self._buffers.arguments()
+        self._function(*arguments)
         self._torch.cuda.synchronize()
 
     def wrong(self) -> tuple[str, ...]:
         """Return what is wrong with the outputs."""
         import numpy as np
 
+        from pytest_nvfp4.contracts.registry import is_own
         from pytest_nvfp4.numerics.judge import judge
 
-        found = []
-        for number, (buffers, group) in enumerate(zip(self._buffers.groups, self._inputs.groups, strict=True)):
-            bits = np.frombuffer(buffers.c_bits(self._memory), np.uint16).reshape(group.group.m, group.group.n)
-            verdict = judge(bits, group.exact(), group=number)
+        found: list[str] = []
+        if is_own(self._inputs.problem.contract):
+            return ()
+        references = self._contract.references(self._inputs)
+        for number, (buffer, reference) in enumerate(zip(self._buffers.outputs, references, strict=True)):
+            bits = np.frombuffer(buffer.bits(self._memory), reference.want.dtype).reshape(reference.want.shape)
+            verdict = judge(bits, reference, group=number)
             if not verdict.ok:
                 found.append(f"group {number}: {verdict.mismatches} of {bits.size} elements are wrong")
         return tuple(found)

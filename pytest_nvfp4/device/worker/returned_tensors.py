@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers
+from pytest_nvfp4.contracts.call import Tensor
+from pytest_nvfp4.device.worker.buffers import Buffer, CallBuffers
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import DeviceMemory
 
@@ -24,19 +25,26 @@ stand-ins for CUDA."""
 
 
 class Returned(NamedTuple):
-    """What a kernel returned for one group.
+    """What a kernel returned for one output.
 
     Attributes:
         description: ``c`` (the tensor that it was given), ``other`` (a tensor of its own), or what is wrong with it.
-        tensor: The kernel's own tensor, of shape ``[m, n, 1]``; None otherwise.
+        tensor: The kernel's own tensor, of the output's shape and type; None otherwise.
     """
 
     description: str
     tensor: Any = None
 
 
-def inspect_returned(torch: Any, returned: Any, given: list[Any]) -> list[Returned]:
-    """Return what a kernel returned for each group.
+def inspect_returned(
+    torch: Any, returned: Any, given: list[Any], *, returns: str = "list", kind: type | None = None
+) -> list[Returned]:
+    """Return what a kernel returned for each output.
+
+    Args:
+        given: For each output, the tensor among the arguments; one without memory if the kernel allocates it.
+        returns: See ``contracts.call.Call``.
+        kind: Class of device tensors; that of torch by default.
 
     A tensor counts only if it is exactly ``torch.Tensor`` (or of the class of the tensor that was given): a subclass
     may compute its values when it is read, after the clock has stopped. So may a mode of torch that the kernel has left
@@ -47,12 +55,21 @@ def inspect_returned(torch: Any, returned: Any, given: list[Any]) -> list[Return
         return [Returned(problem)] * len(given)
     # A subclass may have methods of its own, which would run here: the length and the items are those of the base.
     base = next((base for base in (list, tuple) if issubclass(type(returned), base)), None)
-    if base is None:
-        return [Returned(f"custom_kernel returned {type(returned).__name__}, not the list of C")] * len(given)
-    values = base.__getitem__(returned, slice(None))
+    if returned is None and returns == "any" and not any(c.is_meta for c in given):
+        return [Returned("c")] * len(given)
+    if returns == "tensor" and (base is not None or returned is None):
+        return [Returned(f"custom_kernel returned {type(returned).__name__}, not the tensor C")] * len(given)
+    if returns == "tensor" or (returns == "any" and base is None and len(given) == 1):
+        values: Sequence[Any] = [returned]
+    elif base is None:
+        what = "the list of C" if returns == "list" else f"its {len(given)} outputs"
+        return [Returned(f"custom_kernel returned {type(returned).__name__}, not {what}")] * len(given)
+    else:
+        values = base.__getitem__(returned, slice(None))
     if len(values) != len(given):
-        return [Returned(f"custom_kernel returned {len(values)} outputs for {len(given)} groups")] * len(given)
-    return [_inspect(torch, value, c) for value, c in zip(values, given, strict=True)]
+        what = "groups" if returns == "list" else "of the contract"
+        return [Returned(f"custom_kernel returned {len(values)} outputs for {len(given)} {what}")] * len(given)
+    return [_inspect(torch, value, c, kind or torch.Tensor) for value, c in zip(values, given, strict=True)]
 
 
 def _left_mode(torch: Any) -> str | None:
@@ -70,18 +87,19 @@ def _left_mode(torch: Any) -> str | None:
     return next((kind.__name__[:80] for kind in kinds if not any(kind is known for known in allowed)), None)
 
 
-def _inspect(torch: Any, value: Any, c: Any) -> Returned:
+def _inspect(torch: Any, value: Any, c: Any, kind: Any) -> Returned:
+    kind = kind if c.is_meta else type(c)
     if value is c:
         return Returned("c")
     if type(value) is torch.Tensor and value.device.type != "cuda":
         return Returned(f"an output is on {value.device}, not on the device")
-    if type(value) is not type(c):
+    if type(value) is not kind:
         return Returned(f"an output is a {type(value).__module__}.{type(value).__name__}, not a tensor")
     if tuple(value.shape) != tuple(c.shape):
         return Returned(f"an output has shape {tuple(value.shape)}, not {tuple(c.shape)}")
-    if value.dtype != torch.float16:
-        return Returned(f"an output is {value.dtype}, not torch.float16")
-    if _place(value) == _place(c):
+    if value.dtype != c.dtype:
+        return Returned(f"an output is {value.dtype}, not {c.dtype}")
+    if not c.is_meta and _place(value) == _place(c):
         return Returned("c")
     return Returned("other", value)
 
@@ -92,26 +110,29 @@ def _place(tensor: Any) -> tuple[int, tuple[int, ...]]:
     return int(kind.data_ptr(tensor)), tuple(int(stride) for stride in kind.stride(tensor))
 
 
-def read_tensor(memory: DeviceMemory, tensor: Any) -> bytes:
-    """Return the fp16 bits of a ``[m, n, 1]`` tensor, row-major, read by address."""
-    m, n, _ = (int(size) for size in tensor.shape)
-    address, (rows, columns, _) = _place(tensor)
-    if m == 0 or n == 0:
+def read_tensor(memory: DeviceMemory, tensor: Any, like: Tensor) -> bytes:
+    """Return the elements of a tensor in the order of the memory of an output of the same shape, read by address."""
+    shape = tuple(int(size) for size in tensor.shape)
+    address, strides = _place(tensor)
+    if 0 in shape:
         return b""
-    extent = (m - 1) * rows + (n - 1) * columns + 1
-    flat = np.frombuffer(memory.read(address, extent * 2), dtype=np.uint16)
-    view = np.lib.stride_tricks.as_strided(flat, shape=(m, n), strides=(rows * 2, columns * 2), writeable=False)
-    return np.ascontiguousarray(view).tobytes()
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    flat = np.frombuffer(memory.read(address, extent * like.item), dtype=np.dtype((np.void, like.item)))
+    view = np.lib.stride_tricks.as_strided(flat, shape, [stride * like.item for stride in strides], writeable=False)
+    # A dimension of one element has its place in no order.
+    order = sorted(range(len(shape)), key=lambda dimension: -like.strides[dimension])
+    return np.ascontiguousarray(view.transpose(order)).tobytes()
 
 
-def _read_output(memory: DeviceMemory, buffers: GroupBuffers, tensor: Any | None) -> bytes:
-    """Return the bits of a group's C with its guard rows; rows of C come from ``tensor`` if the kernel returned one."""
-    bits = buffers.read_c(memory)
-    if tensor is None:
+def _read_output(memory: DeviceMemory, tensor: Tensor, buffer: Buffer | None, own: Any | None) -> bytes:
+    """Return the bytes of an output with its guard memory; ``own`` is the kernel's own tensor if it returned one."""
+    if buffer is None:
+        return b"" if own is None else read_tensor(memory, own, tensor)
+    bits = buffer.read(memory)
+    if own is None:
         return bits
-    values = read_tensor(memory, tensor)
-    top = buffers.rows_before * buffers.columns * 2
-    return bits[:top] + values + bits[top + len(values) :]
+    values = read_tensor(memory, own, tensor)
+    return bits[: tensor.before] + values + bits[tensor.before + len(values) :]
 
 
 def write_output(folder: Path, name: str, bits: bytes) -> dict[str, Any]:
@@ -125,15 +146,19 @@ class SentOutput(NamedTuple):
 
     Attributes:
         sha256: Its hash.
-        tensor: The kernel's own tensor, kept so that its memory is not used again; None for the C that was given.
+        tensor: What the output is.
+        buffer: Its buffer; None if the arguments do not contain it.
+        own: The kernel's own tensor, kept so that its memory is not used again; None for the one that was given.
     """
 
     sha256: str
-    tensor: Any
+    tensor: Tensor
+    buffer: Buffer | None
+    own: Any
 
-    def digest(self, memory: DeviceMemory, buffers: GroupBuffers) -> str:
+    def digest(self, memory: DeviceMemory) -> str:
         """Return the hash of what the same memory holds now."""
-        return hashlib.sha256(_read_output(memory, buffers, self.tensor)).hexdigest()
+        return hashlib.sha256(_read_output(memory, self.tensor, self.buffer, self.own)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,22 +179,21 @@ class OutputSender:
         case: int,
         inputs: tuple[int, int] | None,
     ) -> list[SentOutput]:
-        """Send what a kernel returned for every group, with the fields of ``GroupOutput``; ``slot`` holds its C."""
+        """Send what a kernel returned for every output, with the fields of ``GroupOutput``."""
         sent = []
-        for index, (description, tensor) in enumerate(returned):
-            group = slot.groups[index]
-            bits = _read_output(self.memory, group, tensor)
+        for index, ((description, own), (tensor, buffer)) in enumerate(zip(returned, slot.results, strict=True)):
+            bits = _read_output(self.memory, tensor, buffer, own)
             blob = write_output(self.folder, f"{self.prefix}{case}-{call}-{index}.bin", bits)
             self.events.send(
                 "output",
                 call=call,
                 case=case,
                 group=index,
-                rows=group.rows,
-                columns=group.columns,
+                rows=tensor.all_rows,
+                columns=tensor.columns,
                 data=blob,
                 returned=description,
                 inputs=inputs,
             )
-            sent.append(SentOutput(blob["sha256"], tensor))
+            sent.append(SentOutput(blob["sha256"], tensor, buffer, own))
         return sent

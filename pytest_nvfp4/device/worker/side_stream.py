@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.memory import DeviceMemory
-from pytest_nvfp4.device.worker.returned_tensors import inspect_returned
+from pytest_nvfp4.device.worker.returned_tensors import Returned, inspect_returned
 
 _LATE_CYCLES = 50_000_000
 """Clock cycles by which the inputs are late: about 25 ms, far longer than a launch takes."""
@@ -26,17 +26,16 @@ class SideStreamCall:
         self._memory = memory
         self._slot = slot
 
-    def __call__(
-        self, custom_kernel: Callable[[Any], Any], data: Any, given: list[Any], *, between: AbstractContextManager[Any]
-    ) -> Any:
+    def __call__(self, custom_kernel: Callable[..., Any], *, between: AbstractContextManager[Any]) -> list[Returned]:
         """Return what the kernel returned, with the outputs as the caller's stream found them.
 
         ``between`` surrounds the kernel's own part.
         """
         torch, memory = self._torch, self._memory
-        inputs = [region for group in self._slot.groups for region in group.inputs]
+        inputs, outputs = self._slot.inputs, self._slot.outputs
         staged = [region.owner.clone() for region in inputs]
-        taken = [torch.empty_like(group.c.owner) for group in self._slot.groups]
+        taken = [torch.empty_like(region.owner) for region in outputs]
+        arguments, given = self._slot.arguments()
         memory.synchronize()
         self._slot.poison_inputs(memory)
         with torch.cuda.stream(torch.cuda.Stream()):
@@ -44,18 +43,12 @@ class SideStreamCall:
             for region, tensor in zip(inputs, staged, strict=True):
                 region.owner.copy_(tensor)
             with between:
-                returned = custom_kernel(data)
-            for copy, group in zip(taken, self._slot.groups, strict=True):
-                copy.copy_(group.c.owner)
-            own = [
-                torch.clone(one.tensor) if one.tensor is not None else None for one in self._inspect(returned, given)
-            ]
+                returned = custom_kernel(*arguments)
+            for copy, region in zip(taken, outputs, strict=True):
+                copy.copy_(region.owner)
+            shown = inspect_returned(torch, returned, given, returns=self._slot.returns)
+            own = [Returned(one.description, None if one.tensor is None else torch.clone(one.tensor)) for one in shown]
         memory.synchronize()
-        for copy, group in zip(taken, self._slot.groups, strict=True):
-            memory.write(group.c.address, memory.read(int(copy.data_ptr()), group.c.size))
-        if not isinstance(returned, list | tuple) or len(returned) != len(own):
-            return returned
-        return [value if tensor is None else tensor for value, tensor in zip(returned, own, strict=True)]
-
-    def _inspect(self, returned: Any, given: list[Any]) -> list[Any]:
-        return inspect_returned(self._torch, returned, given)
+        for copy, region in zip(taken, outputs, strict=True):
+            memory.write(region.address, memory.read(int(copy.data_ptr()), region.size))
+        return own

@@ -9,7 +9,12 @@ from dataclasses import replace
 from pytest_nvfp4.finding import Finding, Where
 from pytest_nvfp4.sim.run.source import statement
 
-_WARNING_KINDS = frozenset({"exit-before-read", "own-quadrant", "race-warning", "unaligned-box", "written-twice"})
+_WARNING_KINDS = frozenset(
+    {
+        *("exit-before-read", "mbarrier-reuse", "own-quadrant", "race-warning", "unaligned-box"),
+        "written-twice",
+    }
+)
 """Kinds that are warnings."""
 _MERGED_KINDS = frozenset({"out-of-bounds", "tmem", "tmem-overlap", "uninitialised"})
 """Kinds that occur for each instruction of an unrolled statement, and are reported once for the statement."""

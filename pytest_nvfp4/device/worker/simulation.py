@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from pytest_nvfp4.device.job import Simulating
 from pytest_nvfp4.device.worker.attributing import Attributor
-from pytest_nvfp4.device.worker.buffers import CallBuffers, GroupBuffers, Region
+from pytest_nvfp4.device.worker.buffers import Buffer, CallBuffers
 from pytest_nvfp4.device.worker.call_recorder import CallRecorder, WatchedOutput
 from pytest_nvfp4.device.worker.late_caller import LateCaller
-from pytest_nvfp4.device.worker.later_calls import OUTPUT_BYTES, FirstCall, LaterCalls
+from pytest_nvfp4.device.worker.later_calls import FirstCall, LaterCalls
 from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.device.worker.returned_tensors import Returned
 from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
@@ -20,13 +20,10 @@ from pytest_nvfp4.device.worker.tagged_inputs import tagged
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.machine.torch_effects import extent
-from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
 from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
-from pytest_nvfp4.sim.memory.globals import Region as MemoryRegion
 from pytest_nvfp4.sim.provenance.judge import OperandJudge
 from pytest_nvfp4.sim.provenance.record import record as recorded
 from pytest_nvfp4.sim.provenance.recorder import OperandRecorder
-from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
 from pytest_nvfp4.sim.run.session import Session
 
 
@@ -70,7 +67,7 @@ class Simulation:
         self.later_calls = later_calls
         self._recorder = None if simulating is None else CallRecorder(self.session, folder, simulating)
 
-    def inputs(self, inputs: ProblemInput) -> ProblemInput:
+    def inputs(self, inputs: Any) -> Any:
         """Return the inputs of the next call: those given, or tags if the operands of MMAs are to be followed."""
         self._operands = None
         if self._provenance and (made := tagged(inputs)) is not None:
@@ -79,15 +76,13 @@ class Simulation:
         return inputs
 
     @contextmanager
-    def call(
-        self, slot: CallBuffers, inputs: ProblemInput, findings: list[Finding], *, case: int = 0
-    ) -> Iterator[None]:
+    def call(self, slot: CallBuffers, findings: list[Finding], *, case: int = 0) -> Iterator[None]:
         """Watch a call of the kernel with the buffers of a case, and append the simulator's findings to ``findings``.
 
         A fault ends the call here, even if the kernel's own code has caught the exception.
         """
         self.session.launch_only = case in self._launch_only
-        self._name(slot, inputs)
+        self._name(slot)
         if self.attributor is not None:
             self.attributor.begin(slot, self._outputs)
         with self._watched(findings), self._called(slot):
@@ -110,12 +105,8 @@ class Simulation:
         late = LateCaller(
             self.session.streams,
             memory,
-            inputs=[
-                (Extent(region.address, region.size), poison)
-                for group in slot.groups
-                for region, poison in group.poisoned()
-            ],
-            outputs=[Extent(group.c.address, group.c.size) for group in slot.groups],
+            inputs=[(Extent(region.address, region.size), poison) for region, poison in slot.poisoned()],
+            outputs=[Extent(region.address, region.size) for region in slot.outputs],
         )
         self.session.around = late.launch
         try:
@@ -145,24 +136,15 @@ class Simulation:
         """Return a context that records a call with which later ones are compared; None if nobody asks for them."""
         return nullcontext() if self.later_calls is None else self.later_calls.first()
 
-    def later(
-        self, first: FirstCall, slot: CallBuffers, inputs: ProblemInput, call: Callable[[], Sequence[Returned]]
-    ) -> list[Finding]:
+    def later(self, first: FirstCall, slot: CallBuffers, call: Callable[[], Sequence[Returned]]) -> list[Finding]:
         """Call the kernel again with the inputs of its first call, and return what is wrong (see ``LaterCalls``)."""
         assert self.later_calls is not None
 
         def again() -> None:
-            self._name(slot, inputs)
+            self._name(slot)
             self.returned(call())
 
         return self.later_calls.findings(first, again, outputs=lambda: [one.region for one in self._outputs])
-
-    @contextmanager
-    def exercise(self, findings: list[Finding]) -> Iterator[None]:
-        """Watch a call on the kernel's own buffers, and append the simulator's findings to ``findings``."""
-        self._outputs = []
-        with self._watched(findings):
-            yield
 
     @contextmanager
     def _watched(self, findings: list[Finding]) -> Iterator[None]:
@@ -211,67 +193,31 @@ class Simulation:
         operands = None if self._operands is None else recorded(self._operands.recorder)
         return self._recorder.record(call, case, operands=operands)
 
-    def _name(self, slot: CallBuffers, inputs: ProblemInput) -> None:
+    def _name(self, slot: CallBuffers) -> None:
         """Name the buffers in the simulated memory, so that findings name a matrix, row and column."""
         self._outputs = []
-        for index, (buffers, group) in enumerate(zip(slot.groups, inputs.groups, strict=True)):
-            self._name_group(index, buffers, group)
+        for index, (_, buffer) in enumerate(slot.results):
+            if buffer is not None and buffer.tensor.size:
+                self._name_output(index, buffer)
+        for buffer in slot.constant:
+            if (tensor := buffer.tensor).size:
+                region = self.session.memory.name(
+                    buffer.address - buffer.offset,
+                    tensor.name,
+                    describe=tensor.describe,
+                    start=buffer.offset + tensor.before,
+                    size=tensor.size,
+                    writable=False,
+                )
+                region.unknown = tensor.blank and self._sampled
 
-    def _name_group(self, index: int, buffers: GroupBuffers, group: GroupInput) -> None:
-        memory = self.session.memory
-        sizes, half = group.group, group.group.k // 2
-        for name, buffer, rows in (("A", buffers.a, sizes.m), ("B", buffers.b, sizes.n)):
-            if rows:
-                text = f"{name} of group {index}"
-                describe = _rows(text, half, lambda byte: f"k {2 * byte}")
-                _name_input(memory, buffer, text, describe, size=rows * half).unknown = self._sampled
-        for name, buffer, scales in (
-            ("SFA", buffers.sfa, group.sfa_reordered),
-            ("SFB", buffers.sfb, group.sfb_reordered),
-        ):
-            text = f"{name} of group {index}"
-            if scales.size:
-                describe = _scales(text, scales.shape[4])
-                _name_input(memory, buffer, text, describe, size=scales.size)
-        if sizes.m and sizes.n:
-            text = f"C of group {index}"
-            region = memory.name(
-                buffers.c.address,
-                text,
-                describe=_rows(text, sizes.n * 2, lambda byte: f"column {byte // 2}"),
-                start=buffers.rows_before * sizes.n * 2,
-                size=sizes.m * sizes.n * 2,
-            )
-            if self._sampled:
-                region.unknown = True
-                return
-            region.watch(OUTPUT_BYTES)
-            self._outputs.append(WatchedOutput(index, region, sizes.n))
-
-
-def _name_input(
-    memory: SimulatedMemory, buffer: Region, name: str, describe: Callable[[int], str], *, size: int
-) -> MemoryRegion:
-    start = buffer.offset
-    return memory.name(buffer.address - start, name, describe=describe, start=start, size=size, writable=False)
-
-
-def _rows(name: str, row_bytes: int, column: Callable[[int], str]) -> Callable[[int], str]:
-    def describe(offset: int) -> str:
-        row, byte = divmod(offset, row_bytes)
-        return f"{name}, row {row}, {column(byte)}"
-
-    return describe
-
-
-def _scales(name: str, rest_k: int) -> Callable[[int], str]:
-    # 128 rows x 4 k-blocks form one tile of 512 bytes: byte = (row % 32) * 16 + (row // 32) * 4 + block (cuBLAS,
-    # "1D Block Scaling Factors Layout").
-    def describe(offset: int) -> str:
-        tile, inside = divmod(offset, 512)
-        low, rest = divmod(inside, 16)
-        high, block = divmod(rest, 4)
-        row = tile // rest_k * 128 + high * 32 + low
-        return f"{name}, row {row}, k block {tile % rest_k * 4 + block}"
-
-    return describe
+    def _name_output(self, index: int, buffer: Buffer) -> None:
+        tensor = buffer.tensor
+        region = self.session.memory.name(
+            buffer.address, tensor.name, describe=tensor.describe, start=tensor.before, size=tensor.size
+        )
+        if self._sampled:
+            region.unknown = True
+        elif tensor.role == "output":  # what overwrites an input may leave elements as they are
+            region.watch(tensor.item)
+            self._outputs.append(WatchedOutput(index, region, tensor.columns))

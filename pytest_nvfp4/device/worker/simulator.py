@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pytest_nvfp4.driver.device_model import DeviceModel, for_arch
+from pytest_nvfp4.driver.launches import Launch
 from pytest_nvfp4.driver.streams import Streams
-from pytest_nvfp4.host import redirect, torch_cuda
-from pytest_nvfp4.host.compile_cache import CompileCache
-from pytest_nvfp4.host.device_side import local
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.races.host_order import HostOrder
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous, Lazy
@@ -25,6 +23,9 @@ from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
 from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.session import Session
 from pytest_nvfp4.sim.sync.protocol_log import ProtocolLog
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.host.compile_cache import CompileCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,13 @@ def new_session(settings: SimulatorSettings, *, room: tuple[int, int] | None = N
 
 
 @contextlib.contextmanager
-def simulate(*, compiled: CompileCache | None = None, **settings: Any) -> Iterator[Session]:
+def simulate(
+    *,
+    compiled: CompileCache | None = None,
+    on_launch: Callable[[Launch], None] | None = None,
+    unraised: IO[str] | None = None,
+    **settings: Any,
+) -> Iterator[Session]:
     """Redirect ``device="cuda"`` and the launches of compiled kernels of this process to a simulator in it.
 
     A worker runs a kernel in another process than the simulator (``kernel_process``); this is for programs whose code
@@ -110,14 +117,22 @@ def simulate(*, compiled: CompileCache | None = None, **settings: Any) -> Iterat
 
     Args:
         compiled: Modules that need not be compiled again.
+        on_launch: Executes each launch, in place of the session.
+        unraised: File of the exception that a stand-in has raised and the host code not yet.
         settings: Fields of ``SimulatorSettings``.
 
     Raises:
         ValueError: The schedule does not exist.
         HostSideError: The redirection is already in place, torch finds a real GPU, or the environment is not set.
     """
+    from pytest_nvfp4.host import redirect, torch_cuda
+    from pytest_nvfp4.host.device_side import local
+
     session = new_session(SimulatorSettings(**settings))
     model = session.machine.model
-    side = local(session.launch, memory=session.memory, streams=session.streams)
-    with redirect.install(side, device=model, compiled=compiled), torch_cuda.install(device=model, side=side):
+    side = local(on_launch or session.launch, memory=session.memory, streams=session.streams)
+    with (
+        redirect.install(side, device=model, compiled=compiled, unraised=unraised),
+        torch_cuda.install(device=model, side=side),
+    ):
         yield session

@@ -61,9 +61,9 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> None:
                 contract.prepare(prepare, inputs.problem.sizes)
             seconds, before = [], len(session.launches)
             for _ in range(arguments.rounds):
-                data, _outputs = buffers.data(inputs.problem.sizes)
+                given, _outputs = buffers.arguments()
                 start = time.perf_counter()
-                module.custom_kernel(data)
+                module.custom_kernel(*given)
                 seconds.append(round(time.perf_counter() - start, 4))
             launches = session.launches[before:]
             per_call = len(launches) // arguments.rounds

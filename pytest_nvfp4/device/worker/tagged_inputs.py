@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.numerics import scale_layout
 from pytest_nvfp4.numerics.arrays import ceil_div
 from pytest_nvfp4.numerics.inputs import GroupInput, ProblemInput
@@ -17,9 +19,10 @@ _CELL = 64
 """Elements of k that the four scale factors of a tag cover; k must be a multiple of it."""
 
 
-def tagged(inputs: ProblemInput) -> tuple[ProblemInput, Tags] | None:
-    """Return inputs of the same sizes with tags as contents; None if k is no multiple of 64."""
-    if any(group.group.k % _CELL for group in inputs.groups):
+def tagged(inputs: Any) -> tuple[ProblemInput, Tags] | None:
+    """Return inputs of the same sizes with tags as contents; None if they are no operands, or k no multiple of 64."""
+    inputs = contract_of(inputs.problem).tagged(inputs)
+    if inputs is None or any(group.group.k % _CELL for group in inputs.groups):
         return None
     tags = Tags()
     groups = tuple(_group(tags, index, group) for index, group in enumerate(inputs.groups))

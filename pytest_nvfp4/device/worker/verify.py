@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_nvfp4.device import rotation
-from pytest_nvfp4.device.call_plan import PlannedCall, Sizes, plan_calls
+from pytest_nvfp4.device.call_plan import PlannedCall, plan_calls
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec
 from pytest_nvfp4.device.worker.buffers import CallBuffers
 from pytest_nvfp4.device.worker.called_kernel import CalledKernel
@@ -19,7 +19,7 @@ from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.device.worker.returned_tensors import OutputSender, Returned, SentOutput, write_output
 from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.numerics.inputs import ProblemInput
+from pytest_nvfp4.problem import Sizes
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.worker.later_calls import FirstCall
@@ -89,20 +89,20 @@ class CallRunner:
             plan = plan_calls(job.cases, job.order_seed, side_stream=job.kernel is not None and job.kernel.side_stream)
         slots: dict[int, CallBuffers] = {}
         made: dict[int, _MadeCall] = {}
-        prepared: set[Sizes] = set()
+        prepared: set[tuple[object, ...]] = set()
         for position, call in enumerate(plan):
             case = job.cases[call.case]
-            sizes = call.other_sizes or case.problem.sizes
-            first = sizes not in prepared
-            prepared.add(sizes)
+            shape = call.other_sizes or case.problem.shape
+            first = shape not in prepared
+            prepared.add(shape)
             if call.other_sizes is not None:
                 self._events.stage(f"call {position}: {case.problem.name} with other numbers of rows")
                 self._unjudged(case, call.other_sizes)
                 continue
             if job.action == "simulate":
-                inputs = rotation.set_inputs(case, 0, blank=self._blank)
+                inputs = rotation.set_inputs(case, 0, blank=self._blank, given=job.given)
             else:
-                inputs = rotation.verified_inputs(case, key=job.row_key, changed=call.changed)
+                inputs = rotation.verified_inputs(case, key=job.row_key, changed=call.changed, given=job.given)
             if self._simulation is not None:
                 inputs = self._simulation.inputs(inputs)
             owner = position if call.reuse is None else call.reuse
@@ -115,10 +115,10 @@ class CallRunner:
             # The kernel's code runs only in the call between here and the look at the outputs.
             slot.fill(self._memory, inputs, blank=self._blank)
             self._events.stage(f"call {position}: {case.problem.name}, {case.family}")
-            made[owner] = self._call(position, call, slot, inputs)
+            made[owner] = self._call(position, call, slot)
             if made[owner].first is None:
                 self._events.send("case", **made[owner].report)
-            self._read_again((one for one in made.values() if one.case in _same_sizes(job, sizes)), after=position)
+            self._read_again((one for one in made.values() if one.case in _of_shape(job, shape)), after=position)
         self._events.stage("at rest")
         self._memory.synchronize()
         self._kernel.settle()
@@ -127,10 +127,9 @@ class CallRunner:
         for one in made.values():
             if one.first is not None and self._simulation is not None:
                 self._events.stage(f"later calls on the same inputs: {job.cases[one.case].problem.name}")
-                inputs = rotation.set_inputs(job.cases[one.case], 0)
+                inputs = rotation.set_inputs(job.cases[one.case], 0, given=job.given)
                 one.slot.fill(self._memory, inputs)
-                again = partial(self._kernel.call, one.slot, inputs.problem.sizes)
-                later = self._simulation.later(one.first, one.slot, inputs, again)
+                later = self._simulation.later(one.first, one.slot, partial(self._kernel.call, one.slot))
                 one.report["findings"] += [finding.to_dict() for finding in later]
                 self._events.send("case", **one.report)
 
@@ -141,11 +140,11 @@ class CallRunner:
         slot = self._kernel.buffers(inputs)
         slot.fill(self._memory, inputs)
         self._memory.synchronize()
-        context = self._simulation.call(slot, inputs, []) if self._simulation else contextlib.nullcontext()
+        context = self._simulation.call(slot, []) if self._simulation else contextlib.nullcontext()
         with contextlib.suppress(Exception), context:
             if self._kernel.prepares:
                 self._kernel.prepare(inputs.problem.sizes)
-            self._kernel.call(slot, inputs.problem.sizes)
+            self._kernel.call(slot)
         self._memory.synchronize()
 
     def _read_again(self, calls: Iterable[_MadeCall], *, after: int | None) -> None:
@@ -154,26 +153,24 @@ class CallRunner:
             for index, output in enumerate(made.outputs):
                 if made.position == after or (made.case, made.position, index) in self._overwritten:
                     continue
-                late = output.digest(self._memory, made.slot.groups[index])
+                late = output.digest(self._memory)
                 if late == output.sha256 and after is not None:
                     continue
                 self._overwritten.add((made.case, made.position, index))
                 where = {"call": made.position, "case": made.case, "group": index}
                 self._events.send("late", **where, sha256=late, after=after)
 
-    def _call(self, position: int, call: PlannedCall, slot: CallBuffers, inputs: ProblemInput) -> _MadeCall:
+    def _call(self, position: int, call: PlannedCall, slot: CallBuffers) -> _MadeCall:
         before = "" if self._blank else slot.expected_digest()
         self._memory.synchronize()
         findings: list[Finding] = []
         context = (
-            self._simulation.call(slot, inputs, findings, case=call.case)
-            if self._simulation
-            else contextlib.nullcontext()
+            self._simulation.call(slot, findings, case=call.case) if self._simulation else contextlib.nullcontext()
         )
         returned: list[Returned] | None = None  # stays so if a fault of the simulator ends the call
         first = self._simulation.recorded_first() if self._simulation is not None else contextlib.nullcontext()
         with self._side_stream(), context, first as recorded:
-            returned = self._called(slot, inputs, on_side_stream=call.side_stream)
+            returned = self._called(slot, on_side_stream=call.side_stream)
         self._memory.synchronize()
         stopped, launches = False, None
         if self._simulation is not None:
@@ -211,7 +208,7 @@ class CallRunner:
         outputs: list[bytes] = []
         if any(group["host"] for group in attribution["groups"]):
             case = self._job.cases[call.case]
-            inputs = rotation.replayed_inputs(case, key=self._job.row_key, changed=call.changed)
+            inputs = rotation.replayed_inputs(case, key=self._job.row_key, changed=call.changed, given=self._job.given)
             attribution["not_replayed"], outputs = attributor.replayed(slot, inputs, returned, self._memory)
         attributor.end()
         replayed = [
@@ -220,17 +217,16 @@ class CallRunner:
         ]
         return {"attribution": attribution, "replayed": replayed}
 
-    def _called(self, slot: CallBuffers, inputs: ProblemInput, *, on_side_stream: bool) -> list[Returned]:
-        sizes = inputs.problem.sizes
+    def _called(self, slot: CallBuffers, *, on_side_stream: bool) -> list[Returned]:
         if self._simulation is None:
             if not on_side_stream:
-                return self._kernel.call(slot, sizes)
-            return self._kernel.call_late(slot, sizes, between=contextlib.nullcontext())
+                return self._kernel.call(slot)
+            return self._kernel.call_late(slot, between=contextlib.nullcontext())
         if on_side_stream:
             with self._simulation.late_caller(slot, self._memory) as between:
-                returned = self._kernel.call_late(slot, sizes, between=between)
+                returned = self._kernel.call_late(slot, between=between)
         else:
-            returned = self._kernel.call(slot, sizes)
+            returned = self._kernel.call(slot)
         self._simulation.returned(returned)
         return returned
 
@@ -240,6 +236,6 @@ class CallRunner:
         return self._simulation.side_stream(self._kernel)
 
 
-def _same_sizes(job: Job, sizes: Sizes) -> set[int]:
-    """Return the cases of these sizes."""
-    return {index for index, case in enumerate(job.cases) if case.problem.sizes == sizes}
+def _of_shape(job: Job, shape: tuple[object, ...]) -> set[int]:
+    """Return the cases whose tensors have the same shapes."""
+    return {index for index, case in enumerate(job.cases) if case.problem.shape == shape}

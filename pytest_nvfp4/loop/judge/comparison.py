@@ -14,6 +14,7 @@ from pytest_nvfp4.bench.regression import Policy
 from pytest_nvfp4.bench.stats import RoundsError
 from pytest_nvfp4.device.job import KernelSpec
 from pytest_nvfp4.device.remote.base import BatchResult
+from pytest_nvfp4.device.verdict import Judge
 from pytest_nvfp4.loop.configuration.config import DeviceSection
 from pytest_nvfp4.loop.judge.place import Place
 from pytest_nvfp4.loop.protocols import InfrastructureError
@@ -82,7 +83,9 @@ class Compared(NamedTuple):
     busy_s: float
 
 
-def compare(stage: Stage, place: Place, pair: Pair, *, least_gain: float, files: Path, evidence: Path) -> Compared:
+def compare(
+    stage: Stage, place: Place, pair: Pair, *, least_gain: float, files: Path, evidence: Path, judge: Judge
+) -> Compared:
     """Compare a candidate with the incumbent.
 
     Args:
@@ -92,6 +95,7 @@ def compare(stage: Stage, place: Place, pair: Pair, *, least_gain: float, files:
         least_gain: Share by which the candidate must be faster.
         files: Folder for files of results.
         evidence: File for what was measured.
+        judge: Judges the outputs of all stages.
 
     Raises:
         InfrastructureError: The device failed, or the incumbent itself on it.
@@ -110,7 +114,7 @@ def compare(stage: Stage, place: Place, pair: Pair, *, least_gain: float, files:
     cost = place.usd()
     done = place.run(batch, limit_s=stage.seconds)
     with folder_in(files, "stage-") as folder:
-        sides = judged_sides(batch, done, pair.problems, folder=folder)
+        sides = judged_sides(batch, done, pair.problems, folder=folder, judge=judge)
     theirs, mine = sides[::-1] if stage.candidate_first else sides
     _require_incumbent(theirs, mine)
     if mine.status != "passed":

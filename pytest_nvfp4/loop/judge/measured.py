@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_nvfp4.device.job import KernelSpec
+from pytest_nvfp4.device.verdict import Judge
 from pytest_nvfp4.loop.configuration.config import LoopConfig
 from pytest_nvfp4.loop.judge.comparison import Pair, Stage, compare, said, stages
 from pytest_nvfp4.loop.judge.decide import value_of, worse_counters, worse_text
@@ -163,6 +164,7 @@ class _Run:
     folder: Path
     purse: Purse
     found: _Found
+    judge: Judge = field(default_factory=Judge)
 
     def goes_on_after(self, stage: Stage, *, least_gain: float) -> bool:
         """Run a stage, note what it found, and return whether the next one is worth its cost. Raises as `verdict`."""
@@ -171,7 +173,15 @@ class _Run:
         self.purse.reserve(gpu_s=stage.seconds, usd=usd)
         evidence, busy_s = self.folder / f"measured-{stage.name}.json", stage.seconds  # unless the device says less
         try:
-            done = compare(stage, place, self.pair, least_gain=least_gain, files=self.files, evidence=evidence)
+            done = compare(
+                stage,
+                place,
+                self.pair,
+                least_gain=least_gain,
+                files=self.files,
+                evidence=evidence,
+                judge=self.judge,
+            )
             busy_s = done.busy_s
         finally:
             spent = max(0.0, place.usd() - found.usd)

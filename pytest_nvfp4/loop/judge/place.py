@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from pytest_nvfp4.device.base import Device, DeviceUnavailableError
+from pytest_nvfp4.device.compiled_modules import CompiledModules
 from pytest_nvfp4.device.job import Job
+from pytest_nvfp4.device.local import LocalDevice
 from pytest_nvfp4.device.remote.base import Batch, BatchResult, Cost, RemoteError
 from pytest_nvfp4.device.remote.executor import describe_place, execute_batch
 from pytest_nvfp4.device.remote.gpus import capability_of
@@ -84,6 +86,8 @@ def open_place(config: LoopConfig, *, folder: Path) -> Iterator[Place]:
     if name in known_names():
         try:
             device = select(name, folder=folder)
+            if isinstance(device, LocalDevice):
+                device.modules = CompiledModules(folder / "modules")
             yield LocalPlace(device, folder)
         except DeviceUnavailableError as error:
             raise InfrastructureError(f"device.name = {name!r}: {error}") from error

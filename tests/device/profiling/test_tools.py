@@ -52,7 +52,7 @@ def test_the_device_functions_of_a_file_are_named(tmp_path: Path) -> None:
     assert set(kernel_names([SourceFile.read(file, base=tmp_path)])) == {"one", "two", "three", "four", "five"}
 
 
-def test_ncu_profiles_the_kernels_of_an_exercise_only(tmp_path: Path) -> None:
+def test_ncu_profiles_the_kernels_that_are_named_only(tmp_path: Path) -> None:
     program = Program("ncu", tmp_path / "ncu", "2025.1")
     command = commands.ncu(program, Profiling(mode="ncu"), tmp_path, kernels=("one", "two")).arguments
     assert command[command.index("--kernel-name") + 1] == "regex:one|two"

@@ -1,0 +1,155 @@
+"""The simulator as ``device="cuda"`` of one process of a program, and what it reports there.
+
+Findings and faults are written to standard error by the process that launched the kernel, as soon as the launch has
+ended: a pool ends its processes by a signal, and a program may catch the exception of a fault. The processes of one
+program share its folder, in which a file records that one of them has reported an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import sys
+from collections.abc import Iterable, Mapping
+from multiprocessing.context import ForkServerProcess, SpawnProcess
+from multiprocessing.util import Finalize
+from pathlib import Path
+from typing import Self
+
+from pytest_nvfp4.cores import cores
+from pytest_nvfp4.device.job import Simulating
+from pytest_nvfp4.device.worker.child_start import FOLDER, UNRAISED, VARIABLE
+from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
+from pytest_nvfp4.device.worker.simulator import simulate
+from pytest_nvfp4.driver.launches import Launch
+from pytest_nvfp4.driver.user_line import user_line
+from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.host import redirect
+from pytest_nvfp4.sim.fault import Fault
+
+_DEFAULT_ARCH = "sm_100a"
+_MOST_FINDINGS = 50
+_FAILED = "failed"
+_FIGURES = re.compile(r"\d+")
+
+
+def start_in_child(environ: Mapping[str, str]) -> None:
+    """Make the simulator the device of this process, until its end, according to the parent's environment."""
+    fields = json.loads(environ[VARIABLE])
+    SimulatedProcess(Path(fields["folder"]), Simulating.model_validate(fields["settings"])).__enter__()
+
+
+class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
+    """The simulated device of this process.
+
+    Args:
+        folder: Folder of the program; its parent processes may write there, too.
+        settings: Settings of the simulator.
+    """
+
+    def __init__(self, folder: Path, settings: Simulating) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._stack = contextlib.ExitStack()
+        self._seen = 0
+        self._said: set[tuple[str, str]] = set()
+        self._forked_after_use = False
+        self._at_exit: Finalize | None = None
+
+    def __enter__(self) -> Self:
+        dump = self._folder / f"ptx-{os.getpid()}"
+        dump.mkdir(exist_ok=True)
+        os.environ.update(redirect.environment(dump, arch=os.environ.get("CUTE_DSL_ARCH") or _DEFAULT_ARCH))
+        settings = self._settings
+        unraised = self._stack.enter_context((self._folder / f"{UNRAISED}-{os.getpid()}").open("w"))
+        self._session = self._stack.enter_context(
+            simulate(
+                on_launch=self._launch,
+                unraised=unraised,
+                arch=os.environ["CUTE_DSL_ARCH"],
+                processes=min(4, cores()),
+                schedule=settings.schedule,
+                races=settings.races,
+                race_warnings=settings.race_warnings,
+            )
+        )
+        self._session.memory.allocating = user_line
+        os.environ[VARIABLE] = json.dumps({"folder": str(self._folder), "settings": settings.model_dump()})
+        paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        os.environ["PYTHONPATH"] = os.pathsep.join([FOLDER, *(path for path in paths if path and path != FOLDER)])
+        os.register_at_fork(after_in_child=self._forked)
+        if not _has_local_sockets():  # the wall refuses them, and a fork server has one
+            setattr(ForkServerProcess, "_Popen", staticmethod(SpawnProcess._Popen))  # noqa: B010
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._report()
+        self._stack.close()
+
+    @property
+    def failed(self) -> bool:
+        """Whether a process of the program has reported an error."""
+        return (self._folder / _FAILED).exists()
+
+    def _forked(self) -> None:
+        self._forked_after_use = bool(self._session.launches)
+
+    def _launch(self, launch: Launch) -> None:
+        if self._forked_after_use:
+            raise RuntimeError(
+                "a kernel is launched in a process that was forked after its parent had launched one: CUDA does not "
+                "survive a fork; use multiprocessing's start method 'spawn'"
+            )
+        session, done = self._session, len(self._session.launches)
+        try:
+            session.launch(launch)
+        except Fault as fault:
+            finding = worker_finding(fault.finding())
+            self._say([finding])
+            first, _, _ = finding.message.partition("\n")
+            raise RuntimeError(_place(finding) + first) from None
+        finally:
+            output = "".join(record.output for record in session.launches[done:])
+            if output and sys.stdout is not None:  # None where its descriptor is closed
+                sys.stdout.write(output)
+                sys.stdout.flush()
+            self._report()
+            if self._at_exit is None or not self._at_exit.still_active():  # multiprocessing clears it in new processes
+                self._at_exit = Finalize(None, self._report, exitpriority=0)
+
+    def _report(self) -> None:
+        """Write the findings since the last call, each statement's once."""
+        found = self._session.findings
+        new, self._seen = found[self._seen :], len(found)
+        self._say(map(worker_finding, merge_by_statement(new)))
+
+    def _say(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            key = (finding.identity, _FIGURES.sub("#", finding.message))
+            if key in self._said:
+                continue
+            self._said.add(key)
+            if finding.severity == "error":
+                (self._folder / _FAILED).touch()
+            if sys.stderr is None:
+                continue
+            if len(self._said) <= _MOST_FINDINGS:
+                source = f"\n    {finding.text}" if finding.text else ""
+                sys.stderr.write(f"{_place(finding)}{finding.message}{source}\n")
+            elif len(self._said) == _MOST_FINDINGS + 1:
+                sys.stderr.write(f"simulated: only the first {_MOST_FINDINGS} findings of a process are written\n")
+
+
+def _has_local_sockets() -> bool:
+    try:
+        socket.socket(socket.AF_UNIX).close()
+    except OSError:
+        return False
+    return True
+
+
+def _place(finding: Finding) -> str:
+    return f"{Path(finding.file).name}:{finding.line}: " if finding.file is not None else ""

@@ -1,0 +1,186 @@
+"""Kernels of CUDA C++ and PTX files without host code: results, findings with their lines, refusals."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.bindings.nvrtc")
+
+from pytest_nvfp4.device.source import Array, Pointers, SourceError, TensorMap, Uninitialised, run_source
+
+SOURCE = r"""
+#include <cstdint>
+#include <cuda.h>
+#include <cuda_fp16.h>
+template <int N> __global__ void scale(const float *x, float *y, int32_t n, float by) {
+    __shared__ float tile[64];
+    int i = threadIdx.x + blockIdx.x * blockDim.x;
+    tile[threadIdx.x] = x[i];  // beyond
+#ifndef RACY
+    __syncthreads();
+#endif
+    y[i] = N * tile[threadIdx.x ^ 32] * by + n;  // of another warp
+}
+extern "C" __global__ void gather(const __grid_constant__ CUtensorMap map, __half *out, float *const *table) {
+    __shared__ alignas(128) __half tile[8 * 64];
+    __shared__ alignas(8) uint64_t barrier;
+    uint32_t to = __cvta_generic_to_shared(tile), at = __cvta_generic_to_shared(&barrier);
+    if (threadIdx.x == 0) {
+        asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(at));
+        asm volatile("fence.mbarrier_init.release.cluster;");
+        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 1024;" ::"r"(at));
+        asm volatile(
+            "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
+                "r"(to), "l"(&map), "r"(0), "r"((int)blockIdx.x * 8), "r"(at) : "memory");
+    }
+    __syncthreads();
+    asm volatile("{ .reg .pred p; W: mbarrier.try_wait.parity.shared.b64 p, [%0], 0; @!p bra W; }" ::"r"(at)
+                 : "memory");
+    for (int i = threadIdx.x; i < 512; i += blockDim.x) out[blockIdx.x * 512 + i] = tile[i];
+    if (threadIdx.x == 0) table[blockIdx.x][0] = blockIdx.x + 1;
+}
+"""
+PTX = """.version 8.7
+.target sm_100a
+.address_size 64
+.visible .entry fill(.param .u64 p, .param .u32 value)
+{
+	.reg .b64 %rd<4>;
+	.reg .b32 %r<3>;
+	ld.param.u64 %rd1, [p];
+	ld.param.u32 %r1, [value];
+	mov.u32 %r2, %tid.x;
+	mul.wide.u32 %rd2, %r2, 4;
+	add.s64 %rd3, %rd1, %rd2;
+	st.global.u32 [%rd3], %r1;
+	ret;
+}
+"""
+X = np.arange(128, dtype=np.float32)
+LINES = Path(__file__).read_text(encoding="utf-8").splitlines()
+
+
+def line_of(text: str) -> int:
+    return next(number for number, line in enumerate(LINES, 1) if text in line)
+
+
+def test_a_template() -> None:
+    y = Uninitialised((128,), "f32", "y")
+    done = run_source(SOURCE, kernel="scale<3>", grid=2, block=64, args=[X, y, 1, 0.5], races=True).check()
+    flipped = X.reshape(2, 2, 32)[:, ::-1].reshape(-1)
+    assert np.array_equal(done.arrays["y"], 3 * flipped * 0.5 + 1)
+    assert np.array_equal(done.arrays["arg0"], X)
+    (launch,) = done.launches
+    assert (launch.grid, launch.counters["instructions"] > 0) == ((2, 1, 1), True)
+
+
+def test_a_fault_and_a_race_name_the_line_of_the_literal() -> None:
+    y = Uninitialised((192,), "f32", "y")
+    done = run_source(SOURCE, kernel="scale<3>", grid=3, block=64, args=[Array(X, "x"), y, 1, 0.5])
+    assert done.status == "error"
+    (finding,) = done.findings
+    assert (finding.file, finding.line) == (__file__, line_of("// beyond"))
+    assert "0 bytes after the end of x" in finding.message
+    with pytest.raises(AssertionError, match="after the end of x"):
+        done.check()
+    racy = run_source(
+        SOURCE,
+        kernel="scale<3>",
+        grid=2,
+        block=64,
+        args=[X, y, 1, 0.5],
+        races=True,
+        options=["-DRACY"],
+        schedule="lazy",
+    )
+    assert (
+        {line_of("// beyond"), line_of("// of another warp")}
+        >= {finding.line for finding in racy.findings if finding.kind == "race"}
+        != set()
+    )
+
+
+def test_tensor_maps_and_tables_of_pointers() -> None:
+    x = np.arange(1024).reshape(16, 64).astype(np.float16)
+    done = run_source(
+        SOURCE,
+        kernel="gather",
+        grid=2,
+        block=64,
+        args=[TensorMap("x", (64, 8)), Uninitialised((1024,), "f16", "out"), Pointers(("a", "b"))],
+        arrays=[Array(x, "x"), Uninitialised((1,), "f32", "a"), Uninitialised((1,), "f32", "b")],
+    ).check()
+    assert np.array_equal(done.arrays["out"], x.reshape(-1))
+    assert (done.arrays["a"].tolist(), done.arrays["b"].tolist()) == ([1], [2])
+
+
+def test_ptx(tmp_path: Path) -> None:
+    file = tmp_path / "fill.ptx"
+    file.write_text(PTX)
+    done = run_source(file, grid=1, block=32, args=[Uninitialised((32,), "u32"), 7]).check()
+    assert done.arrays["arg0"].tolist() == [7] * 32
+    wrong = run_source(file, grid=1, block=64, args=[Uninitialised((32,), "u32"), 7])
+    (finding,) = wrong.findings
+    assert (finding.file, finding.line) == (str(file), PTX.splitlines().index("	st.global.u32 [%rd3], %r1;") + 1)
+
+
+def test_errors_of_the_compiler_name_the_line(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.cu"
+    file.write_text("__global__ void k(float *x) {\n    x[0] = missing;\n}\n")
+    done = run_source(file, grid=1, block=1)
+    (finding,) = done.findings
+    assert (finding.kind, finding.file, finding.line, finding.text) == ("compile", str(file), 2, "x[0] = missing;")
+    assert 'identifier "missing" is undefined' in finding.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"kernel": "gather", "args": [1]}, "gather takes 3 parameters of .128, 8, 8. bytes, got 1"),
+        ({"kernel": "scale<2>", "args": [X, X, np.int64(1), 0.5]}, "argument 2 of .* has 8 bytes, and its parameter 4"),
+        ({"kernel": "scale<2>", "args": [X, X, 1, 0.5], "block": 2048}, "X must be 1 to 1024"),
+        ({"kernel": "scale<2>", "args": [X, X, 1, 0.5], "smem": 300_000}, "requests 300000 bytes"),
+    ],
+)
+def test_impossible_launches(arguments: dict[str, object], problem: str) -> None:
+    given: dict[str, object] = {"grid": 1, "block": 64, **arguments}
+    done = run_source(SOURCE, **given)  # type: ignore[arg-type]
+    assert done.status == "error"
+    with pytest.raises(AssertionError, match=problem):
+        done.check()
+
+
+def test_kernels_are_listed_unless_one_is_meant() -> None:
+    two = PTX + PTX.partition(".visible")[2].join(["\n.visible", ""]).replace("entry fill", "entry other")
+    done = run_source(two, grid=1, block=32)
+    assert done.entries == ("fill", "other")
+    assert "has several kernels: it has fill, other; name one with --entry" in done.findings[0].message
+
+
+def test_another_device() -> None:
+    done = run_source(PTX, grid=1, block=32, args=[Uninitialised((32,), "u32"), 7], arch="sm_90a")
+    assert "compiled for sm_100a" in done.findings[0].message
+    with pytest.raises(SourceError, match="write it as sm_100a"):
+        run_source(PTX, grid=1, block=32, arch="hopper")
+    with pytest.raises(SourceError, match="cannot be read"):
+        run_source(Path("none.cu"), grid=1, block=1)
+
+
+def test_a_pipe_is_no_source(tmp_path: Path) -> None:
+    """Which waits for a writer where it is opened as a file."""
+    os.mkfifo(tmp_path / "kernel.cu")
+    with pytest.raises(SourceError, match="is a pipe, not a file"):
+        run_source(tmp_path / "kernel.cu", grid=1, block=1)
+
+
+def test_a_kernel_that_does_not_end_is_stopped() -> None:
+    spin = PTX.replace(
+        "	st.global.u32", "W:	setp.eq.u32 %p1, %r1, %r1;\n	@%p1 bra W;\n	st.global.u32"
+    ).replace("	.reg .b32 %r<3>;", "	.reg .b32 %r<3>;\n	.reg .pred %p<2>;")
+    done = run_source(spin, grid=1, block=32, args=[Uninitialised((32,), "u32"), 7], deadline_s=6)
+    assert done.status in ("timeout", "error")  # the simulator may see that nothing can change
+    assert done.findings
