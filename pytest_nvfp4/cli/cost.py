@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,7 +156,7 @@ def _sizes(problem: Problem) -> str:
 
 def cost_blocks(call: SimulatedCall, problem: Problem) -> Iterator[Block]:
     """Yield the costs of a call, one section for each launch."""
-    from pytest_nvfp4.bench.cost import flops_of, short_name
+    from pytest_nvfp4.bench.cost import flops_of
 
     flops = flops_of(call, problem)
     if flops.executed:
@@ -164,11 +164,18 @@ def cost_blocks(call: SimulatedCall, problem: Problem) -> Iterator[Block]:
             f"matrix work: {_amount(flops.executed)}FLOP executed, {_amount(flops.useful)}FLOP useful "
             f"({100 * flops.padding:.2f} % padding)"
         )
-    for index, launch in enumerate(call.launches):
+    yield from launch_sections(call.launches, call.sms)
+
+
+def launch_sections(launches: Sequence[SimulatedLaunch], sms: int) -> Iterator[Section]:
+    """Yield the counts of each launch, on a device with a number of SMs."""
+    from pytest_nvfp4.bench.cost import short_name
+
+    for index, launch in enumerate(launches):
         yield Section(
             f"launch {index} {short_name(launch.kernel)}: grid {_dims(launch.grid)}, block {_dims(launch.block)}, "
             f"cluster {_dims(launch.cluster)}, {launch.shared_bytes} B of shared memory",
-            [Facts(list(_rows(launch, call.sms)))],
+            [Facts(list(_rows(launch, sms)))],
         )
 
 

@@ -14,7 +14,8 @@ import click
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.options import timeout_option
 from pytest_nvfp4.cli.popcorn import Popcorn, PopcornExit, Statistics, spec_line, writer
-from pytest_nvfp4.problem import GPUMODE, GPUMODE_BENCH, Problem, ProblemError
+from pytest_nvfp4.contracts.registry import contract_of
+from pytest_nvfp4.problem import Problem, ProblemError
 from pytest_nvfp4.settings import SettingsError, find_root, load
 from pytest_nvfp4.temporary import temporary_folder
 from pytest_nvfp4.text import printed
@@ -146,9 +147,9 @@ def eval_command(
     try:
         settings = load(find_root(kernel))
         own = settings.for_kernel(kernel)[0]
-        chosen = settings.resolve_problems(names)
+        chosen = settings.resolve_problems(names, contract=own.contract)
         for problem in chosen:
-            problem.require_contract()
+            contract_of(problem).require(problem)
     except (SettingsError, ProblemError) as error:
         _stop(str(error), PopcornExit.SPEC)
     try:
@@ -167,9 +168,9 @@ def eval_command(
         run = _Evaluation(popcorn, where, spec, base=base, folder=folder / "jobs", rounds=rounds, timeout=timeout)
         code = PopcornExit.FINE
         if mode in ("test", "leaderboard"):
-            code = run.test(chosen or GPUMODE)
+            code = run.test(chosen or own.kernel_contract.tests)
         if mode in ("benchmark", "leaderboard") and code is PopcornExit.FINE:
-            code = run.benchmark(chosen or GPUMODE_BENCH)
+            code = run.benchmark(chosen or own.kernel_contract.benchmarks)
     if as_json:
         output.write_json({"kernel": str(kernel), "mode": mode, "exit_code": int(code), "lines": lines})
     sys.exit(int(code))

@@ -81,9 +81,9 @@ def exec_command(
 
     The program's output is passed on as it is written, its exit status becomes the status of this command, and Ctrl-C
     ends it, also on a remote. It has a clean environment and a new working folder. On sim, device="cuda" and launches
-    of CuTe DSL kernels are simulated on the CPU. The status is 124 if the program was stopped after --timeout. Findings
-    of the simulator are written to standard error at the end; with --races, an error among them makes the status 1.
-    --json writes output and status as JSON at the end.
+    of CuTe DSL kernels are simulated on the CPU, also in Python processes that the program starts. The status is 124 if
+    the program was stopped after --timeout. Findings of the simulator are written to standard error; with --races, an
+    error among them makes the status 1. --json writes output and status as JSON at the end.
     """
     simulating = _simulating(device, races=races or race_warnings, race_warnings=race_warnings, schedule=schedule)
     source = _source(program, with_stdin=with_stdin)

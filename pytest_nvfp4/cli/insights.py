@@ -23,7 +23,7 @@ from pytest_nvfp4.text import plural
 def findings_of(traced: Traced) -> list[LayoutInsights]:
     """Return the insights of every layout of a trace, folded by type, worst first."""
     records = traced.listing.records
-    readable = [record for record in records if record.unreadable is None]
+    readable = [record for record in records if record.unreadable is None and record.readable is not None]
     accesses = accesses_in(traced.trace)
     own = {record.name: accesses_of(record.name, accesses, traced.trace.values) for record in readable}
     extra = {record.name: [*structure.of_accesses(record.info, own[record.name])] for record in readable}
@@ -40,7 +40,7 @@ def findings_of(traced: Traced) -> list[LayoutInsights]:
     findings = []
     for (raw, insights), members in folded.items():
         first = members[0]
-        unreadable = first.unreadable is not None
+        unreadable = first not in readable
         roles = None if unreadable else roles_of(first.name, first.info)
         at = tuple(
             Place(member.name, f"{traced.subject.relative(value.file)}:{value.line}" if value else "-")
@@ -55,6 +55,8 @@ def findings_of(traced: Traced) -> list[LayoutInsights]:
 def _insights(record: Record, more: Iterable[Insight]) -> tuple[Insight, ...]:
     if record.unreadable is not None:
         return (Insight("type", "cannot be read", Level.WRONG, "text", record.unreadable, "the call that made it"),)
+    if record.readable is None:  # a type of another compiler
+        return ()
     insights = [*structure.of_layout(record.name, record.info, roles_of(record.name, record.info)), *more]
     return tuple(sorted(dict.fromkeys(insights), key=lambda insight: -insight.level))
 

@@ -76,11 +76,6 @@ ARCH = click.option("--arch", metavar="ARCH", callback=arch_of, help="Architectu
 CONFIGURATION = click.option(
     "--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several."
 )
-EXERCISE = click.option(
-    "--exercise",
-    metavar="[FILE::]FUNCTION",
-    help="Function that calls the kernel on inputs of its own.  [default: that of the settings]",
-)
 _KERNEL_OPTIONS = (
     click.option("--problem", metavar="NAME", help="Problem to compile for, such as gpumode-3."),
     click.option("--shape", metavar="MxNxK[,...]", help="Problem to compile for, one MxNxK for each group."),

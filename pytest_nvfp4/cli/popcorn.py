@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.problem import Problem
 from pytest_nvfp4.text import visible
 
@@ -30,8 +31,8 @@ class PopcornExit(IntEnum):
 
 def spec_line(problem: Problem) -> str:
     """Return a problem in the protocol's form: ``m: [96, 128]; n: [128, 256]; k: [256, 512]; g: 2; seed: 1111``."""
-    m, n, k = ([getattr(group, name) for group in problem.groups] for name in "mnk")
-    return f"m: {m}; n: {n}; k: {k}; g: {len(problem.groups)}; seed: {problem.seed}"
+    fields = {**contract_of(problem).spec(problem), "seed": problem.seed}
+    return "; ".join(f"{name}: {value}" for name, value in fields.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.cost import cost_blocks
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.options import ARCH, CONFIGURATION, PROBLEMS, document_options, timeout_option
+from pytest_nvfp4.cli.run_source import SUFFIXES, SourceOptions, run_source_file, source_options
 from pytest_nvfp4.cli.simulation import Runnable, runnable
 from pytest_nvfp4.report.document import Block, Document, Section, Styled
 from pytest_nvfp4.schedules import WORDS, is_schedule
@@ -71,6 +72,7 @@ class _How:
     "(that warp runs only when no other can), or a seed.",
 )
 @timeout_option(600.0)
+@source_options
 @document_options()
 def run_command(
     kernel: Path,
@@ -84,13 +86,25 @@ def run_command(
     trace_ctas: int,
     schedule: str,
     timeout: float,
+    source: SourceOptions,
 ) -> Document:
     """Run KERNEL once on each problem and input family, and check its outputs exactly.
+
+    A CUDA C++ or PTX file (.cu, .ptx) has no host code: NVRTC compiles it, and one launch with the given grid, block
+    and arguments is simulated.
 
     The simulator executes the compiled PTX on the CPU; it also checks memory accesses, synchronisation and the use of
     the hardware, and counts the kernel's work. auto selects a GPU of this machine that fits the kernel, else the
     simulator; with --trace or --schedule, the simulator.
     """
+    if kernel.suffix in SUFFIXES:
+        if names or families or configuration is not None or trace is not None or device == "local":
+            raise InputError(
+                f"{kernel}: --problem, --family, --config, --trace and --device local are for a Python file"
+            )
+        return run_source_file(kernel, source, arch=arch, schedule=schedule, timeout_s=timeout)
+    if given := source.given():
+        raise InputError(f"{given[0]} is for a CUDA C++ or PTX file ({', '.join(SUFFIXES)}), and {kernel} is none")
     how = _How(families or (_FAMILY,), device, trace, trace_ctas, schedule, timeout)
     _check_families(how.families)
     if not is_schedule(schedule):

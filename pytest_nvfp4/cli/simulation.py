@@ -9,24 +9,27 @@ from typing import TYPE_CHECKING
 
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.subject import check_kernel_file, configured, relative
-from pytest_nvfp4.problem import GPUMODE, Problem, ProblemError
+from pytest_nvfp4.contracts.own.contract import FAMILY
+from pytest_nvfp4.contracts.registry import contract_of, is_own
+from pytest_nvfp4.problem import Problem, ProblemError
 from pytest_nvfp4.settings import find_root, load
+from pytest_nvfp4.toolchain.request import Entry
 from pytest_nvfp4.toolchain.trace_archive import MOST_BYTES, SUFFIX
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
     from pytest_nvfp4.finding import Finding
 
-ELSE_EXEC = (
-    "only a kernel with custom_kernel(data) can be run; to run a program that launches another kernel, use "
-    "`nvfp4 exec --device sim PROGRAM`"
+ELSE_CONTRACT = (
+    "name a contract of your own for it (`contract` and `call` in [tool.pytest_nvfp4] of pyproject.toml, see "
+    "`nvfp4 guide contracts`), or run a program that launches it with `nvfp4 exec --device sim PROGRAM`"
 )
 """Advice for a kernel without custom_kernel(data)."""
 
 
 @dataclass(frozen=True)
 class Runnable:
-    """A kernel under GPU MODE's contract, with its settings.
+    """A kernel under a contract, with its settings.
 
     Attributes:
         label: The file as the user named it.
@@ -34,6 +37,7 @@ class Runnable:
         base: The folder its files are relative to.
         problems: Problems to run it on.
         root: The folder that paths are shown relative to.
+        verified: Problems that it is verified on.
     """
 
     label: str
@@ -41,13 +45,16 @@ class Runnable:
     base: Path
     problems: tuple[Problem, ...]
     root: Path
+    verified: tuple[Problem, ...]
 
     def cases(self, families: Sequence[str]) -> list[JobCase]:
         """Return one case for every problem and input family."""
         from pytest_nvfp4.device.job import JobCase, ProblemSpec
 
         return [
-            JobCase(problem=ProblemSpec.of(problem), family=family) for problem in self.problems for family in families
+            JobCase(problem=ProblemSpec.of(problem), family=family)
+            for problem in self.problems
+            for family in ([FAMILY] if is_own(problem.contract) else families)
         ]
 
     def finding_text(self, finding: Finding) -> str:
@@ -82,18 +89,27 @@ def runnable(
     path = kernel.resolve()
     settings = load(find_root(path))
     own = configured(settings, path, name=configuration, label=label)
-    if own.entry is not None:
-        raise InputError(f"{label}: has an entry in its settings; {ELSE_EXEC}")
-    check_kernel_file(path, label=label, has_entry=False, way=ELSE_EXEC)
-    default = (own.simulate if simulated else None) or own.problems or GPUMODE
-    problems = settings.resolve_problems(names) if names else default[:1]
+    if not own.is_run:
+        raise InputError(f"{label}: has an entry in its settings; {ELSE_CONTRACT}")
+    own = own.with_own_problems()
+    check_kernel_file(path, label=label, has_entry=own.call is not None, way=ELSE_CONTRACT)
+    default = (own.simulate if simulated else None) or own.problems or own.verify or own.kernel_contract.tests
+    problems = settings.resolve_problems(names, contract=own.contract) if names else default[:1]
     for problem in problems:
-        problem.require_contract()
+        contract_of(problem).require(problem)
     try:
-        spec, base = KernelSpec.from_files(path, **replace(own, arch=arch or own.arch).of_job)
+        source, entry = f"{settings.file}, call", None
+        if own.own_contract is not None:
+            entry = Entry.of_call(own.call, kernel=path, root=settings.root, source=source)
+        spec, base = KernelSpec.from_files(
+            path,
+            entry=None if entry is None else entry.function,
+            entry_file=None if entry is None else entry.file,
+            **replace(own, arch=arch or own.arch).of_job,
+        )
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         raise InputError(f"{label}: cannot be read: {error}") from error
-    return Runnable(label, spec, base, problems, settings.root)
+    return Runnable(label, spec, base, problems, settings.root, own.verify or own.kernel_contract.tests)
 
 
 def _recorded(path: Path, names: Sequence[str]) -> Runnable:
@@ -116,4 +132,4 @@ def _recorded(path: Path, names: Sequence[str]) -> Runnable:
             f"{label}: was recorded on {', '.join(known)}, not on {unknown[0]}: leave out --problem, or record it with "
             "`nvfp4 trace KERNEL --problem NAME`"
         )
-    return Runnable(label, kernel.kernel, base, problems, base)
+    return Runnable(label, kernel.kernel, base, problems, base, problems)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.options import KernelOptions
-from pytest_nvfp4.problem import GPUMODE, Problem, parse_shape
+from pytest_nvfp4.contracts.registry import contract_of
+from pytest_nvfp4.problem import Problem, parse_shape
 from pytest_nvfp4.settings import KernelSettings, Settings, find_root, load
 from pytest_nvfp4.toolchain.request import Entry, Toolchain, TraceRequest
 from pytest_nvfp4.toolchain.source import read_source, syntax_problem
@@ -104,14 +105,16 @@ def check_kernel_file(path: Path, *, label: str, has_entry: bool, way: str = NAM
         raise InputError(f"{label}: {what}; {way}")
 
 
-def configured(settings: Settings, path: Path, *, name: str | None, label: str) -> KernelSettings:
+def configured(settings: Settings, path: Path, *, name: str | None, label: str, entry: bool = False) -> KernelSettings:
     """Return the configuration of a kernel that ``--config`` names, or its only one.
+
+    ``entry``: whether the command line names an entry.
 
     Raises:
         InputError: No configuration has this name, or there are several and none is named.
         SettingsError: The settings of the kernel contradict each other.
     """
-    found = settings.for_kernel(path)
+    found = settings.for_kernel(path, entry=entry)
     if name is None and len(found) == 1:
         return found[0]
     for settings_of in found:
@@ -136,10 +139,10 @@ def choose_problem(settings: Settings, own: KernelSettings, how: KernelOptions) 
     if how.problem is not None and how.shape is not None:
         raise InputError("--problem and --shape both name a problem; give one of them")
     if how.shape is not None:
-        return parse_shape(how.shape)
+        return replace(parse_shape(how.shape), contract=own.kernel_contract.name)
     if how.problem is None:
-        return (own.problems or GPUMODE)[0]
-    found = settings.resolve_problems([how.problem])
+        return (own.problems or own.kernel_contract.tests)[0]
+    found = settings.resolve_problems([how.problem], contract=own.contract)
     if len(found) != 1:
         raise InputError(
             f"--problem {how.problem} names {len(found)} problems, but a compile needs one; choose one, such as "
@@ -190,7 +193,7 @@ def resolve(
     if within is not None and not root.is_relative_to(within.resolve()):
         root = within.resolve()
     settings = load(root)
-    own = configured(settings, path, name=how.configuration, label=label)
+    own = configured(settings, path, name=how.configuration, label=label, entry=how.entry is not None)
     entry_text = how.entry or own.entry
     check_kernel_file(path, label=label, has_entry=entry_text is not None)
     entry = None
@@ -201,7 +204,7 @@ def resolve(
     chosen = problem if problem is not None and how.problem is None and how.shape is None else None
     chosen = chosen or choose_problem(settings, own, how)
     if entry is None:
-        chosen.require_contract()
+        contract_of(chosen).require(chosen)
     request = TraceRequest(
         kernel=path,
         problem=chosen,

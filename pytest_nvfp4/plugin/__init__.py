@@ -27,6 +27,7 @@ from pytest_nvfp4.plugin.fixtures import (
     nvfp4_fact_snapshot,
     nvfp4_kernel,
     nvfp4_model_snapshot,
+    nvfp4_run,
     nvfp4_trace,
 )
 from pytest_nvfp4.plugin.remote import RemoteRun
@@ -46,6 +47,7 @@ __all__ = [
     "nvfp4_fact_snapshot",
     "nvfp4_kernel",
     "nvfp4_model_snapshot",
+    "nvfp4_run",
     "nvfp4_trace",
 ]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.plugin.checks.base import CheckItem, CollectedKernel
 from pytest_nvfp4.plugin.checks.registry import CheckRegistry
 from pytest_nvfp4.plugin.recognise import lacks_entry, recognise
@@ -51,26 +52,31 @@ class KernelFile(pytest.File):
         """Raise CollectError if a problem of a kernel under GPU MODE's contract violates it: that is bad input."""
         run = self.config.stash[RUN]
         for case in cases:
-            if case.settings.entry is not None or case.error is not None:
+            if not case.settings.is_run or case.error is not None:
                 continue
             settings = case.settings
             own = (*(settings.problems or ()), *(settings.verify or ()), *(settings.simulate or ()))
             try:
-                for problem in run.chosen_problems or own:
-                    problem.require_contract()
+                for problem in run.chosen(settings) or own:
+                    contract_of(problem).require(problem)
             except ProblemError as error:
-                source = "--nvfp4-problem" if run.chosen_problems else str(run.settings.file)
+                source = "--nvfp4-problem" if run.options.problems else str(run.settings.file)
                 raise self.CollectError(f"{source}: {error}") from error
 
     def _cases(self) -> list[KernelCase]:
         run = self.config.stash[RUN]
         cases = run.cases(self.path, named=self._named)
-        without_entry = next((case for case in cases if case.settings.entry is None and case.error is None), None)
+        without_entry = next((case for case in cases if _needs_function(case)), None)
         error = lacks_entry(self.path, run) if without_entry else None
         if without_entry is None or error is None:
             return cases
         # One item reports the error, however many problems the kernel has.
-        return [replace(without_entry, error=error), *(case for case in cases if case.settings.entry is not None)]
+        return [replace(without_entry, error=error), *(case for case in cases if not _needs_function(case))]
+
+
+def _needs_function(case: KernelCase) -> bool:
+    """Return whether the kernel's file must define ``custom_kernel``."""
+    return case.settings.entry is None and case.settings.call is None and case.error is None
 
 
 def collect_file(path: Path, parent: pytest.Collector, collectors: list[pytest.Collector]) -> list[pytest.Collector]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from pytest_nvfp4.plugin.verifications import VERIFICATIONS
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.base import Device
+    from pytest_nvfp4.device.source import SourceResult
     from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
     from pytest_nvfp4.plugin.compare_facts import CostSnapshot, FactSnapshot
     from pytest_nvfp4.plugin.compare_layouts import LayoutSnapshot
@@ -49,6 +51,14 @@ def nvfp4_kernel(request: pytest.FixtureRequest) -> KernelFactory:
 def nvfp4_trace(request: pytest.FixtureRequest) -> TraceFactory:
     """Compile kernels without a device: ``nvfp4_trace(PATH, entry=..., problem=...)`` returns the trace."""
     return TraceFactory(request.config.stash[RUN])
+
+
+@pytest.fixture(scope="session")
+def nvfp4_run() -> Callable[..., SourceResult]:
+    """Simulate one launch of a CUDA C++ or PTX file: ``nvfp4_run(PATH, grid=2, block=64, args=[x]).check().arrays``."""
+    from pytest_nvfp4.device.source import run_source
+
+    return run_source
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.verify import Verification
 from pytest_nvfp4.numerics.families import FAMILIES, default_families
@@ -41,7 +42,7 @@ class RunnableKernel:
         verifier = self._verifications.verifier(settings.arch)
         try:
             chosen = self._run.settings.resolve_problems([problem])[0] if problem else self._case.problem
-            chosen.require_contract()
+            contract_of(chosen).require(chosen)
         except ProblemError as error:
             raise CheckFailure(f"nvfp4_kernel: {error}") from error
         for family in families:

@@ -246,7 +246,7 @@ class Simulations:
             folder=self._devices.jobs,
             base=base,
             deadline_s=self._devices.options.timeout_s,
-            outputs=kernel.entry is None,
+            outputs=True,
             races=True,
             race_warnings=warnings,
             schedule=schedule,

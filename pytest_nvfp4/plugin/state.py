@@ -67,7 +67,6 @@ class Run:
         options: Options of the command line and the ini file.
         settings: ``[tool.pytest_nvfp4]`` of the root's pyproject.toml.
         uncollected: Files that pytest visited and no collector accepted.
-        chosen_problems: The problems of the command line; empty if it names none.
         make_tracer: Makes the tracer, with the arguments of ``Tracer``; None for one that compiles here.
 
     Raises:
@@ -84,7 +83,9 @@ class Run:
         self.make_tracer: Callable[..., Tracer] | None = None
         try:
             self.settings: Settings = load(options.root)
-            self.chosen_problems = self.settings.resolve_problems(options.problems)
+            tables = (table.settings for table in self.settings.tables)
+            if not any(settings.contract for settings in (self.settings.default, *tables)):
+                self.settings.resolve_problems(options.problems)
             # Compile every glob now, so that an invalid one is a usage error instead of a failure during collection.
             matches_any(options.root, options.kernels, root=options.root)
             self.settings.names_kernel(options.root)
@@ -145,26 +146,37 @@ class Run:
             path: The kernel file.
             named: The file is named on the command line, so ``--nvfp4-entry`` applies to it.
         """
-        from pytest_nvfp4.problem import GPUMODE
+        from pytest_nvfp4.problem import GPUMODE, ProblemError
         from pytest_nvfp4.settings import KernelSettings, SettingsError
 
         try:
-            configured = self.settings.for_kernel(path)
+            configured = self.settings.for_kernel(path, entry=named and self.options.entry is not None)
         except SettingsError as error:
             return [KernelCase(path, KernelSettings(), GPUMODE[0], "", error=str(error))]
         cases: list[KernelCase] = []
         for table in configured:
             settings = self._with_options(table, named=named)
-            problems = self.chosen_problems or settings.problems
+            try:
+                settings = settings.with_own_problems()
+                problems = self.chosen(settings) or settings.problems
+            except ProblemError as error:
+                cases.append(KernelCase(path, settings, GPUMODE[0], settings.name, error=str(error)))
+                continue
             if problems is None:
                 # An entry may ignore problems, so its node ids name none.
-                shown = "" if settings.entry else GPUMODE[0].name
-                cases.append(KernelCase(path, settings, GPUMODE[0], _label(settings.name, shown)))
+                first = (settings.verify or settings.kernel_contract.tests)[0]
+                cases.append(
+                    KernelCase(path, settings, first, _label(settings.name, "" if settings.entry else first.name))
+                )
             else:
                 cases += [
                     KernelCase(path, settings, problem, _label(settings.name, problem.name)) for problem in problems
                 ]
         return _with_unique_labels(cases)
+
+    def chosen(self, settings: KernelSettings) -> tuple[Problem, ...]:
+        """Return the problems of the command line for a configuration; empty if it names none. Raises ProblemError."""
+        return self.settings.resolve_problems(self.options.problems, contract=settings.contract)
 
     def _with_options(self, settings: KernelSettings, *, named: bool) -> KernelSettings:
         return replace(
@@ -188,14 +200,18 @@ class Run:
         """
         from pytest_nvfp4.toolchain.request import Entry, TraceRequest
 
-        entry = None
-        if case.settings.entry:
+        entry, calls = None, case.settings.entry is None and case.settings.own_contract is not None
+        if calls:
+            source = source or f"{self.settings.file}, call"
+            entry = Entry.of_call(case.settings.call, kernel=case.path, root=self.options.root, source=source)
+        elif case.settings.entry:
             source = source or str(self.settings.file or "--nvfp4-entry")
             entry = Entry.parse(case.settings.entry, root=self.options.root, source=source)
         return TraceRequest(
             kernel=case.path.resolve(),
             problem=case.problem,
             entry=entry,
+            calls=calls,
             arch=case.settings.arch,
             options=case.settings.compile_options,
             readable=case.settings.readable,

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pytest_nvfp4.cli.cost import floor, floor_text
@@ -160,7 +161,7 @@ class TestInputs:
             (["--schedule", "sometimes"], "must be eager, lazy, late-WARP or a seed"),
             (["--schedule", "9" * 19], "must be eager, lazy, late-WARP or a seed"),
             (["--schedule", "lazy", "--device", "local"], "--schedule needs the simulator"),
-            (["--arch", "sm_103a"], "the simulator supports sm_100a and sm_90a"),
+            (["--arch", "sm_89"], "the simulator supports sm_90a, sm_100a"),
             (["--config", "other"], "no configuration is called 'other'"),
         ],
     )
@@ -215,3 +216,70 @@ def test_snapshots_of_costs_are_read_and_compared(cli, tmp_path) -> None:
     assert "launch.0.tma.load.bytes 4096 -> 8192" in cli("diff", str(old), str(new)).out
     new.write_text(COSTS.replace("nvfp4-cost", "nvfp4-launch"))
     assert "different kinds" in cli("diff", str(old), str(new)).err
+
+
+class TestRunOfSource:
+    PTX = """.version 8.7
+.target sm_100a
+.address_size 64
+.visible .entry fill(.param .u64 p, .param .f32 value)
+{
+	.reg .b64 %rd<4>;
+	.reg .b32 %r<3>;
+	ld.param.u64 %rd1, [p];
+	ld.param.b32 %r1, [value];
+	mov.u32 %r2, %tid.x;
+	mul.wide.u32 %rd2, %r2, 4;
+	add.s64 %rd3, %rd1, %rd2;
+	st.global.u32 [%rd3], %r1;
+	ret;
+}
+"""
+    LAUNCH = ("--grid", "1", "--block", "32", "--arg", "x=f32[32]", "--arg", "0.5")
+
+    @pytest.fixture
+    def file(self, tmp_path):
+        (tmp_path / "fill.ptx").write_text(self.PTX)
+        np.save(tmp_path / "half.npy", np.full(32, 0.5, np.float32))
+        np.save(tmp_path / "other.npy", np.full(32, 0.51, np.float32))
+        return tmp_path / "fill.ptx"
+
+    def test_arrays_are_compared_and_written(self, cli, file) -> None:
+        out = file.with_name("out.npz")
+        expect = f"--expect=x={file.with_name('half.npy')}"
+        shown = cli("run", str(file), *self.LAUNCH, expect, "--out", str(out), "--json")
+        assert shown.code == 0, shown.err
+        data = json.loads(shown.out)
+        assert data["arrays"] == {"x": {"shape": [32], "element": "f32"}}
+        assert data["launches"][0]["kernel"] == "fill"
+        assert np.load(out)["x"].tolist() == [0.5] * 32
+        wrong = f"--expect=x={file.with_name('other.npy')}"
+        failed = cli("run", str(file), *self.LAUNCH, wrong)
+        assert failed.code == 1
+        assert "x: 32 of 32 elements differ, the first x[0] is 0.5, expected 0.51" in failed.out
+        assert cli("run", str(file), *self.LAUNCH, wrong, "--tolerance", "0.02").code == 0
+
+    def test_a_finding_fails(self, cli, file) -> None:
+        shown = cli("run", str(file), "--grid=1", "--block=64", "--arg=f32[32]", "--arg=0.5")
+        assert shown.code == 1
+        assert "fill.ptx:13: simulated, out-of-bounds" in shown.out
+
+    @pytest.mark.parametrize(
+        ("options", "problem"),
+        [
+            (["--grid=1"], "give --grid and --block"),
+            (["--grid=a", "--block=1"], "--grid 'a': write it as X, X,Y or X,Y,Z"),
+            (["--grid=1", "--block=1", "--arg=f33[3]"], "type 'f33' does not exist"),
+            (["--grid=1", "--block=1", "--entry=other"], "has no kernel other: it has fill"),
+            (["--grid=1", "--block=1", "--family=gpumode"], "are for a Python file"),
+        ],
+    )
+    def test_wrong_usage(self, cli, file, options, problem) -> None:
+        shown = cli("run", str(file), *options)
+        assert shown.code == 2
+        assert problem in shown.err
+
+    def test_options_of_the_other_kind_of_file(self, cli, fill) -> None:
+        shown = cli("run", str(fill), "--grid", "1")
+        assert shown.code == 2
+        assert "--grid is for a CUDA C++ or PTX file (.cu, .cuh, .ptx)" in shown.err

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.model import time, tune
-from pytest_nvfp4.cli.model.subject import OWN_INPUTS, subject_of
+from pytest_nvfp4.cli.model.subject import subject_of
 from pytest_nvfp4.device.job import JobCase, ProblemSpec
 from pytest_nvfp4.device.modelled import conditions_of
 from pytest_nvfp4.device.simulate import SimulationResult
 from pytest_nvfp4.model.constants import load_device
 from pytest_nvfp4.model.storage import dumps
+from pytest_nvfp4.problem import ProblemError
 from pytest_nvfp4.report.document import Document
 from pytest_nvfp4.report.render import OutputFormat, render
 from tests.cli.helpers import ROOT
@@ -23,7 +23,7 @@ from tests.model.main_loop import main_loop
 
 SHIPPED = ROOT / "kernels" / "nvfp4_group_gemm" / "sm100.py"
 CASE = JobCase(problem=ProblemSpec(name="p", sizes=(), seed=0), family="gpumode")
-EXERCISED = ROOT / "kernels" / "copy_transpose" / "sm90.py"
+OWN = ROOT / "kernels" / "copy_transpose" / "sm90.py"
 
 
 @pytest.mark.parametrize(
@@ -45,15 +45,8 @@ EXERCISED = ROOT / "kernels" / "copy_transpose" / "sm90.py"
         (("--verify-problem", "gpumode-0"), "--verify-problem is that of --tune"),
         (("--device", "b201"), "there is no device 'b201'"),
         (("--device", "h200"), "is for sm_100a, which NVIDIA H200"),
-        (("--arch", "sm_120a"), "the simulator supports sm_100a and sm_90a"),
-        (("--exercise", "nothing.py::call"), "which does not exist"),
-        (
-            ("--exercise", "custom_kernl"),
-            "has no function custom_kernl (did you mean custom_kernel?); its functions are",
-        ),
-        (("--exercise", "NUM_STAGES"), "sm100.py has no function NUM_STAGES; its functions are"),
-        (("--exercise", "custom_kernel"), "needs data, and is called without arguments"),
-        (("--exercise", "custom_kernel", "--problem", "gpumode-0"), "leave out --problem"),
+        (("--arch", "sm_89"), "the simulator supports sm_90a, sm_100a"),
+        (("--arch", "sm_120a"), "there is no table of"),
     ],
 )
 def test_what_cannot_be_asked_is_one_clear_error(cli, arguments: tuple[str, ...], said: str) -> None:
@@ -64,20 +57,22 @@ def test_what_cannot_be_asked_is_one_clear_error(cli, arguments: tuple[str, ...]
         assert done.err.count("\n") == 1 or "Usage" in done.err
 
 
-def test_a_kernel_with_an_exercise_has_inputs_of_its_own() -> None:
-    subject = subject_of(EXERCISED, [], arch=None, configuration=None, exercise=None)
-    assert [case.problem.name for case in subject.cases] == [OWN_INPUTS]
-    assert subject.spec.entry == "kernels/copy_transpose/sm90.py::exercise" or subject.spec.entry == "sm90.py::exercise"
-    with pytest.raises(InputError, match="leave out --problem"):
-        subject_of(EXERCISED, ["gpumode-0"], arch=None, configuration=None, exercise=None)
+def test_a_kernel_with_a_contract_of_its_own_is_modelled_on_its_problems() -> None:
+    subject = subject_of(OWN, [], arch=None, configuration=None)
+    assert [case.problem.name for case in subject.cases] == ["16-bit"]
+    assert (subject.spec.entry or "").endswith("sm90.py::transpose_into")
+    other = subject_of(OWN, ["32-bit"], arch=None, configuration=None)
+    assert [case.problem.name for case in other.cases] == ["32-bit"]
+    with pytest.raises(ProblemError, match="the contract has no problem 'gpumode-0'; it has 16-bit, 32-bit"):
+        subject_of(OWN, ["gpumode-0"], arch=None, configuration=None)
 
 
-def test_a_kernel_that_nothing_calls_needs_an_exercise(cli, tmp_path: Path) -> None:
+def test_a_kernel_that_nothing_calls_needs_a_contract(cli, tmp_path: Path) -> None:
     file = tmp_path / "k.py"
     file.write_text("import cutlass\n")
     done = cli("model", str(file))
     assert done.code == 2
-    assert "name a function that calls the kernel on inputs of its own with --exercise" in done.err
+    assert "name a contract of your own for it" in done.err
 
 
 def test_variants_are_verified_on_the_smallest_problem_of_the_kernel(tmp_path: Path) -> None:
@@ -86,7 +81,7 @@ def test_variants_are_verified_on_the_smallest_problem_of_the_kernel(tmp_path: P
         "[tool.pytest_nvfp4]\nproblems.tiny = { m = 1, n = 128, k = 256 }\n"
         'verify-problems = ["gpumode-9", "gpumode-0"]\n'
     )
-    subject = subject_of(tmp_path / "k.py", ["gpumode-9"], arch=None, configuration=None, exercise=None)
+    subject = subject_of(tmp_path / "k.py", ["gpumode-9"], arch=None, configuration=None)
     assert time._small_case(subject, None).problem.name == "gpumode-0"
     assert time._small_case(subject, "tiny").problem.name == "tiny"
 
@@ -94,7 +89,7 @@ def test_variants_are_verified_on_the_smallest_problem_of_the_kernel(tmp_path: P
 class TestTune:
     @pytest.fixture
     def made(self) -> list[tune.Variant]:
-        subject = subject_of(SHIPPED, ["gpumode-0"], arch=None, configuration=None, exercise=None)
+        subject = subject_of(SHIPPED, ["gpumode-0"], arch=None, configuration=None)
         return tune.variants(subject, tune.parse(["NUM_STAGES=2,3", "CTAS_PER_SM=1,2"]))
 
     def text(self, variant: tune.Variant) -> str:
@@ -140,7 +135,7 @@ class TestTune:
         file.write_bytes(
             '# coding: latin-1\n"é"\nimport cutlass\nSTAGES = 2\ndef custom_kernel(data): ...\n'.encode("latin-1")
         )
-        subject = subject_of(file, ["gpumode-0"], arch=None, configuration=None, exercise=None)
+        subject = subject_of(file, ["gpumode-0"], arch=None, configuration=None)
         variant = tune.variants(subject, {"STAGES": [3]})[1]
         (source,) = variant.subject.spec.files
         assert source.data == file.read_bytes().replace(b"STAGES = 2", b"STAGES = 3")
@@ -165,7 +160,7 @@ def test_a_call_outside_the_modelled_kinds_has_no_timeline(tmp_path: Path, monke
     done = SimulationResult(CASE, "passed", (), None, recording=dumps([main_loop(128, 128, 128, 4, 20)]))
     monkeypatch.setattr(time, "_record", lambda *_: [done])
     monkeypatch.setattr("pytest_nvfp4.device.modelled.refusals", lambda _: ["it is attention"])
-    subject = subject_of(SHIPPED, ["gpumode-0"], arch=None, configuration=None, exercise=None)
+    subject = subject_of(SHIPPED, ["gpumode-0"], arch=None, configuration=None)
     device = load_device("b200")
     how = time._How(device, conditions_of("single", device), 10.0, tmp_path)
     assert not time._timed(subject, how, tmp_path / "t.pftrace", 1, asked=False).ok

@@ -10,6 +10,11 @@ from typing import Any
 import pytest
 
 from pytest_nvfp4.cli.regions.page import document
+from pytest_nvfp4.device.execute import execute
+from pytest_nvfp4.device.job import JobCase, ProblemSpec
+from pytest_nvfp4.device.remote.base import PythonProgram
+from pytest_nvfp4.device.worker.regions import Request
+from pytest_nvfp4.problem import Group, Problem
 from pytest_nvfp4.profiler.exchange import as_data
 from pytest_nvfp4.profiler.iket import timeline_of
 from pytest_nvfp4.profiler.records import Kind
@@ -92,7 +97,7 @@ def test_ctas_of_a_grid_of_several_rows_stay_apart() -> None:
         ({"locationTable": [[1]]}, "not understood"),
         (
             {"launches": [{"kernelName": "k", "ranges": [IKET_RANGE | {"endTs": 1e300}]}]},
-            "later than 2^63 ns",
+            "no time from 0 to 2^63 ns",
         ),
     ],
 )
@@ -118,6 +123,18 @@ def test_what_cannot_be_asked(cli: Cli, arguments: tuple[str, ...], said: str) -
     done = cli("regions", *arguments)
     assert done.code == 2
     assert said in done.err
+
+
+def test_a_trace_of_run_iket_on_an_h200() -> None:
+    """Of one CTA of four warps: 64 dependent multiply-adds between a load and a store (DSL 4.8.1)."""
+    values = json.loads((Path(__file__).parents[1] / "profiler/data/h200_iket.json").read_text())
+    read = timeline_of(values, "h200")
+    assert [(span.warp, span.name) for span in read.spans] == [
+        (warp, name) for warp in range(4) for name in ("load", "work", "store")
+    ]
+    assert {span.time for span in read.spans} <= {32.0, 64.0, 1024.0}
+    assert {span.time for span in read.spans if span.name == "work"} == {1024.0}
+    assert {span.sm for span in read.spans} == {124}
 
 
 def span(name: str, time: float) -> Span:
@@ -147,10 +164,10 @@ def test_wrong_results_and_missing_regions_fail() -> None:
 
 @pytest.mark.slow
 def test_an_instrumented_kernel_runs_and_its_time_is_modelled(cli: Cli, tmp_path: Path) -> None:
-    exercise = "\n\ndef exercise():\n    assert call(compiled(), 2)[0] == 4.0\n"
-    kernel = tmp_path / "k.py"
-    kernel.write_text(KERNEL.replace("{imports}", FALLBACK.replace("no_such_package", "pytest_nvfp4")) + exercise)
-    done = cli("regions", kernel, "--exercise", "exercise", "--arch", "sm_90a", "--device", "sim", "--json")
+    called = "\n\ndef twice(x, y):\n    compiled()(pointer(x.data_ptr()), pointer(y.data_ptr()), 2)\n"
+    source = KERNEL.replace("{imports}", FALLBACK.replace("no_such_package", "pytest_nvfp4")) + called
+    kernel = under_a_contract(tmp_path, source, call="twice")
+    done = cli("regions", kernel, "--arch", "sm_90a", "--device", "sim", "--json")
     assert done.code == 0, done.err
     simulated, modelled = json.loads(done.out)["timelines"]
     assert simulated["unit"] == "steps"
@@ -161,15 +178,40 @@ def test_an_instrumented_kernel_runs_and_its_time_is_modelled(cli: Cli, tmp_path
     assert counts[0]["round"] == 8
 
 
+CONTRACT = """
+import numpy as np
+
+destination = True
+problems = {"one": {}}
+
+
+def inputs(problem, rng):
+    return {"x": np.ones(64, np.float32)}
+
+
+def reference(x):
+    return np.zeros(128, np.float32)
+"""
+"""What is computed is not judged by this command."""
+
+
+def under_a_contract(folder: Path, source: str, *, call: str) -> Path:
+    """Write a kernel whose function a contract calls with x of 64 and y of 128 elements, and its settings."""
+    (folder / "k.py").write_text(source)
+    (folder / "contract.py").write_text(CONTRACT)
+    table = f'path = "k.py"\ncontract = "contract.py"\ncall = "k.py::{call}"\n'
+    (folder / "pyproject.toml").write_text(f"[[tool.pytest_nvfp4.kernel]]\n{table}")
+    return folder / "k.py"
+
+
 WITH_IKET = """
 import cutlass.cute as cute
-import torch
 from cutlass import Float32, Int32
 from cutlass.cute.experimental import iket
 
 
 @cute.kernel
-def kernel(x: cute.Tensor, rounds: Int32):
+def kernel(x: cute.Tensor, y: cute.Tensor, rounds: Int32):
     thread, _, _ = cute.arch.thread_idx()
     total = Float32(0.0)
     whole = iket.range_start("whole kernel")
@@ -178,26 +220,27 @@ def kernel(x: cute.Tensor, rounds: Int32):
         total = total + x[i]
         iket.range_pop()
     iket.range_end(whole)
-    x[thread] = total
+    y[thread] = total
 
 
 @cute.jit
-def launch(x: cute.Pointer, rounds: Int32):
-    kernel(cute.make_tensor(x, cute.make_layout(64)), rounds).launch(grid=(2, 1, 1), block=(64, 1, 1))
+def launch(x: cute.Pointer, y: cute.Pointer, rounds: Int32):
+    tensors = [cute.make_tensor(one, cute.make_layout(64)) for one in (x, y)]
+    kernel(*tensors, rounds).launch(grid=(2, 1, 1), block=(64, 1, 1))
 
 
-def exercise():
-    x = torch.ones(64, device="cuda")
-    pointer = cute.runtime.make_ptr(Float32, x.data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
-    cute.compile(launch, pointer, Int32(1))(pointer, 3)
+def thrice(x, y):
+    pointers = [
+        cute.runtime.make_ptr(Float32, one.data_ptr(), cute.AddressSpace.gmem, assumed_align=16) for one in (x, y)
+    ]
+    cute.compile(launch, *pointers, Int32(1))(*pointers, 3)
 """
 
 
 @pytest.mark.slow
 def test_ranges_of_iket_are_modelled_without_a_gpu(cli: Cli, tmp_path: Path) -> None:
-    kernel = tmp_path / "k.py"
-    kernel.write_text(WITH_IKET)
-    how = ("--exercise", "exercise", "--arch", "sm_90a", "--device", "sim", "--iket")
+    kernel = under_a_contract(tmp_path, WITH_IKET, call="thrice")
+    how = ("--arch", "sm_90a", "--device", "sim", "--iket")
     done = cli("regions", kernel, *how, "--json")
     assert done.code == 0, done.err
     (modelled,) = json.loads(done.out)["timelines"]
@@ -205,3 +248,39 @@ def test_ranges_of_iket_are_modelled_without_a_gpu(cli: Cli, tmp_path: Path) -> 
     done = cli("regions", kernel, *how, "--no-model")
     assert done.code == 2
     assert "measures on a GPU only" in done.err
+
+
+_BELOW = """
+import os, subprocess, sys
+from pytest_nvfp4.device.worker.regions import Request, plain_command
+request = Request.model_validate_json(sys.argv[1])
+bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+sys.exit(subprocess.run(plain_command(request), env=bare).returncode)
+"""
+
+
+def test_a_process_below_a_tool_finds_this_package() -> None:
+    """Also where it is a clone, whose folder the wall lets nobody list."""
+    case = JobCase(problem=ProblemSpec.of(Problem("small", (Group(16, 128, 256),))), family="gpumode")
+    request = Request(
+        word="",
+        main="own.py",
+        entry=None,
+        compile_options=(),
+        case=case,
+        warmup=0,
+        slices=1,
+        events=1,
+        simulated=True,
+        how="run-iket",
+    )
+    program = PythonProgram(
+        source=_BELOW,
+        arguments=(request.model_dump_json(),),
+        files={"kernel/own.py": b"import os\nprint('imported', flush=True)\nos._exit(0)\n"},  # here is no device
+        environ={},
+        deadline_s=60,
+    )
+    written: list[bytes] = []
+    done = execute(program, backend="host", visible="", on_output=lambda _, piece: written.append(piece))
+    assert (done.returncode, b"".join(written)) == (0, b"imported\n")

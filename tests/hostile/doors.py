@@ -291,7 +291,6 @@ small = { m = [96, 128], n = 128, k = [256, 512], seed = 7 }
 path = "k/*.py"
 name = "a"
 entry = "k/build.py::go"
-exercise = "k/build.py::run"
 arch = "sm_90a"
 cost-tolerance = { "global.store.bytes" = "5%" }
 """

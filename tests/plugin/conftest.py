@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 import syrupy
 
+import pytest_nvfp4.contracts.call  # numpy, which a process can load once only
 import pytest_nvfp4.layout.diff
 import pytest_nvfp4.plugin.compare_facts
 import pytest_nvfp4.plugin.compare_layouts
@@ -71,7 +72,9 @@ class Bank:
         tracer = Tracer(root=home, cache=self.cache, limits=Limits(deadline_s=900))
         trace = tracer.trace(TraceRequest(path, GPUMODE[0], Entry(path, entry) if entry else None))
         assert trace.ok, trace.findings
-        return path, trace
+        # The cache evicts its oldest entries, and a long session seeds hundreds.
+        kept = shutil.copytree(trace.folder or "", home / "artifacts")
+        return path, trace.model_copy(update={"folder": str(kept)})
 
 
 @pytest.fixture(scope="session")

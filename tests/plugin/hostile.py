@@ -49,7 +49,7 @@ KERNELS = {
     "vanishes.py": Hostile("import os\nos._exit(0)\n" + CONTRACT, r"exited with status 0 .* before it had a result"),
     "crashes.py": Hostile(CRASH, "ended by SIGSEGV"),
     "reads_stdin.py": Hostile("input()  # here\n" + CONTRACT, "EOFError"),
-    "no_dsl.py": Hostile(CONTRACT, "compiled no nvidia-cutlass-dsl kernel: it does not use CuTe DSL", entry=None),
+    "no_dsl.py": Hostile(CONTRACT, "compiled no kernel: it does not use CuTe DSL", entry=None),
     "no_compile.py": Hostile("import cutlass\n" + CONTRACT, "neither its entry nor custom_kernel compiled or launched"),
     "raises_after.py": Hostile(AFTER, "after the compile", entry=None),
     "broken.py": Hostile(BROKEN, "broken.py did not compile", entry="build"),

@@ -58,7 +58,7 @@ def test_a_problem_outside_the_contract_is_no_fault_of_the_kernel(
     ran = project.run("k.py", *args)
     ran.outcomes(errors=1)
     assert ran.code == int(pytest.ExitCode.INTERRUPTED) == 2
-    assert f"{source}: problem '128x128x264' violates GPU MODE's contract" in ran.text
+    assert f"{source}: problem '128x128x264' violates the contract nvfp4_group_gemm" in ran.text
     assert "group 0 (128x128x264): k must be a multiple of 256" in ran.text
     assert "Traceback" not in ran.text
 

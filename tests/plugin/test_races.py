@@ -81,10 +81,9 @@ def test_no_such_schedule(project: Project, name: str, capfd: pytest.CaptureFixt
     assert "must be eager, lazy, late-WARP or a seed" in ran.text + capfd.readouterr().err
 
 
-EXERCISED = """
+OWN = """
 import cutlass
 import cutlass.cute as cute
-import torch
 from cutlass.cute.runtime import make_ptr
 
 
@@ -111,50 +110,65 @@ def compile_it():
     return cute.compile(go, pointer(0), pointer(0))
 
 
-def exercise():
-    x = torch.arange(64, dtype=torch.float32)
-    there, y = x.cuda(), torch.empty(64, device="cuda")
-    compile_it()(pointer(there.data_ptr()), pointer(y.data_ptr()))
-    assert torch.equal(y.cpu(), x.flip(0)), "turned the wrong way"
+def turned(x, y):
+    compile_it()(pointer(x.data_ptr()), pointer(y.data_ptr()))
 """
-EXERCISE = """
+CONTRACT = """
+import numpy as np
+
+destination = True
+problems = {"one": {"size": 64}}
+
+
+def inputs(problem, rng):
+    return {"x": rng.permutation(problem["size"]).astype(np.float32)}
+
+
+def reference(x):
+    return {"turned": x[::-1]}
+"""
+TABLE = """
 [[tool.pytest_nvfp4.kernel]]
 path = "k.py"
 entry = "k.py::compile_it"
-exercise = "k.py::exercise"
+contract = "contract.py"
+call = "k.py::turned"
 side-stream = false
 """
 """Its launch is on the default stream."""
 
 
-def exercised(project: Project, source: str) -> dict[str, str]:
-    project.settings(EXERCISE)
+def run_own(project: Project, source: str) -> dict[str, str]:
+    project.file("contract.py", CONTRACT)
+    project.settings(TABLE)
     project.kernel(source=source, entry="compile_it")
-    ran = project.run("k.py", "-k", "races", "--nvfp4-device=sim")
+    ran = project.run("k.py", "-k", "races or verify or coverage", "--nvfp4-device=sim")
     assert ran.code in (0, 1), ran.text
     return ran.failures()
 
 
 @pytest.mark.slow
-def test_a_kernel_with_an_entry_is_run_by_its_exercise(project: Project) -> None:
-    assert exercised(project, EXERCISED) == {}
+def test_a_kernel_with_an_entry_is_called_by_a_contract_of_its_own(project: Project) -> None:
+    assert run_own(project, OWN) == {}
 
 
 @pytest.mark.slow
-def test_a_race_in_an_exercise_is_told(project: Project) -> None:
-    said = exercised(project, EXERCISED.replace("    cute.arch.barrier()\n", ""))["races"]
+def test_a_race_under_a_contract_of_ones_own_is_told(project: Project) -> None:
+    said = run_own(project, OWN.replace("    cute.arch.barrier()\n", ""))["races[one]"]
     assert "race: k.py:1" in said
     assert "shared memory bytes" in said
 
 
 @pytest.mark.slow
-def test_an_exercise_that_finds_a_wrong_result_fails(project: Project) -> None:
-    assert "turned the wrong way" in exercised(project, EXERCISED.replace("63 - thread", "thread"))["races"]
+def test_a_wrong_result_fails_verify_with_the_element(project: Project) -> None:
+    said = run_own(project, OWN.replace("63 - thread", "thread"))["verify[one]"]
+    assert "of 64 outputs wrong" in said
+    assert "turned[0, " in said
 
 
-def test_an_entry_without_an_exercise_has_no_races_check(project: Project) -> None:
-    project.settings(EXERCISE.replace('exercise = "k.py::exercise"\n', ""))
-    project.file("k.py", EXERCISED)
+def test_an_entry_without_a_contract_has_no_races_check(project: Project) -> None:
+    project.settings(TABLE.replace('contract = "contract.py"\ncall = "k.py::turned"\n', ""))
+    project.file("k.py", OWN)
     ran = project.run("k.py", "--nvfp4-device=sim", "--co", "-q")
     assert "k.py::compile" in ran.text
     assert "k.py::races" not in ran.text
@@ -205,4 +219,18 @@ def test_a_kernel_that_launches_nothing_is_not_free_of_races(project: Project) -
     source = source.replace("    return [c for _, _, c in abc]\n    return compile_only", "    return compile_only")
     ran = written(project, source).run(*WATCHED, "-rs")
     ran.outcomes(skipped=1, deselected=7)
-    assert "no kernel was launched, so there is nothing to check" in ran.text
+    assert "no kernel was launched, so there is nothing to check, and none is on the official problems" in ran.text
+
+
+@pytest.mark.slow
+def test_a_kernel_that_launches_nothing_here_names_the_problem_that_makes_it_launch(project: Project) -> None:
+    """Its host code has torch compute groups of small n."""
+    honest = Path(__file__).parents[1] / "device" / "kernels" / "honest.py"
+    launches = FILL.replace("custom_kernel", "launching")
+    compiles = FILL.replace("custom_kernel", "compile_only").replace("    go(start", "    cute.compile(go, start")
+    either = "\n\ndef custom_kernel(data):\n    if data[3][0][1] >= 768:\n        return launching(data)\n"
+    either += "    compile_only(data)\n    return by_torch(data)\n"
+    source = launches + compiles + honest.read_text().replace("def custom_kernel", "def by_torch") + either
+    ran = written(project, source).run(*WATCHED, "-rs")
+    ran.outcomes(skipped=1, deselected=7)
+    assert "nothing to check; gpumode-5 makes it launch: --nvfp4-problem=gpumode-5" in ran.text

@@ -192,3 +192,32 @@ class TestNoContract:
         )
         project.kernel(source=ENTRY, entry="build")
         project.run("k.py", "-k", "compile").outcomes(failed=1, passed=1, deselected=6)
+
+
+class TestTasks:
+    GEMV = "# C: [m, 1, l]\ndef custom_kernel(data):\n    a, b, _, _, sfa, sfb, c = data\n    return c\n"
+
+    def test_a_task_is_recognised_and_has_its_own_problems(self, project: Project) -> None:
+        project.file("k.py", self.GEMV)
+        assert collected(project, "k.py") == [f"k.py::{check}" for check in CHECKS]
+        named = collected(project, "k.py", "--nvfp4-problem=gpumode-9", "-k", "compile")
+        assert named == ["k.py::compile[gpumode-9]"]
+        ran = project.run("k.py", "--nvfp4-problem=128x128x256")
+        assert "128x128x256 violates the contract nvfp4_gemv" in ran.text.replace("'", "")
+
+    def test_one_failure_says_which_contract_to_set(self, project: Project) -> None:
+        project.file("k.py", self.GEMV.partition("\n")[2])
+        ran = project.run("k.py")
+        ran.outcomes(failed=1, skipped=3)
+        (text,) = ran.failures().values()
+        assert "k.py fits nvfp4_gemm and nvfp4_gemv: custom_kernel takes 7 values from its argument (line 2)" in text
+        assert 'contract = "nvfp4_gemm"' in text
+
+    def test_a_kernel_under_the_wrong_contract_is_one_failure(self, project: Project) -> None:
+        project.settings('[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\ncontract = "nvfp4_dual_gemm"\n')
+        project.file("k.py", self.GEMV)
+        ran = project.run("k.py")
+        ran.outcomes(failed=1, skipped=3)
+        (text,) = ran.failures().values()
+        assert "k.py does not fit the contract nvfp4_dual_gemm: custom_kernel takes 7 values" in text
+        assert 'set contract = "nvfp4_gemv"' in text

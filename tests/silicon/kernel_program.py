@@ -87,12 +87,12 @@ def group_gemm(memory: DeviceMemory) -> Outputs:
         inputs = family(kind).generate(parse_shape(shape))
         buffers = CallBuffers(torch, inputs)
         buffers.fill(memory, inputs)
-        data, _ = buffers.data(inputs.problem.sizes)
+        (data,), _ = buffers.arguments()
         module.custom_kernel(data)
         memory.synchronize()
-        for index, group in enumerate(buffers.groups):
-            values = np.frombuffer(group.read_c(memory), np.int16)
-            yield f"{shape} {kind} group {index}", values.reshape(group.rows, group.columns)
+        for index, output in enumerate(buffers.outputs):
+            values = np.frombuffer(output.read(memory), np.int16)
+            yield f"{shape} {kind} group {index}", values.reshape(output.tensor.all_rows, output.tensor.columns)
 
 
 def main() -> None:

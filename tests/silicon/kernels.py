@@ -102,7 +102,7 @@ def run(kernel: Kernel, *, backend: str) -> tuple[Record, dict[str, str]]:
         with np.load(out) as file:
             outputs = {label: file[label] for label in file.files}
         about: dict[str, str] = json.loads(out.with_suffix(".json").read_text())
-        return Record(ptx_sha256(dump), inputs, outputs), about
+        return Record(ptx_sha256(folder), inputs, outputs), about  # the simulator has a folder for each process
 
 
 def _path() -> str:

@@ -40,7 +40,6 @@ _Config = Annotated[_Word, Field(description="configuration of the kernel, if it
 _Problem = Annotated[_Word, Field(description="problem (gpumode-0, gpumode-bench-0, ...) or shape MxNxK[,MxNxK...]")]
 _Problems = Annotated[_Words, Field(description="problems (gpumode-0, ...) or shapes MxNxK[,MxNxK...]")]
 _Entry = Annotated[_Word, Field(description="[FILE::]FUNCTION that compiles a kernel without custom_kernel(data)")]
-_Exercise = Annotated[_Word, Field(description="[FILE::]FUNCTION that calls the kernel on inputs of its own")]
 _Timeout = Annotated[float, Field(ge=1, le=86_400, description="seconds; the server's limit holds as well")]
 Check = Literal["compile", "layouts", "launch", "codegen", "tmem", "coverage", "verify", "races", "cost", "model"]
 
@@ -148,14 +147,12 @@ class Model(_Command):
     """
 
     name = "model"
-    exercise: _Exercise | None = None
     what_if: Annotated[bool, Field(description="replay it also with single changes")] = False
 
     def words(self, roots: Roots, folder: Path) -> Iterator[str]:
         """Yield the command."""
         del folder
         yield from (_CLI, "model", "time", *self._common(), "--what-if" if self.what_if else "--no-what-if")
-        yield from _options(exercise=None if self.exercise is None else roots.function(self.exercise))
         yield from ("--", str(roots.file(self.kernel)))
 
 

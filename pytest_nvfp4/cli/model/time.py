@@ -11,7 +11,8 @@ import click
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import ARCH, CONFIGURATION, EXERCISE, PROBLEMS, document_options, timeout_option
+from pytest_nvfp4.cli.options import ARCH, CONFIGURATION, PROBLEMS, document_options, timeout_option
+from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.report.document import Block, Document, Styled
 from pytest_nvfp4.temporary import temporary_folder
 
@@ -57,7 +58,6 @@ class _How:
 )
 @ARCH
 @CONFIGURATION
-@EXERCISE
 @click.option(
     "--what-if/--no-what-if", "asked", default=True, show_default=True, help="Replay it also with single changes."
 )
@@ -100,7 +100,6 @@ def time_command(
     condition_name: str,
     arch: str | None,
     configuration: str | None,
-    exercise: str | None,
     asked: bool,
     verify: bool,
     tuned: tuple[str, ...],
@@ -123,7 +122,7 @@ def time_command(
     from pytest_nvfp4.model.constants import ConstantsError
 
     wanted = tune.parse(tuned)
-    subject = subject_of(kernel, names, arch=arch, configuration=configuration, exercise=exercise)
+    subject = subject_of(kernel, names, arch=arch, configuration=configuration)
     if (unsupported := SimDevice(arch=subject.spec.arch).unsupported(subject.spec.arch)) is not None:
         raise InputError(f"{subject.label}: {unsupported}")
     if timeline is not None and not timeline.absolute().parent.is_dir():
@@ -178,8 +177,6 @@ def _record(subject: Subject, cases: Sequence[JobCase], how: _How, *, recording:
     from pytest_nvfp4.device.sim import SimDevice
     from pytest_nvfp4.device.simulate import simulate
 
-    # An exercise judges its results itself, for which all clusters must have run.
-    verify = how.verify and subject.spec.entry is None
     return simulate(
         SimDevice(arch=subject.spec.arch),
         subject.spec,
@@ -187,10 +184,10 @@ def _record(subject: Subject, cases: Sequence[JobCase], how: _How, *, recording:
         folder=how.folder,
         base=subject.base,
         deadline_s=how.timeout_s,
-        outputs=verify or not recording,
-        origins=verify,
+        outputs=how.verify or not recording,
+        origins=how.verify,
         recording=recording,
-        sampled=recording and not verify and subject.spec.entry is None,
+        sampled=recording and not how.verify,
     )
 
 
@@ -273,7 +270,7 @@ def _tuned(subject: Subject, made: Sequence[Variant], how: _How, small: str | No
     with output.working(f"verifying and modelling {len(made)} variants of {subject.label}"):
         found = tune.tried(made, lambda variant: _attempt(variant, how, verified_on))
     (case,) = subject.cases
-    where = "its exercise" if verified_on is None else verified_on.problem.name
+    where = verified_on.problem.name
     conditions = conditions_text(how.conditions)
     blocks: list[Block] = [
         Styled(f"{subject.label} on {case.problem.name}, modelled on {how.device.title} ({conditions})", "strong"),
@@ -298,30 +295,27 @@ def _tuned(subject: Subject, made: Sequence[Variant], how: _How, small: str | No
     )
 
 
-def _small_case(subject: Subject, name: str | None) -> JobCase | None:
-    """Return the case that variants are verified on; None if the kernel's exercise judges its own results."""
+def _small_case(subject: Subject, name: str | None) -> JobCase:
+    """Return the case that variants are verified on."""
     from pytest_nvfp4.device.job import ProblemSpec
     from pytest_nvfp4.settings import load
 
     (case,) = subject.cases
-    if not subject.verified:
-        if name is not None:
-            raise InputError(f"{subject.label}: its exercise has inputs of its own: leave out --verify-problem")
-        return None
-    problems = load(subject.root).resolve_problems([name]) if name else (*subject.verified, case.problem.problem())
+    contract = case.problem.contract
+    named = load(subject.root).resolve_problems([name], contract=contract) if name else ()
+    problems = named or (*subject.verified, case.problem.problem())
     problem = min(problems, key=lambda problem: problem.work)
-    problem.require_contract()
+    contract_of(problem).require(problem)
     return case.model_copy(update={"problem": ProblemSpec.of(problem)})
 
 
-def _attempt(variant: Variant, how: _How, verified_on: JobCase | None) -> Outcome:
+def _attempt(variant: Variant, how: _How, verified_on: JobCase) -> Outcome:
     """Verify a variant on a small problem, and model its time."""
     from pytest_nvfp4.cli.model.tune import Outcome
 
-    if verified_on is not None:
-        (judged,) = _record(variant.subject, [verified_on], how, recording=False)
-        if judged.status != "passed":
-            return Outcome(None, reason=_reason(variant, judged))
+    (judged,) = _record(variant.subject, [verified_on], how, recording=False)
+    if judged.status != "passed":
+        return Outcome(None, reason=_reason(variant, judged))
     (done,) = _record(variant.subject, variant.subject.cases, how)
     modelled = _modelled(done, how, asked=False)
     if modelled.call is None:

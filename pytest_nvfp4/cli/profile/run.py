@@ -17,7 +17,6 @@ from pytest_nvfp4.cli.opened_device import opened
 from pytest_nvfp4.cli.options import (
     ARCH,
     CONFIGURATION,
-    EXERCISE,
     PROBLEMS,
     document_options,
     remote_options,
@@ -82,7 +81,6 @@ _SLACK_S = 120.0
 @click.option("--probe", is_flag=True, help="Show which tools the device has, and profile nothing.")
 @ARCH
 @CONFIGURATION
-@EXERCISE
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Keep the tool's files here."
 )
@@ -108,7 +106,6 @@ def run_command(
     probe: bool,
     arch: str | None,
     configuration: str | None,
-    exercise: str | None,
     out: Path | None,
     timeout: float,
     remote: RemoteOptions,
@@ -131,7 +128,7 @@ def run_command(
     from pytest_nvfp4.device.job import Profiling
     from pytest_nvfp4.profile.measure import Request, lacking, profile_kernel
 
-    subject = subject_of(kernel, names, arch=arch, configuration=configuration, exercise=exercise)
+    subject = subject_of(kernel, names, arch=arch, configuration=configuration)
     if counted:
         metrics = _with_counters(mode, metrics, subject.spec.arch)
     try:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     help="Kernel of the report, to simulate the same call: counted beside measured, and modelled gains.",
 )
 @click.option("--problem", metavar="NAME", help="Problem or shape of the profiled call (with --counted).")
-@click.option("--exercise", metavar="[FILE::]FUNCTION", help="Function that made the profiled call (with --counted).")
 @timeout_option(600.0, help_text="Timeout of the simulation in seconds.")
 @document_options()
 def show_command(
@@ -34,7 +33,6 @@ def show_command(
     kernel: str | None,
     counted: Path | None,
     problem: str | None,
-    exercise: str | None,
     timeout: float,
 ) -> Document:
     """Show REPORT: a .ncu-rep, an nsys export (.sqlite), a compute-sanitizer XML, or a table of `ncu --csv`.
@@ -46,11 +44,11 @@ def show_command(
     from pytest_nvfp4.cli.model.subject import subject_of
     from pytest_nvfp4.cli.profile.tables import profile_section
 
-    if counted is None and (problem is not None or exercise is not None):
-        raise click.UsageError("--problem and --exercise say what the kernel of --counted is called on; give --counted")
+    if counted is None and problem is not None:
+        raise click.UsageError("--problem names the problem of the kernel of --counted; give --counted")
     profile = load(report, kernel)
     names = () if problem is None else (problem,)
-    subject = None if counted is None else subject_of(counted, names, arch=None, configuration=None, exercise=exercise)
+    subject = None if counted is None else subject_of(counted, names, arch=None, configuration=None)
     blocks, data = explained(profile, subject, timeout_s=timeout)
     whole = {**profile.model_dump(mode="json"), "explanation": data}
     return Document(str(report), [profile_section(profile, str(report)), *blocks], whole)

@@ -44,7 +44,6 @@ _COUNT = click.IntRange(1, 1 << 20)
 )
 @ARCH
 @CONFIGURATION
-@click.option("--exercise", metavar="[FILE::]FUNCTION", help="Function that calls the kernel on inputs of its own.")
 @timeout_option(600.0)
 @document_options(csv=True, page=True)
 def regions_command(
@@ -65,7 +64,6 @@ def regions_command(
     dag: Path | None,
     arch: str | None,
     configuration: str | None,
-    exercise: str | None,
     timeout: float,
 ) -> Document:
     """Show how long the regions take that a kernel names.
@@ -91,7 +89,7 @@ def regions_command(
     else:
         from pytest_nvfp4.cli.model.subject import subject_of
 
-        subject = subject_of(source, [name] if name else [], arch=arch, configuration=configuration, exercise=exercise)
+        subject = subject_of(source, [name] if name else [], arch=arch, configuration=configuration)
         (case,) = subject.cases
         _check_room(slices, events)
         with output.working(f"running {subject.label} with its regions"):

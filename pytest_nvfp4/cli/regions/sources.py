@@ -20,11 +20,13 @@ from pytest_nvfp4.profiler.spans import Timeline, timeline_of
 
 if TYPE_CHECKING:
     from pytest_nvfp4.cli.model.subject import Subject
-    from pytest_nvfp4.device.job import JobCase
+    from pytest_nvfp4.device.job import GivenInputs, JobCase, KernelSpec
     from pytest_nvfp4.model.constants import DeviceConstants
 
 _HARNESS = "from pytest_nvfp4.device.worker.regions import main\nmain()\n"
 _BOUNDS = Bounds(size=exchange.MOST_BYTES, values=exchange.MOST_VALUES)
+_MOST_GIVEN = 100_000
+"""Characters of inputs that an argument of a program may have."""
 _MOST_OUTPUT = 1 << 29
 """Bytes that a program may print."""
 
@@ -101,6 +103,7 @@ def run(
         entry=spec.entry,
         compile_options=spec.compile_options,
         case=case,
+        given=_given(spec, case, label=subject.label),
         warmup=0 if simulated else room.warmup,
         slices=room.slices,
         events=room.events,
@@ -134,9 +137,21 @@ def run(
         for tail in errors.strip().splitlines()[-20:]:
             output.note(tail)
         raise InputError(f"{subject.label}: did not run to its end (exit status {done.exit_status})")
-    # An exercise makes its inputs after L2 was flushed.
-    how = "simulated" if simulated else "measured" if spec.entry else "measured with a cold L2"
+    how = "simulated" if simulated else "measured with a cold L2"
     return _answer(line.removeprefix(f"{word} "), subject.label, how=how, with_iket=with_iket)
+
+
+def _given(spec: KernelSpec, case: JobCase, *, label: str) -> tuple[GivenInputs, ...]:
+    """Return the inputs of a contract of the user's own. Raises InputError if they exceed an argument's size."""
+    from pytest_nvfp4.device.given import with_given
+    from pytest_nvfp4.device.job import Job
+
+    given = with_given(Job(id="regions", action="simulate", kernel=spec, cases=(case,))).given
+    if sum(len(one.data) for one in given) > _MOST_GIVEN:
+        raise InputError(
+            f"{label}: the inputs of {case.problem.name} are too large for this command: name a smaller one"
+        )
+    return given
 
 
 def _answer(text: str, label: str, *, how: str, with_iket: bool) -> Ran:
@@ -181,7 +196,7 @@ def modelled(subject: Subject, case: JobCase, table: DeviceConstants, *, timeout
             deadline_s=timeout_s,
             outputs=False,
             recording=True,
-            sampled=subject.spec.entry is None,
+            sampled=True,
             regions=True,
         )
     if done.status != "passed" or done.errors:

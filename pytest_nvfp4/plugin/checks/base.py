@@ -79,10 +79,10 @@ class CollectedKernel:
 
     @property
     def runnable(self) -> list[list[KernelCase]]:
-        """The cases of each configuration that follows GPU MODE's contract and can be traced."""
+        """The cases of each configuration that a contract calls and that can be traced."""
         configurations: dict[str, list[KernelCase]] = {}
         for case in self.cases:
-            if case.settings.entry is None and case.error is None:
+            if case.settings.is_run and case.error is None:
                 configurations.setdefault(case.settings.name, []).append(case)
         return list(configurations.values())
 
@@ -92,7 +92,7 @@ class CollectedKernel:
         There are none if the command line names problems, and with a device or a remote that is not simulated.
         """
         options = self.device_options
-        if options.simulates and not self.run.chosen_problems:
+        if options.simulates and not self.run.options.problems:
             for case, *_ in self.runnable:
                 if case.settings.on_fitted_problem:
                     yield case.on(case.problem, label=FITTED, variant=FITTED)
@@ -107,7 +107,7 @@ class CollectedKernel:
             return
         for cases in self.runnable:
             compiled = {case.problem: case for case in cases}
-            for problem in self.run.chosen_problems or cases[0].settings.simulate or compiled:
+            for problem in self.run.chosen(cases[0].settings) or cases[0].settings.simulate or compiled:
                 yield compiled.get(problem, cases[0]).on(problem)
 
 

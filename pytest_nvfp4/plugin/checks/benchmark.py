@@ -21,7 +21,6 @@ from pytest_nvfp4.plugin.checks.stopwatch import Stopwatch, Timed, checked
 from pytest_nvfp4.plugin.devices import DEVICES
 from pytest_nvfp4.plugin.failure import CheckFailure, TimingWarning
 from pytest_nvfp4.plugin.state import KernelCase
-from pytest_nvfp4.problem import GPUMODE_BENCH
 
 if TYPE_CHECKING:
     from pytest_nvfp4.bench.provenance import Provenance
@@ -113,7 +112,9 @@ class BenchmarkCheck(Check):
         if kernel.device_options.device == "none" or not kernel.config.pluginmanager.hasplugin("benchmark"):
             return
         for case, *_ in kernel.runnable:
-            for problem in kernel.run.chosen_problems or case.settings.benchmark or GPUMODE_BENCH:
+            settings = case.settings
+            chosen = kernel.run.chosen(settings) or settings.benchmark
+            for problem in chosen or settings.kernel_contract.benchmarks:
                 yield case.on(problem)
 
     def needs(self, item: CheckItem) -> Needs:

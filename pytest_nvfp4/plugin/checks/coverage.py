@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import pytest
-
 from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, Needs
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, fitted_preparation
+from pytest_nvfp4.plugin.checks.unlaunched import skip_without_launch
 from pytest_nvfp4.plugin.failure import CheckFailure, failure_at, finding_lines, simulated_stderr
 from pytest_nvfp4.plugin.fitted import FITTED
 from pytest_nvfp4.plugin.state import KernelCase
@@ -80,7 +79,7 @@ def simulate_launches(kernel: KernelUnderTest) -> SimulationResult:
     done = kernel.simulated()
     kernel.write_timeline(done)
     if done.call is not None and not done.call.launches and not done.errors:
-        pytest.skip("no kernel was launched, so there is nothing to count")
+        skip_without_launch(kernel, "to count")
     return done
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_nvfp4.contracts.own.contract import FAMILY
+from pytest_nvfp4.contracts.registry import is_own
 from pytest_nvfp4.plugin.causes import CAUSES, REFERS
 from pytest_nvfp4.plugin.checks.base import CheckItem, Preparation
 from pytest_nvfp4.plugin.devices import DEVICES
@@ -18,7 +20,7 @@ from pytest_nvfp4.plugin.record import VALUES
 from pytest_nvfp4.plugin.remote import RemoteRun
 from pytest_nvfp4.plugin.simulations import SIMULATIONS
 from pytest_nvfp4.plugin.state import RUN, KernelCase, Run
-from pytest_nvfp4.problem import Problem
+from pytest_nvfp4.problem import Problem, ProblemError
 from pytest_nvfp4.text import printed
 from pytest_nvfp4.toolchain.request import Entry, EntryError
 from pytest_nvfp4.writing import write_whole
@@ -38,7 +40,7 @@ def job_case(problem: Problem, family: str = _FAMILY) -> JobCase:
     """Return the case of a job: a problem with an input family."""
     from pytest_nvfp4.device.job import JobCase, ProblemSpec
 
-    return JobCase(problem=ProblemSpec.of(problem), family=family)
+    return JobCase(problem=ProblemSpec.of(problem), family=FAMILY if is_own(problem.contract) else family)
 
 
 def fitted_preparation(item: CheckItem) -> Preparation:
@@ -91,7 +93,7 @@ class KernelUnderTest:
             raise CheckFailure(self.case.error, file=str(self.case.path))
         try:
             trace = self.run.trace(self.case.trace_case)
-        except EntryError as error:
+        except (EntryError, ProblemError) as error:
             raise CheckFailure(str(error), file=str(self.case.path)) from error
         if not trace.ok:
             raise not_compiled(trace, self.run)
@@ -124,12 +126,11 @@ class KernelUnderTest:
                     self.refer_to(item, "it did not compile")
             raise
 
-    def spec(self, trace: Trace | None = None, *, entry: Entry | None = None) -> tuple[KernelSpec, Path]:
+    def spec(self, trace: Trace | None = None) -> tuple[KernelSpec, Path]:
         """Return the kernel as jobs carry it, and the folder that its paths are relative to.
 
         Args:
             trace: Its trace, which lists the files it depends on; `trace` otherwise.
-            entry: Function to call instead of ``custom_kernel``.
 
         Raises:
             CheckFailure: Its files cannot be read.
@@ -137,6 +138,7 @@ class KernelUnderTest:
         from pytest_nvfp4.device.job import KernelSpec
 
         trace = trace or self.trace()
+        entry = self._called()
         try:
             return KernelSpec.from_files(
                 self.case.path,
@@ -148,6 +150,17 @@ class KernelUnderTest:
             )
         except (OSError, SyntaxError, UnicodeDecodeError) as error:
             raise CheckFailure(f"the kernel's files cannot be read: {error}", file=str(self.case.path)) from error
+
+    def _called(self) -> Entry | None:
+        """Return the function that the user's own contract calls; None for ``custom_kernel``. Raises CheckFailure."""
+        settings = self.case.settings
+        if settings.own_contract is None:
+            return None
+        source = f"{self.run.settings.file}, call"
+        try:
+            return Entry.of_call(settings.call, kernel=self.case.path, root=self.run.options.root, source=source)
+        except EntryError as error:
+            raise CheckFailure(str(error), file=str(self.case.path)) from error
 
     def device_spec(self) -> tuple[KernelSpec, Path]:
         """Return `spec` for a device, which also runs a kernel that has nothing to compile (it uses no DSL)."""

@@ -4,15 +4,15 @@ The kernel runs in the simulator, which orders the accesses to shared, tensor an
 ISA, memory consistency model). Two accesses to the same bytes, of which one writes, must be ordered by a barrier, an
 mbarrier, a wait for an async group, or a flag. Data that the generic proxy wrote and the async proxy reads needs a
 proxy fence in addition. A right result of one run proves none of this. ``--nvfp4-schedules=N`` tries N random schedules
-in addition. The kernel, or its exercise, is called again on the same inputs; calls whose launches are unlike those of
-the calls before are checked too (``device.worker.later_calls``).
+in addition. The kernel is called again on the same inputs; calls whose launches are unlike those of the calls before
+are checked too (``device.worker.later_calls``).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -20,13 +20,13 @@ import pytest
 
 from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, Needs, Preparation
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, job_case
+from pytest_nvfp4.plugin.checks.unlaunched import skip_without_launch
 from pytest_nvfp4.plugin.failure import CheckFailure, failure_at, finding_lines, simulated_stderr
 from pytest_nvfp4.plugin.fitted import FITTED
 from pytest_nvfp4.plugin.simulations import SIMULATIONS
 from pytest_nvfp4.plugin.state import KernelCase
-from pytest_nvfp4.problem import GPUMODE, Problem
+from pytest_nvfp4.problem import Problem
 from pytest_nvfp4.schedules import WORDS, is_schedule
-from pytest_nvfp4.toolchain.request import Entry, EntryError
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
@@ -126,25 +126,22 @@ class RacesCheck(Check):
     def cases(self, kernel: CollectedKernel) -> Iterator[KernelCase]:
         """Yield the problem fitted to each configuration, or also all that are verified.
 
-        If the user names problems to simulate, it is that with the fewest multiplications. A kernel with an entry runs
-        its ``exercise`` once, if it has one. There are no cases without the simulator.
+        If the user names problems to simulate, it is that with the fewest multiplications; of a contract of the user's
+        own, all are tried. There are no cases without the simulator.
         """
         if not kernel.device_options.simulates or self.options.problems == "off":
             return
-        exercised: list[KernelCase] = []
-        for case in kernel.cases:
-            known = any(other.settings == case.settings for other in exercised)
-            if case.error is None and case.settings.entry and case.settings.exercise and not known:
-                exercised.append(replace(case, label=case.settings.name, traced=case))
-        yield from exercised
         fitted = list(kernel.fitted_cases())
         yield from fitted
         for cases in kernel.runnable:
             settings = cases[0].settings
             compiled = {case.problem: case for case in cases}
-            named = kernel.run.chosen_problems or settings.simulate
+            chosen = kernel.run.chosen(settings)
+            named = chosen or settings.simulate
             if self.options.problems == "all":
-                problems: Sequence[Problem] = kernel.run.chosen_problems or settings.verify or GPUMODE
+                problems: Sequence[Problem] = chosen or settings.verify or settings.kernel_contract.tests
+            elif settings.own_contract is not None:
+                problems = named or tuple(compiled)
             elif named or not any(case.settings == settings for case in fitted):
                 problems = (min(named or tuple(compiled), key=lambda problem: problem.work),)
             else:
@@ -168,12 +165,7 @@ class RacesCheck(Check):
         if failing is not None:
             races.fail(*failing)
         if not races.launched:
-            if nvfp4_case.case.settings.exercise is not None:
-                where = nvfp4_case.case.settings.exercise
-                raise CheckFailure(
-                    f"{where} launched no kernel, so nothing was checked", file=str(nvfp4_case.case.path)
-                )
-            pytest.skip("no kernel was launched, so there is nothing to check")
+            skip_without_launch(nvfp4_case, "to check")
 
 
 def races_behind(kernel: KernelUnderTest, case: JobCase, findings: Sequence[Finding]) -> list[Finding]:
@@ -251,7 +243,7 @@ class _Races:
                 self._kernel.note(f"not refilled twice: {'; '.join(rings)}")
 
     def _spec(self) -> tuple[KernelSpec, Path]:
-        return self._kernel.spec(entry=self._exercise())
+        return self._kernel.spec()
 
     def _simulate(
         self, spec: KernelSpec, base: Path, schedule: str, problem: Problem | None = None
@@ -267,26 +259,8 @@ class _Races:
             base=base,
         )
 
-    def _exercise(self) -> Entry | None:
-        """Return the function to call instead of ``custom_kernel``. Raises CheckFailure."""
-        run, case = self._kernel.run, self._kernel.case
-        if case.settings.exercise is None:
-            return None
-        try:
-            source = f"{run.settings.file}, exercise"
-            return Entry.parse(case.settings.exercise, root=run.options.root, source=source)
-        except EntryError as error:
-            raise CheckFailure(str(error), file=str(case.path)) from error
-
     def _job_case(self) -> JobCase:
-        from pytest_nvfp4.device.job import ProblemSpec
-
-        if self._case is not None:
-            return self._case
-        case = job_case(self._kernel.problem)
-        if self._kernel.case.settings.exercise is not None:
-            return case.model_copy(update={"problem": ProblemSpec(name="inputs of its own", sizes=(), seed=0)})
-        return case
+        return job_case(self._kernel.problem) if self._case is None else self._case
 
     def fail(self, done: SimulationResult, schedule: str) -> None:
         """Raise the failure of a result that is not right.
@@ -299,7 +273,7 @@ class _Races:
         if not any(finding.kind in _RACES for finding in errors):
             if (alone := self._first_group(schedule)) is not None:
                 raise self._failure(alone, schedule)
-            if schedule == "eager" and self._kernel.case.settings.exercise is None:
+            if schedule == "eager":
                 self._defer(errors)
             if (later := self._delayed(errors)) is not None:
                 raise self._failure(*later)

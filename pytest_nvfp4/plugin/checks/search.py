@@ -7,18 +7,19 @@ nothing proves nothing. The check exists with ``--nvfp4-search`` only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.plugin.checks.base import Check, CollectedKernel
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, job_case
 from pytest_nvfp4.plugin.failure import CheckFailure, failure_at, finding_lines
 from pytest_nvfp4.plugin.state import KernelCase
-from pytest_nvfp4.problem import Problem
+from pytest_nvfp4.problem import GPUMODE, Problem
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import KernelSpec
@@ -85,10 +86,11 @@ class SearchCheck(Check):
             )
 
     def cases(self, kernel: CollectedKernel) -> Iterator[KernelCase]:
-        """Yield one case for each configuration that can be run, if a search is requested."""
+        """Yield one case for each configuration whose contract has problems to draw, if a search is requested."""
         if self.options.examples and kernel.device_options.simulates:
             for case, *_ in kernel.runnable:
-                yield replace(case, label=case.settings.name, traced=case)
+                if contract_of(case.problem).drawn(GPUMODE[0]) is not None:
+                    yield replace(case, label=case.settings.name, traced=case)
 
     def run(self, nvfp4_case: KernelUnderTest) -> None:
         """Fail if a problem fails; the text names the smallest one and the command that repeats it."""
@@ -109,7 +111,7 @@ class SearchCheck(Check):
             database=DirectoryBasedExampleDatabase(kernel.run.options.root / ".hypothesis" / "nvfp4"),
             key=f"{kernel.run.portable(kernel.case.path)}[{kernel.case.settings.name}]".encode(),
         )
-        kernel.note(_note(result))
+        kernel.note(_note(result, simulator.own))
         if result.reduced is not None:
             raise simulator.failure(result)
         if not result.drawn:
@@ -135,13 +137,16 @@ class _BatchSimulator:
         self._kernel, self._spec, self._base = kernel, spec, base
         self._family = next(iter(kernel.devices.options.families), _FAMILY)
         self._done: dict[str, SimulationResult] = {}
+        self._contract = contract_of(kernel.case.problem)
 
     def failing(self, problems: Sequence[Problem]) -> list[bool]:
         """Return which problems fail; new problems run in one job, on a remote in one for each of its machines."""
         from pytest_nvfp4.device.simulate import simulate
 
         devices = self._kernel.devices
-        new = [problem for problem in problems if problem.key not in self._done]
+        # Several lists of groups may stand for one problem.
+        asked = [self.own(problem) for problem in problems]
+        new = list({problem.key: problem for problem in asked if problem.key not in self._done}.values())
         if new:
             results = simulate(
                 devices.simulator,
@@ -157,14 +162,21 @@ class _BatchSimulator:
                 if result.status in ("unavailable", "unsupported"):
                     devices.not_run("; ".join(map(str, result.findings)) or "the simulator is not available")
                 self._done[problem.key] = result
-        return [self._done[problem.key].status != "passed" for problem in problems]
+        return [self._done[problem.key].status != "passed" for problem in asked]
+
+    def own(self, problem: Problem) -> Problem:
+        """Return a drawn list of groups as a problem of the kernel's contract."""
+        found = self._contract.drawn(problem)
+        assert found is not None
+        return found
 
     def failure(self, result: Searched) -> CheckFailure:
         """Return the failure of a search that found a failing problem."""
         reduced, first = result.reduced, result.first
         assert reduced is not None
         assert first is not None
-        problem, verdict = reduced.problem, self._done[reduced.problem.key]
+        problem, first = self.own(reduced.problem), self.own(first)
+        verdict = self._done[problem.key]
         how = "the smallest that fails" if reduced.minimal else "still fails; the reduction ran out of rounds"
         many = "1 group" if len(problem.groups) == 1 else f"{len(problem.groups)} groups"
         lines = [
@@ -188,9 +200,9 @@ def _text(problem: Problem) -> str:
     return ",".join(map(str, problem.groups))
 
 
-def _note(result: Searched) -> str:
-    """Return the result of a search in one line."""
+def _note(result: Searched, own: Callable[[Problem], Problem]) -> str:
+    """Return the result of a search in one line; ``own`` is that of `_BatchSimulator`."""
     again = f", {result.replayed} that failed before" if result.replayed else ""
     if result.reduced is None:
         return f"searched {result.drawn} group lists{again}: none is wrong (which proves nothing)"
-    return f"searched {result.tried} group lists{again}: {_text(result.reduced.problem)} fails"
+    return f"searched {result.tried} group lists{again}: {_text(own(result.reduced.problem))} fails"

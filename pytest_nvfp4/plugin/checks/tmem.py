@@ -81,8 +81,8 @@ def _findings(kernel: KernelUnderTest) -> list[Finding]:
 def _smallest(item: CheckItem) -> KernelCase | None:
     """Return the case with the fewest multiplications of those that ``coverage`` simulates; None without simulator."""
     run, case = item.config.stash[RUN], item.case
-    if not item.config.stash[DEVICES].options.simulates or case.settings.entry is not None or case.error is not None:
+    if not item.config.stash[DEVICES].options.simulates or not case.settings.is_run or case.error is not None:
         return None
     own = [each.problem for each in run.cases(case.path, named=False) if each.settings.name == case.settings.name]
-    problems = run.chosen_problems or case.settings.simulate or own or [case.problem]
+    problems = run.chosen(case.settings) or case.settings.simulate or own or [case.problem]
     return case.on(min(problems, key=lambda problem: problem.work))

@@ -7,10 +7,12 @@ process judges the outputs with the exact oracle. In the simulator it also judge
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_nvfp4.contracts.base import Contract
+from pytest_nvfp4.contracts.registry import is_own
 from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, Needs, Preparation, RemoteBatch
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, job_case
 from pytest_nvfp4.plugin.checks.wrong_results import wrong_results
@@ -20,7 +22,7 @@ from pytest_nvfp4.plugin.remote import remote_error
 from pytest_nvfp4.plugin.simulations import SIMULATIONS
 from pytest_nvfp4.plugin.state import KernelCase
 from pytest_nvfp4.plugin.verifications import VERIFICATIONS
-from pytest_nvfp4.problem import GPUMODE
+from pytest_nvfp4.problem import Problem
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
@@ -58,12 +60,13 @@ class VerifyCheck(Check):
         """
         if kernel.device_options.device == "none":
             return
-        chosen = kernel.run.chosen_problems
         for first, *_ in kernel.runnable:
-            for problem in chosen or first.settings.verify or GPUMODE:
+            chosen = kernel.run.chosen(first.settings)
+            contract = first.settings.kernel_contract
+            for problem in chosen or first.settings.verify or contract.checked:
                 yield first.on(problem)
-            if not chosen and _any_own_shapes(kernel.device_options.families):
-                yield first.on(GPUMODE[0], label=_OWN_SHAPES, variant=_OWN_SHAPES)
+            if not chosen and _any_own_shapes(contract, kernel.device_options.families):
+                yield first.on(contract.tests[0], label=_OWN_SHAPES, variant=_OWN_SHAPES)
         yield from kernel.fitted_cases()
 
     def needs(self, item: CheckItem) -> Needs:
@@ -178,16 +181,13 @@ class VerifyCheck(Check):
 
     def _job_cases(self, item: CheckItem) -> list[JobCase]:
         """Return the cases of an item as a job has them, one for each input family."""
-        from pytest_nvfp4.numerics.families import default_families
-        from pytest_nvfp4.numerics.families import family as family_named
-
         names = KernelUnderTest(item).devices.options.families
-        families = [family_named(name) for name in names] if names else default_families()
+        families = _families(item.case.settings.kernel_contract, names)
         if item.case.variant == FITTED:
             return [job_case(KernelUnderTest(item).problem, name) for name in names or [_FITTED_FAMILY]]
         if item.case.variant == _OWN_SHAPES:
-            return [job_case(family.shapes, family.name) for family in families if family.shapes is not None]
-        return [job_case(item.case.problem, family.name) for family in families if names or family.shapes is None]
+            return [job_case(shapes, name) for name, shapes in families.items() if shapes is not None]
+        return [job_case(item.case.problem, name) for name, shapes in families.items() if names or shapes is None]
 
     def _chunks(self, item: CheckItem, *, containers: int) -> list[list[JobCase]]:
         """Return the cases of each remote job of a kernel and configuration, the same for each of its items.
@@ -218,18 +218,27 @@ def _note_writers(kernel: KernelUnderTest, verdicts: Sequence[CaseVerdict]) -> N
             kernel.note(written_by)
 
 
-def _any_own_shapes(families: Iterable[str]) -> bool:
-    """Return whether an input family has sizes of its own; with none named, the default families have some."""
-    families = tuple(families)
-    if not families:
-        return True
+def _families(contract: Contract, names: Sequence[str]) -> Mapping[str, Problem | None]:
+    """Return input families, each with its own problem if it has one: those of the contract, or those that are named.
+
+    The families of NVFP4 operands mean nothing to a contract of the user's own.
+    """
+    if not names or is_own(contract.name):
+        return contract.families()
     from pytest_nvfp4.numerics.families import family
 
-    return any(family(name).shapes is not None for name in families)
+    return {name: family(name).shapes if contract.fits else None for name in names}
+
+
+def _any_own_shapes(contract: Contract, names: Sequence[str]) -> bool:
+    """Return whether an input family has sizes of its own; those of nvfp4_group_gemm have some."""
+    if not contract.fits:
+        return False
+    return not names or any(shapes is not None for shapes in _families(contract, names).values())
 
 
 def _output_bytes(case: JobCase) -> float:
-    """Return the bytes of the fp16 outputs of all calls of a case."""
+    """Return the bytes of the fp16 outputs of all calls of a case; those of a contract of the user's own are few."""
     return _CALLS * sum(2 * m * n * l for m, n, _, l in case.problem.sizes)  # noqa: E741 - the batch's usual name
 
 

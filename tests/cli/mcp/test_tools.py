@@ -23,7 +23,7 @@ FULL: dict[str, dict[str, Any]] = {
     "layouts": {"kernel": NAME, "filter": ["--x"], "problem": "--output=x", "config": "-c", "entry": "f"},
     "diff": {"old": NAME, "new": "k.py", "problem": "--html=x", "fail_on": "different"},
     "cost": {"kernel": NAME, "problem": "--output=x", "config": "--json"},
-    "model": {"kernel": NAME, "exercise": "k.py::f", "what_if": True},
+    "model": {"kernel": NAME, "what_if": True},
     "profile_show": {"report_file": NAME, "launches_of": "--output=x"},
     "exec": {"file": NAME, "arguments": ["--device", "local", ""], "races": True},
 }  # fmt: skip

@@ -206,7 +206,7 @@ life = Idiom(
     (
         Defect("no wait", {"wait": ""}, Said("race", ("write", "read"))),
         Defect("used without mbarrier.init", {"init": ""}, Said("mbarrier", ("arrive",)), hangs=True),
-        Defect("made anew without mbarrier.inval", {"inval": ""}, Said("mbarrier", ("reinit",))),
+        Defect("made anew without mbarrier.inval", {"inval": ""}, Said("mbarrier-reuse", ("reinit",))),
         Defect("used after mbarrier.inval", {"reinit": ""}, Said("mbarrier", ("arrive_again",)), hangs=True),
         Defect("ended while others still wait", {"met": ""}, Said("mbarrier", ("wait",)), hangs=True),
         Defect("made for no arrivals", {"init": "mov.u32 %r15, 0; mbarrier.init.shared::cta.b64 [%r3], %r15;"},

@@ -49,7 +49,7 @@ exchange = Idiom(
         Defect(
             "half of the first warp skips a barrier",
             {"meet": "setp.lt.u32 %p1, %r0, 16; @%p1 bra SKIP; bar.sync 0; SKIP:"},
-            Said("deadlock", ("meet",)),
+            Said("divergence", ("meet", "again")),
             hangs=True,
         ),
         Defect(

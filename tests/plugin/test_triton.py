@@ -1,0 +1,66 @@
+"""A submission in Triton through every check that needs no GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_nvfp4.toolchain.cache_root import CACHE_VARIABLE
+
+from .triton_source import BEYOND, TRITON, WRONG
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed"),
+]
+PROBLEM = "96x128x256"
+SETTINGS = f"""
+[[tool.pytest_nvfp4.kernel]]
+path = "k.py"
+problems = ["{PROBLEM}"]
+verify-problems = ["{PROBLEM}"]
+simulate-problems = ["{PROBLEM}"]
+"""
+
+
+def checked(folder: Path, source: str, *arguments: str, checks: str) -> str:
+    (folder / "k.py").write_text(source)
+    (folder / "pyproject.toml").write_text(SETTINGS)
+    chosen = f"({checks}) and {PROBLEM}"
+    command = [sys.executable, "-m", "pytest", "k.py", "--nvfp4-device=sim", "-k", chosen]
+    environment = {**os.environ, CACHE_VARIABLE: str(folder / "cache")}
+    ran = subprocess.run(
+        [*command, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    return ran.stdout + ran.stderr
+
+
+def test_every_check(tmp_path: Path) -> None:
+    text = checked(tmp_path, TRITON, "--snapshot-update", checks="not benchmark")
+    assert " 8 passed" in text, text
+    assert "gemm is executed in one of its 2 configurations" in text
+    assert "BM: 128, BN: 128, BK: 128" in text
+    snapshots = {path.name.split("[")[0]: path.read_text() for path in tmp_path.rglob("snapshots/**/*.txt")}
+    assert "tensor_memory_encoding<blockM = 128, blockN = 128" in snapshots["layouts"]
+    assert "gemm.x  !ttg.memdesc<" in snapshots["layouts"]
+    assert "launch.0.grid  1x1x1\nlaunch.0.block  128x1x1" in snapshots["launch"]
+    assert "code.0.ptx.tcgen05.mma  2" in snapshots["codegen"]
+    assert "launch.0.mma.mxf4nvf4.1cta  4" in snapshots["cost"]
+    assert " 4 passed" in checked(tmp_path, TRITON, checks="layouts or launch or codegen or cost")
+
+
+@pytest.mark.parametrize(("change", "said", "line"), [(BEYOND, "out-of-bounds", "tl.store"), (WRONG, "differ", "")])
+def test_faults(tmp_path: Path, change: tuple[str, str], said: str, line: str) -> None:
+    source = TRITON.replace(*change)
+    assert source != TRITON
+    text = checked(tmp_path, source, checks="verify")
+    assert " 1 failed" in text, text
+    assert said in text
+    if line:
+        number = source[: source.index(line)].count("\n") + 1
+        assert f"k.py:{number}: simulated, out-of-bounds" in text
