@@ -43,8 +43,8 @@ _PAIRS = {">": "<", ")": "(", "]": "["}
 
 
 def _is_whole_type(text: str) -> bool:
-    """Return whether a text is a complete type (``!...>``): brackets and quotes close."""
-    if not text.startswith("!") or text.count('"') % 2:
+    """Return whether a text is a complete type (``!...>``, MLIR's ``tensor<...>``): brackets and quotes close."""
+    if not text.startswith(("!", "tensor<")) or text.count('"') % 2:
         return False
     open_brackets: list[str] = []
     for character in text.replace("->", ""):

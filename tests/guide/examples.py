@@ -6,8 +6,8 @@ A fence's info string says what a block is:
   output matches any text. Words after ``console`` qualify the block: ``fails`` (the last command exits with a status
   other than 0), ``service`` and ``gpu`` (they need a machine that is missing here: their options are checked, and
   nothing is run), ``install`` (run by a test of its own).
-- ``python`` and ``toml``: the file that the first line names (``# file: NAME``) is written; without that line, the
-  block only has to parse.
+- ``python``, ``toml``, ``cpp``: the file that the first line names (``# file: NAME``) is written; without that line,
+  the block only has to parse.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[a-z][^\n]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"^# file: (?P<name>\S+)\n")
+_FILE = re.compile(r"^(?:#|//) file: (?P<name>\S+)\n")
 TIMEOUT_S = 500
 
 
@@ -90,7 +90,7 @@ def run_page(text: str, folder: Path, *, environ: Mapping[str, str]) -> list[str
 
 
 def _run_block(block: Block, folder: Path, environ: Mapping[str, str]) -> str | None:
-    if block.language in ("python", "toml"):
+    if block.language in ("python", "toml", "cpp"):
         return _write_file(block, folder)
     if block.language != "console":
         return None if block.language in ("text", "diff") else f"unknown language {block.language!r}"
@@ -123,7 +123,8 @@ def _run_block(block: Block, folder: Path, environ: Mapping[str, str]) -> str | 
 
 def _write_file(block: Block, folder: Path) -> str | None:
     try:
-        ast.parse(block.text) if block.language == "python" else tomllib.loads(block.text)
+        if block.language != "cpp":
+            ast.parse(block.text) if block.language == "python" else tomllib.loads(block.text)
     except (SyntaxError, tomllib.TOMLDecodeError) as error:
         return f"does not parse: {error}"
     named = _FILE.match(block.text)
