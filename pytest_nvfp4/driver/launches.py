@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Final
 
 Dim3 = tuple[int, int, int]
 
@@ -44,6 +45,18 @@ class LaunchAttribute(IntEnum):
     LAUNCH_COMPLETION_EVENT = 12
     DEVICE_UPDATABLE_KERNEL_NODE = 13
     PREFERRED_SHARED_MEMORY_CARVEOUT = 14
+
+
+ATTRIBUTE_BYTES: Final[Mapping[int, int]] = dict.fromkeys(LaunchAttribute, 4) | {
+    LaunchAttribute.ACCESS_POLICY_WINDOW: 32,
+    LaunchAttribute.CLUSTER_DIMENSION: 12,
+    LaunchAttribute.PROGRAMMATIC_EVENT: 16,
+    LaunchAttribute.MEM_SYNC_DOMAIN_MAP: 2,
+    LaunchAttribute.PREFERRED_CLUSTER_DIMENSION: 12,
+    LaunchAttribute.LAUNCH_COMPLETION_EVENT: 12,
+    LaunchAttribute.DEVICE_UPDATABLE_KERNEL_NODE: 16,
+}
+"""Size of an attribute's member of the union ``cudaLaunchAttributeValue`` (64 bytes); host code writes no others."""
 
 
 @dataclass(frozen=True, slots=True)

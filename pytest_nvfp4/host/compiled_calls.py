@@ -18,7 +18,7 @@ from typing import Any, Final
 from pytest_nvfp4.driver import cubin
 from pytest_nvfp4.driver.device_model import DeviceModel
 from pytest_nvfp4.driver.launch_limits import check_sizes, ptx_entries
-from pytest_nvfp4.driver.launches import Dim3, HostSideError, LaunchRejectedError
+from pytest_nvfp4.driver.launches import ATTRIBUTE_BYTES, Dim3, HostSideError, LaunchRejectedError
 from pytest_nvfp4.driver.tensormap import MAX_RANK
 from pytest_nvfp4.driver.tensormap_encoding import encode_tiled
 from pytest_nvfp4.host.device_side import DeviceSide
@@ -178,13 +178,19 @@ class HostCalls:
 
 
 def launch_attributes(config: LaunchConfig) -> dict[int, bytes]:
-    """Return the values of the attributes of a launch, by number. Raises HostSideError for a damaged configuration."""
+    """Return the values of the attributes of a launch, by number. Raises HostSideError for a damaged configuration.
+
+    A value is a union of 64 bytes, of which host code writes one member: what it leaves in the others is zeroed here,
+    so that equal launches are equal.
+    """
     if config.attribute_count > _MAX_ATTRIBUTES:
         raise HostSideError(f"a launch has {config.attribute_count} attributes: its configuration is damaged")
     attributes = {}
     for i in range(config.attribute_count):
         raw = ctypes.string_at(config.attributes + i * _ATTRIBUTE_BYTES, _ATTRIBUTE_BYTES)
-        attributes[int.from_bytes(raw[:4], "little")] = raw[_ATTRIBUTE_VALUE_AT:]
+        number, value = int.from_bytes(raw[:4], "little"), raw[_ATTRIBUTE_VALUE_AT:]
+        used = ATTRIBUTE_BYTES.get(number, len(value))
+        attributes[number] = value[:used].ljust(len(value), b"\0")
     return attributes
 
 

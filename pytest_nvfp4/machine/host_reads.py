@@ -1,13 +1,13 @@
 """What host code reads of device memory in one call, given to it again in calls whose launches are not executed.
 
 Such a call computes nothing, so that what the host would read there differs from what it read before, and its checks of
-a result would fail. On the same inputs, host code reads the same in each call unless it keeps state on the device; with
-such state (a counter of calls, for one) it can tell that its launches are not executed.
+a result would fail. On the same inputs, host code reads the same in each call unless it keeps state. A read that the
+first call did not make is answered from what the launches before it compute (``unlike``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pytest_nvfp4.machine.wire import Answer, Blob, Message
@@ -24,29 +24,33 @@ class HostReads:
         self._answers: list[tuple[str, Answer]] = []
         self._bytes = 0
         self._next: int | None = None
+        self._unlike: Callable[[Message, Answer], Answer] | None = None
 
-    def again(self) -> None:
-        """Give these answers in the calls that follow, from the first one on."""
+    def again(self, unlike: Callable[[Message, Answer], Answer] | None = None) -> None:
+        """Give these answers in the calls that follow, from the first one on.
+
+        ``unlike`` returns the answer to a read that the first call did not make, in place of the one that it gets.
+        """
         self._next = 0
+        self._unlike = unlike
 
     def answered(self, request: Message, answer: Answer) -> Answer:
         """Return the answer to give in place of one that holds what the host reads.
 
-        The first request that is unlike that of the first call, and those after it, get their own answers.
+        The first request that is unlike that of the first call, and those after it, get the answers of ``unlike``.
         """
         if self._next is None:
             self._bytes += sum(map(len, answer[1]))
             if self._bytes <= _MOST_BYTES:
                 self._answers.append((request.kind, answer))
             return answer
-        if self._next >= len(self._answers):
-            return answer
-        kind, before = self._answers[self._next]
-        if kind != request.kind or not _alike(answer, before):
+        if self._next < len(self._answers):
+            kind, before = self._answers[self._next]
+            if kind == request.kind and _alike(answer, before):
+                self._next += 1
+                return _with_values(answer, before)
             self._next = len(self._answers)
-            return answer
-        self._next += 1
-        return _with_values(answer, before)
+        return answer if self._unlike is None else self._unlike(request, answer)
 
 
 def _alike(one: Answer, other: Answer) -> bool:

@@ -13,7 +13,7 @@ from typing import Final
 
 from pytest_nvfp4.machine.requests import Executed, Kind, NoObserver, Observer
 from pytest_nvfp4.machine.server import Server
-from pytest_nvfp4.machine.wire import Message
+from pytest_nvfp4.machine.wire import Answer, Message
 
 _MOST_REQUESTS: Final = 50_000
 _MOST_BYTES: Final = 1 << 30
@@ -85,18 +85,35 @@ class RequestLog:
         At the end of the context the blocks hold what they held at its beginning. The error of a request is dropped, as
         the kernel's code may have done; the device records faults.
         """
-        server, observer = self._server, self._server.observer
-        server.observer = NoObserver()
-        after = server.blocks.contents(most=_MOST_RESTORED)
+        after = self._server.blocks.contents(most=_MOST_RESTORED)
+        try:
+            with self._executed_again(self._messages):
+                yield
+        finally:
+            for address, data in after:
+                ctypes.memmove(address, data, len(data))
+
+    def answer(self, message: Message) -> Answer:
+        """Execute the requests again, as ``repeated`` does, and then a request; return the answer to that one.
+
+        The blocks keep what they then hold. Raises what the request raises.
+        """
+        logged = bool(self._messages) and self._messages[-1] is message
+        with self._executed_again(self._messages[:-1] if logged else self._messages):
+            return self._server.execute(message)
+
+    @contextlib.contextmanager
+    def _executed_again(self, messages: Sequence[Message]) -> Iterator[None]:
+        server = self._server
+        observer, reads = server.observer, server.reads
+        server.observer, server.reads = NoObserver(), None
         for address, data in self._before:
             ctypes.memmove(address, data, len(data))
         try:
             with server.blocks.repeated():
-                for message in self._messages:
+                for message in messages:
                     with contextlib.suppress(Exception):
                         server.execute(message)
                 yield
         finally:
-            server.observer = observer
-            for address, data in after:
-                ctypes.memmove(address, data, len(data))
+            server.observer, server.reads = observer, reads

@@ -33,9 +33,9 @@ SWAPS = {
         "    for value in list(vars(space).values()):\n"
         "        for cell in getattr(value, '__closure__', None) or ():\n"
         "            if callable(cell.cell_contents): yield cell\n"
-        "CELL = next(cells(module('host.torch_cuda')))\nHELD = CELL.cell_contents\n"
+        "CELL = next(cells(module('device.worker.simulator')))\nHELD = CELL.cell_contents\n"
         "CELL.cell_contents = lambda *a, **k: HELD(*a, **k)\n",
-        "host.torch_cuda",
+        "device.worker.simulator",
     ),
     "a method": (
         "C = module('device.worker.memory').HostMemory\nREAD = C.read\nC.read = lambda self, *a: READ(self, *a)\n",

@@ -4,7 +4,9 @@ A kernel may launch other code in a later call than in the first one, the same c
 So it is called again. Its launches are first recorded and not executed, which costs no more than its host code; if they
 are unlike those of each call before, the requests of that call are executed, from the device memory that it began with.
 The kernel's process has no part in this repetition. What it reads of device memory in a recorded call is what it has
-read in the first one (``machine.host_reads``), so that it goes on behind its own checks of results.
+read in the first one (``machine.host_reads``), so that it goes on behind its own checks of results. Before it reads
+what it has not read in the first call, the launches so far are executed, and those that follow as well: it cannot tell
+a recorded call from any other.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pytest_nvfp4.machine.host_reads import HostReads
 from pytest_nvfp4.machine.request_log import Observers, RequestLog
 from pytest_nvfp4.machine.requests import Executed, Observer
 from pytest_nvfp4.machine.server import Server
+from pytest_nvfp4.machine.wire import Answer, Message
 from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.races.host_order import short_kernel
@@ -88,6 +91,7 @@ class LaterCalls:
         self._session = session
         self._server = server
         self._log = RequestLog(server)
+        self._unread = False
 
     @contextmanager
     def first(self) -> Iterator[FirstCall]:
@@ -113,13 +117,18 @@ class LaterCalls:
             for number in range(1, 1 + _CALLS):
                 start = len(session.launches)
                 launched = _Launched(self._server)
-                first.reads.again()
+                self._unread = False
+                first.reads.again(self._read_anew)
+                faults = len(session.faults)
                 with self._recorded(launched, reads=first.reads):
                     try:
                         call()
                         raised = False
                     except KernelError:  # what it has launched by then is checked
                         raised = True
+                    if self._unread:
+                        found.append(self._unchecked(f"in later call {number} on the same inputs, which reads anew"))
+                    del session.faults[faults:]  # of launches before a read: those that are unlike are executed again
                     kinds = launched.kinds
                     if not any(kinds == (one[: len(kinds)] if raised else one) for one in seen):
                         del session.launches[start:]
@@ -131,12 +140,21 @@ class LaterCalls:
                     break
         return found
 
+    def _read_anew(self, request: Message, answer: Answer) -> Answer:
+        """Return the answer to a read that the first call did not make: of what the launches so far compute."""
+        if not self._session.launch_only:
+            return answer
+        if self._log.incomplete:
+            self._unread = True
+            return answer
+        self._session.launch_only = False
+        return self._log.answer(request)
+
     def _executed(self, where: str, start: int, outputs: list[Region]) -> list[Finding]:
         """Execute the requests of the recorded call, and return what is wrong with its launches and its outputs."""
         session, faults = self._session, len(self._session.faults)
         if self._log.incomplete:
-            message = f"not checked {where}: {self._log.incomplete}"
-            return [Finding("race-warning", message, severity="warning")]
+            return [self._unchecked(where)]
         for region in outputs:
             region.watch(region.owner_bytes)
         session.launch_only = False
@@ -149,6 +167,9 @@ class LaterCalls:
         if not any(finding.severity == "error" for finding in found):
             found += map(worker_finding, coverage_findings(outputs))
         return [replace(finding, message=f"{finding.message}\n  {where}") for finding in dict.fromkeys(found)]
+
+    def _unchecked(self, where: str) -> Finding:
+        return Finding("race-warning", f"not checked {where}: {self._log.incomplete}", severity="warning")
 
     @contextmanager
     def _recorded(self, launched: _Launched, *, reads: HostReads) -> Iterator[None]:
