@@ -47,7 +47,8 @@ class LaunchAttribute(IntEnum):
     PREFERRED_SHARED_MEMORY_CARVEOUT = 14
 
 
-ATTRIBUTE_BYTES: Final[Mapping[int, int]] = dict.fromkeys(LaunchAttribute, 4) | {
+ATTRIBUTE_BYTES: Final[Mapping[int, int]] = {
+    **dict.fromkeys(LaunchAttribute, 4),
     LaunchAttribute.ACCESS_POLICY_WINDOW: 32,
     LaunchAttribute.CLUSTER_DIMENSION: 12,
     LaunchAttribute.PROGRAMMATIC_EVENT: 16,
