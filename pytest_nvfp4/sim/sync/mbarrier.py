@@ -236,7 +236,7 @@ class MbarrierFile:
             )
         near = ", ".join(str(other) for other in sorted(self.barriers, key=lambda i: abs(i - index))[:4])
         raise Fault(
-            "mbarrier",
+            "uninitialised",  # as a load of shared memory: the initialisation may come later
             f"{what}: no mbarrier was initialised at byte {index} of shared memory (address {address:#x}); "
             + (f"the nearest are at bytes {near}" if near else "the CTA has none"),
             hint="check the barrier's address and stage, mbarrier.init, and the CTA or cluster barrier between init "

@@ -124,7 +124,7 @@ RULES = {
     "all lanes": ("multi-lane", "by 32 lanes", START + CANCEL),
     "misaligned response": ("misaligned", "multiple of 16", START + "@%p0 " + CANCEL.replace("%r99+16", "%r99+24")),
     "over the barrier": ("mbarrier", "overlap the mbarrier", START + "@%p0 " + CANCEL.replace("%r99+16", "%r99")),
-    "no barrier": ("mbarrier", "no mbarrier was initialised", "@%p0 " + CANCEL),
+    "no barrier": ("uninitialised", "no mbarrier was initialised", "@%p0 " + CANCEL),
     "not waited for": (
         "clc",
         "is not a response",

@@ -232,7 +232,7 @@ RULES = {
         + "@%p0 mbarrier.init.shared.b64 [%r99], 2;",
     ),
     "never": (
-        "mbarrier",
+        "uninitialised",
         "no mbarrier was initialised at byte 8 .* nearest are at bytes 0",
         init() + "@%p0 mbarrier.arrive.shared.b64 _, [%r99+8];",
     ),

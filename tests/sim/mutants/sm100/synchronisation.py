@@ -30,22 +30,22 @@ mutant(
 mutant(
     "empty_mbar[1] is not initialised",
     lambda k: k.one("mbarrier.init", 1, source="empty_mbar").drop(),
-    Found("mbarrier", "cute.arch.mbarrier_wait(empty_mbar"),
+    Found("uninitialised", "cute.arch.mbarrier_wait(empty_mbar"),
 )
 mutant(
     "full_mbar[2] is not initialised",
     lambda k: k.one("mbarrier.init", 2, source="full_mbar").drop(),
-    Found("mbarrier", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
+    Found("uninitialised", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
 )
 mutant(
     "acc_mbar is not initialised",
     lambda k: k.one("mbarrier.init", source="acc_mbar").drop(),
-    Found("mbarrier", "cute.arch.mbarrier_wait(acc_mbar"),
+    Found("uninitialised", "cute.arch.mbarrier_wait(acc_mbar"),
 )
 mutant(
     "full_mbar[0] is initialised in place of full_mbar[1]",
     lambda k: k.one("mbarrier.init", 1, source="full_mbar").shift(0, -8),
-    Found("mbarrier", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
+    Found("uninitialised", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
 )
 mutant(
     "full_mbar[0] is initialised again by the TMA warp",
@@ -237,7 +237,7 @@ mutant(
 mutant(
     "no CTA barrier after the prologue",
     lambda k: k.one("bar.sync", 0, source="sync_threads").drop(),
-    Found("mbarrier", "cute.arch.mbarrier_wait(acc_mbar"),
+    Found("uninitialised", "cute.arch.mbarrier_wait(acc_mbar"),
 )
 mutant(
     "no CTA barrier before TMEM is freed",
