@@ -86,17 +86,25 @@ def kill_tree(pid: int) -> None:
 def kill_descendants(pid: int) -> None:
     """Kill everything below a process, however fast it forks, and wait until it has ended.
 
-    What is found is stopped first, because a stopped process does not fork, and killed when nothing new is found.
+    What is found is stopped first, because a stopped process does not fork, and killed when nothing new is found. A
+    fork that has begun goes on in spite of the stop, and its child appears later: it is looked for once the others have
+    ended, so that its parent is the process given (if that is a subreaper).
     """
-    stopped: set[int] = set()
     until = time.monotonic() + _PASSES_S
+    while killed := [descendant for descendant in _stop_descendants(pid, until) if kill(descendant)]:
+        while any(map(_runs, killed)) and time.monotonic() < until:
+            time.sleep(_BETWEEN_LOOKS_S)
+        if time.monotonic() >= until:
+            return
+
+
+def _stop_descendants(pid: int, until: float) -> set[int]:
+    stopped: set[int] = set()
     while (found := set(descendants(pid)) - stopped) and time.monotonic() < until:
         for descendant in found:
             _send(descendant, signal.SIGSTOP)
         stopped |= found
-    killed = [descendant for descendant in stopped if kill(descendant)]
-    while any(map(_runs, killed)) and time.monotonic() < until:
-        time.sleep(_BETWEEN_LOOKS_S)
+    return stopped
 
 
 def _runs(pid: int) -> bool:
