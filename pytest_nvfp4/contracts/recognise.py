@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from pytest_nvfp4.problem import GROUP_GEMM
+from pytest_nvfp4.syntax import parse
 
 VALUES: Final[Mapping[str, int]] = MappingProxyType(
     {GROUP_GEMM: 4, "nvfp4_gemm": 7, "nvfp4_gemv": 7, "nvfp4_dual_gemm": 10}
@@ -132,8 +133,8 @@ def _values_taken(text: str) -> _Taken | None:
     if _FUNCTION not in text:
         return None
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = parse(text)
+    except SyntaxError:
         return None
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.args.args]
     named = [node for node in functions if node.name == _FUNCTION]

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from pytest_nvfp4.syntax import parse
+
 Value: TypeAlias = int | float | str | bool | None
 
 _MOST_BITS = 4096
@@ -143,10 +145,7 @@ def _edited(source: str, edits: list[tuple[ast.expr, str]]) -> str:
 
 def _read(source: str) -> tuple[dict[str, ModuleConstant], dict[str, str]]:
     """Return the constants of a file, and why other names that it binds are none."""
-    try:
-        module = ast.parse(source)
-    except (RecursionError, MemoryError):
-        raise SyntaxError("an expression of the file is nested too deeply") from None
+    module = parse(source)
     found: dict[str, ModuleConstant] = {}
     others: dict[str, str] = {}
     bound: dict[str, int] = {}

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from pytest_nvfp4.syntax import parse
 from pytest_nvfp4.toolchain.cache import file_stamp
 
 _MOST = 20_000
@@ -32,8 +33,8 @@ def other_inputs(read: Iterable[str], modules: Iterable[str], *, search: Sequenc
 def _imported(module: Path) -> Iterator[str]:
     """Yield the first part of every name that a module imports absolutely."""
     try:
-        tree = ast.parse(module.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = parse(module.read_bytes())
+    except (OSError, SyntaxError):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pytest_nvfp4.syntax import parse
+
 _MOST_BESIDE = 2000
 """Number of files of a folder above which it is no folder of a kernel."""
 
@@ -103,8 +105,8 @@ def _imported(first: Iterable[Path], search: Sequence[Path]) -> tuple[set[Path],
 def _statements(path: Path) -> Iterator[tuple[tuple[str, ...], int]]:
     """Yield the names that a file imports, and the level of a relative import."""
     try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = parse(path.read_bytes())
+    except (OSError, SyntaxError):
         return  # the compile reports it
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

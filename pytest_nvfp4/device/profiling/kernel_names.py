@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from pytest_nvfp4.device.job import SourceFile
+from pytest_nvfp4.syntax import parse
 
 _GLOBAL = re.compile(r"__global__\s+(?:\w+\s+|__launch_bounds__\s*\([^)]*\)\s*)*?(?!__launch_bounds__)(\w+)\s*\(")
 _ENTRY = re.compile(r"\.entry\s+(\w+)")
@@ -23,8 +24,8 @@ def kernel_names(files: Iterable[SourceFile]) -> tuple[str, ...]:
 
 def _names(text: str) -> Iterator[str]:
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+        tree = parse(text)
+    except SyntaxError:
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and any(map(_is_kernel, node.decorator_list)):

@@ -18,6 +18,7 @@ from typing import Final
 
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import read_file
+from pytest_nvfp4.syntax import parse
 
 _MODULES: Final = ("cutlass.cute", "cutlass")
 _DECORATOR: Final = "kernel"
@@ -59,7 +60,7 @@ def _matching(root: Path, patterns: Iterable[str]) -> list[str]:
 
 def host_code(source: str) -> str:
     """Return the Python of a file, normalised, with the bodies of its device functions left out. Raises SyntaxError."""
-    tree = ast.parse(source)
+    tree = parse(source)
     device = _DeviceFunctions(tree)
     return ast.dump(device.visit(tree))
 

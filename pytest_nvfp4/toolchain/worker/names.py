@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
+from pytest_nvfp4.syntax import parse
+
 
 @dataclass(slots=True)
 class Scope:
@@ -42,8 +44,8 @@ class SourceNames:
         self._scopes: list[Scope] = []
         self._classes: set[str] = set()
         try:
-            tree = ast.parse(text)
-        except (SyntaxError, ValueError):
+            tree = parse(text)
+        except SyntaxError:
             return
         self._collect(tree, ())
         self._scopes.sort(key=lambda scope: scope.last - scope.first)
