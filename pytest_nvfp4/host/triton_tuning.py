@@ -1,8 +1,9 @@
 """What stands in for Triton's measurements where no time can be measured.
 
-``triton.autotune`` takes the first configuration that compiles and fits the device. Until one is found, kernels are
-compiled and not launched, so that no configuration runs more often than on a GPU with a cache of results. The functions
-of ``triton.testing`` that measure call the function once and return NaN.
+``triton.autotune`` takes the first configuration that compiles and fits the device, of those that the user picks
+(``triton_pick``). Until one is found, kernels are compiled and not launched, so that no configuration runs more often
+than on a GPU with a cache of results. The functions of ``triton.testing`` that measure call the function once and
+return NaN.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
+
+from pytest_nvfp4.host.triton_pick import OPTION, Pick, index_of
 
 _NO_TIME: Final = (math.inf, math.inf, math.inf)
 _MEASURING: Final = ("do_bench", "do_bench_cudagraph", "do_bench_proton")
@@ -23,12 +26,19 @@ class Chosen(NamedTuple):
     file: str
     line: int
     configuration: str
+    number: int
     candidates: int
 
-    def __str__(self) -> str:
+    def described(self, pick: Pick | None) -> str:
+        """Return the choice in words, and its reason: the user's pick, or none."""
+        why = (
+            f"the first that compiles and fits, because no time can be measured without a GPU ({OPTION} picks another)"
+            if pick is None
+            else f"which {OPTION} {pick.text} picks"
+        )
         return (
-            f"{self.kernel} is executed in one of its {self.candidates} configurations, the first that compiles and "
-            f"fits, because no time can be measured without a GPU: {self.configuration}"
+            f"{self.kernel} is executed in one of its {self.candidates} configurations, number {self.number} "
+            f"(counted from 0), {why}: {self.configuration}"
         )
 
 
@@ -50,6 +60,7 @@ class Tuning:
         return [
             (autotuner, "prune_configs", self._pruning(autotuner.__dict__["prune_configs"])),
             (autotuner, "_bench", self._choosing(autotuner.__dict__["_bench"])),
+            (autotuner, "run", self._recording(autotuner.__dict__["run"])),
             *((testing, name, bench) for name in _MEASURING if hasattr(testing, name)),
         ]
 
@@ -69,14 +80,20 @@ class Tuning:
             times = original(tuner, *args, config=config, **meta)
             if times[0] != math.inf:
                 self._decided.add(tuner)
-                code = tuner.base_fn.__code__
-                chosen = Chosen(
-                    tuner.base_fn.__name__, code.co_filename, code.co_firstlineno, str(config), len(tuner.configs)
-                )
-                self.chosen[chosen] = None
             return times
 
         return _bench
+
+    def _recording(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+            returned = original(tuner, *args, **kwargs)
+            if len(tuner.configs) > 1:
+                code, config = tuner.base_fn.__code__, tuner.best_config
+                place = (tuner.base_fn.__name__, code.co_filename, code.co_firstlineno)
+                self.chosen[Chosen(*place, str(config), index_of(tuner, config), len(tuner.configs))] = None
+            return returned
+
+        return run
 
     def _compile(self, call: Callable[[], object], **_: Any) -> list[float]:
         """Compile what a call would launch. Raises what Triton raises for a configuration that does not fit."""

@@ -43,7 +43,7 @@ def checked(folder: Path, source: str, *arguments: str, checks: str) -> str:
 def test_every_check(tmp_path: Path) -> None:
     text = checked(tmp_path, TRITON, "--snapshot-update", checks="not benchmark")
     assert " 8 passed" in text, text
-    assert "gemm is executed in one of its 2 configurations" in text
+    assert "gemm is executed in one of its 2 configurations, number 1 (counted from 0), the first" in text
     assert "BM: 128, BN: 128, BK: 128" in text
     snapshots = {path.name.split("[")[0]: path.read_text() for path in tmp_path.rglob("snapshots/**/*.txt")}
     assert "tensor_memory_encoding<blockM = 128, blockN = 128" in snapshots["layouts"]
@@ -64,3 +64,19 @@ def test_faults(tmp_path: Path, change: tuple[str, str], said: str, line: str) -
     if line:
         number = source[: source.index(line)].count("\n") + 1
         assert f"k.py:{number}: simulated, out-of-bounds" in text
+
+
+@pytest.mark.parametrize(
+    ("pick", "said", "passed"),
+    [
+        ("BK=128", "number 1 (counted from 0), which --autotune BK=128 picks: BM: 128", True),
+        ("0", "out of resource: shared memory", False),
+        ("BK=32", "picks no configuration of gemm: it has 0: BM: 256, BN: 256, BK: 1024", False),
+        ("other:1", "no kernel other with configurations of triton.autotune was launched", False),
+        ("best", "write --autotune INDEX", False),
+    ],
+)
+def test_a_configuration_is_picked(tmp_path: Path, pick: str, said: str, passed: bool) -> None:
+    text = checked(tmp_path, TRITON, f"--nvfp4-compile-option=--autotune {pick}", checks="compile")
+    assert said in " ".join(text.split()), text
+    assert f" 1 {'passed' if passed else 'failed'}" in text, text

@@ -27,6 +27,7 @@ from pytest_nvfp4.toolchain.worker.triton_layouts import layouts
 
 if TYPE_CHECKING:
     from pytest_nvfp4.host import redirect
+    from pytest_nvfp4.host.triton_pick import Picks
 
 _ACCESSES = 5
 """Number of accesses that are reported."""
@@ -110,7 +111,7 @@ def _work(session: TraceSession, sealed: Sealed, stack: contextlib.ExitStack) ->
     side = _stand_in(session, launches, stack)
     try:
         options.check_arch(job["arch"])
-        options.install(job["options"], dump_dir=Path(job["artifacts"]))
+        picks = options.install(job["options"], dump_dir=Path(job["artifacts"]))
     except options.OptionError as error:
         session.report(Finding("options", str(error)))
         return
@@ -126,7 +127,7 @@ def _work(session: TraceSession, sealed: Sealed, stack: contextlib.ExitStack) ->
     try:
         imported = _import_and_compile(session, launches)
     finally:
-        _report_capture(session, launches, side)
+        _report_capture(session, launches, side, picks)
         for message in audit.messages[:_ACCESSES]:
             session.report(Finding("cheat", message))
     if not imported:
@@ -208,7 +209,7 @@ def _import_and_compile(session: TraceSession, launches: _Launches) -> bool:
     return True
 
 
-def _report_capture(session: TraceSession, launches: _Launches, side: redirect.HostSide) -> None:
+def _report_capture(session: TraceSession, launches: _Launches, side: redirect.HostSide, picks: Picks) -> None:
     if session.job["capture"] and not session.capture.running:
         session.report(Finding("cheat", _UNTRACED, file=str(session.kernel)))
     session.capture.stop()
@@ -222,7 +223,11 @@ def _report_capture(session: TraceSession, launches: _Launches, side: redirect.H
     for (file, line), message in list(session.capture.errors.items())[:_CAPTURE_ERRORS]:
         session.report(Finding("capture", message, severity="warning", file=file, line=line))
     for chosen in side.triton.driver.tuning.chosen:
-        session.report(Finding("autotune", str(chosen), severity="warning", file=chosen.file, line=chosen.line))
+        message = chosen.described(picks.of(chosen.kernel))
+        session.report(Finding("autotune", message, severity="warning", file=chosen.file, line=chosen.line))
+    if not session.failed:
+        for message in picks.unused():
+            session.report(Finding("options", message, file=str(session.kernel)))
 
 
 def _dependencies(session: TraceSession) -> list[str]:

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_nvfp4.host import triton_pick
+from pytest_nvfp4.host.triton_pick import Picks
+
 _RESERVED = {
     "gpu_arch": "the architecture is set with --nvfp4-arch or `arch` in [tool.pytest_nvfp4]",
     "dump_dir": "artifacts are stored in the trace's folder",
@@ -19,7 +22,7 @@ _RESERVED = {
 
 
 class OptionError(ValueError):
-    """Compile option that the installed DSL does not support or that is reserved."""
+    """Compile option that the installed DSL does not support, that is reserved, or that picks nothing."""
 
 
 _CODE_EXCERPT = re.compile(r"\n(?:\s|\x1b\[[\d;]*m)*-->")
@@ -52,8 +55,10 @@ def check_arch(arch: str) -> None:
         )
 
 
-def install(extra: Sequence[str], *, dump_dir: Path) -> None:
+def install(extra: Sequence[str], *, dump_dir: Path) -> Picks:
     """Make every compile of this process use ``extra`` (``["--opt-level 2"]``) in addition to its own options.
+
+    ``--autotune`` among them is Triton's (``host.triton_pick``); the result has what it picks.
 
     All ways to compile (``cute.compile(options=...)``, ``cute.compile[...]``, a direct call of a jitted function) call
     ``CompileOptions.apply_envar_settings``, which this function wraps. Artifacts always go to ``dump_dir``.
@@ -63,7 +68,10 @@ def install(extra: Sequence[str], *, dump_dir: Path) -> None:
     """
     from cutlass.base_dsl import compiler
 
-    text = " ".join(extra)
+    try:
+        picks, text = triton_pick.install(" ".join(extra))
+    except ValueError as error:
+        raise OptionError(str(error)) from None
     overrides: dict[Any, Any] = {}
     if text.strip():
         try:
@@ -93,3 +101,4 @@ def install(extra: Sequence[str], *, dump_dir: Path) -> None:
         return original(self, *args, **kwargs)
 
     setattr(compiler.CompileOptions, original.__name__, apply)
+    return picks
