@@ -1,10 +1,10 @@
-"""Reader of CUBINs: kernels, their parameter sizes, static shared memory and registers.
+"""Reader of CUBINs: kernels, their parameter sizes, static shared memory, registers and local memory.
 
 Host code embeds its CUBIN in a "fat binary" container. A CUBIN is a 64-bit ELF file. Kernel ``k`` has a section
 ``.text.k``; its ``.nv.info.k`` section is a list of attributes, of which each ``EIATTR_KPARAM_INFO`` describes one
 parameter, or each ``EIATTR_KPARAM_INFO_V2`` if all have more than 4 KiB together. The module's ``.nv.info`` has an
-``EIATTR_REGCOUNT`` for each function, by the symbol in the section header of ``.text.k``. ``cuobjdump -elf`` prints the
-names of the attribute numbers.
+``EIATTR_REGCOUNT`` and an ``EIATTR_FRAME_SIZE`` for each function, by the symbol in the section header of ``.text.k``.
+``cuobjdump -elf`` prints the names of the attribute numbers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _EIATTR_KPARAM_INFO: Final = 0x17
 _EIATTR_KPARAM_INFO_V2: Final = 0x45
 _EIATTR_CBANK_PARAM_SIZE: Final = 0x19
 _EIATTR_REGCOUNT: Final = 0x2F
+_EIATTR_FRAME_SIZE: Final = 0x11
 _EIATTR_REQNTID: Final = 0x10
 _CTA_GROUPS: Final = {0x51: "cta_group::1", 0x52: "cta_group::2"}
 """EIATTR_TCGEN05_1CTA_USED and EIATTR_TCGEN05_2CTA_USED, and the modifiers of tcgen05 that they stand for."""
@@ -47,6 +48,7 @@ class CubinKernel:
         params: ``(offset, size)`` in bytes of each parameter, in order.
         static_smem: Static shared memory in bytes.
         registers: Registers per thread at the launch; None if the CUBIN has no count.
+        local_bytes: Local memory per thread in bytes, that of spilled registers included; None if it has no count.
         threads: The only shape of a CTA with which it may be launched; None for any.
         cta_groups: Modifiers of its tcgen05 instructions: ``cta_group::1``.
     """
@@ -55,6 +57,7 @@ class CubinKernel:
     params: tuple[tuple[int, int], ...]
     static_smem: int
     registers: int | None = None
+    local_bytes: int | None = None
     threads: tuple[int, int, int] | None = None
     cta_groups: frozenset[str] = frozenset()
 
@@ -122,7 +125,8 @@ def parse(image: bytes) -> dict[str, CubinKernel]:
         sections = _sections(image)
         smem = {s.name.removeprefix(".nv.shared."): s.size for s in sections if s.name.startswith(".nv.shared.")}
         reserved = _RESERVED_SMEM_BYTES if _RESERVED_SMEM in smem else 0
-        registers = _registers(image, sections)
+        registers = _counts(image, sections, _EIATTR_REGCOUNT)
+        frames = _counts(image, sections, _EIATTR_FRAME_SIZE)
         kernels = {}
         for section in sections:
             if section.name.startswith(".nv.info."):
@@ -138,6 +142,7 @@ def parse(image: bytes) -> dict[str, CubinKernel]:
                     params=params,
                     static_smem=static,
                     registers=registers.get(name),
+                    local_bytes=frames.get(name),
                     threads=_threads(blob),
                     cta_groups=frozenset(_CTA_GROUPS[at] for at, _, _ in _attributes(blob) if at in _CTA_GROUPS),
                 )
@@ -170,13 +175,13 @@ def _sections(image: bytes) -> list[_Section]:
     return found
 
 
-def _registers(image: bytes, sections: list[_Section]) -> dict[str, int]:
-    """Return registers per thread by kernel; the lower three bytes of a section's info are the symbol's number."""
+def _counts(image: bytes, sections: list[_Section], which: int) -> dict[str, int]:
+    """Return a count of the module's by kernel; the lower three bytes of a section's info are the symbol's number."""
     counts: dict[int, int] = {}
     for section in sections:
         if section.name == ".nv.info":
             for attribute, _, payload in _attributes(image[section.offset : section.offset + section.size]):
-                if attribute == _EIATTR_REGCOUNT:
+                if attribute == which:
                     symbol, count = struct.unpack_from("<II", payload)
                     counts[symbol] = count
     named = ((s.name.removeprefix(".text."), s.info & 0xFF_FFFF) for s in sections if s.name.startswith(".text."))

@@ -150,12 +150,17 @@ class LoadedModules:
             0: self._device.threads_per_block,
             1: entry.static_smem,
             2: 0,
+            3: entry.local_bytes,
             4: entry.registers,
             _MAX_DYNAMIC_SMEM: _DEFAULT_DYNAMIC_SMEM,
         }
         value = kernel.attributes.get(attribute, known.get(attribute, 0))
         if value is None:
-            raise HostSideError(f"the registers of {entry.name} are unknown: it was loaded as PTX, which has no ptxas")
+            what = {3: "bytes of local memory", 4: "registers"}[attribute]
+            raise HostSideError(
+                f"the {what} of {entry.name} are unknown: it was loaded as PTX, which no ptxas has compiled; "
+                "load the CUBIN"
+            )
         return value
 
     def launch(

@@ -24,7 +24,9 @@ from pytest_nvfp4.host.loaded_modules import LoadedModules
 from pytest_nvfp4.host.triton_arguments import address_of, parameters
 from pytest_nvfp4.host.triton_tuning import Tuning, bench
 
+_LOCAL_BYTES: Final = 3
 _REGISTERS: Final = 4
+_REGISTER_BYTES: Final = 4
 _MAX_DYNAMIC_SMEM: Final = 8
 _NON_PORTABLE_CLUSTER: Final = 14
 _VALUE_BYTES: Final = 64
@@ -203,7 +205,8 @@ class Driver:
         if image not in self._loaded:
             self._loaded.add(image)
             self._write(name, image, texts)
-        return module, kernel, self._modules.attribute(kernel, _REGISTERS), 0, self._model.threads_per_block
+        spilled = self._modules.attribute(kernel, _LOCAL_BYTES) // _REGISTER_BYTES  # as Triton's own driver computes it
+        return module, kernel, self._modules.attribute(kernel, _REGISTERS), spilled, self._model.threads_per_block
 
     def _write(self, name: str, image: bytes, texts: Mapping[str, Any]) -> None:
         """Write the code of a loaded kernel where that of the DSL is written."""

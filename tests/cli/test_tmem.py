@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_nvfp4.cli.tmem.columns import _kernel_rows
+from pytest_nvfp4.tmem.judge import judge
+from pytest_nvfp4.tmem.usage import usage
 from tests.cli.helpers import ROOT, Result
 
 Cli = Callable[..., Result]
@@ -181,3 +184,14 @@ def test_a_tile_is_ranked_for_its_threads_and_elements(cli: Cli) -> None:
     assert document["tile"] == {"columns": 256, "threads": 256, "bits": 8}
     assert len(document["ranked"]) == 2
     assert document["own"] is None
+
+
+@pytest.mark.parametrize(
+    ("allocated", "total", "ctas"),
+    [((256,), 256, 2), ((128, 64), 192, 2), ((None,), None, None), ((1024,), 1024, None)],
+)
+def test_columns_without_named_tensors_are_unknown_and_not_0(
+    allocated: tuple[int | None, ...], total: int | None, ctas: int | None
+) -> None:
+    (row,) = _kernel_rows(judge("gemm", allocated, usage([])))
+    assert row == ("gemm", None, None, None, None, None, total, None, ctas, "tcgen05.alloc")

@@ -48,6 +48,8 @@ CASES = (
     "hooks",
     "beyond",
     "total",
+    "in_place",
+    "spills",
     "interpreted",
     "gluon",
     "gluon_unordered",
@@ -115,6 +117,20 @@ def test_a_race_names_the_line(said):
     kinds = {kind for kind, _ in said["total"]["result"]}
     assert kinds == {"race"}
     assert said["total"]["findings"][0].startswith(line_of("tl.store(out, tl.load(out) + value)"))
+
+
+def test_updates_in_place_race_only_if_replicas_use_the_old_value(said):
+    few, one, findings, *races = said["in_place"]["result"]
+    assert (few, one, findings) == (True, True, 0)
+    line = int(line_of("tl.store(one, value + 1)").partition(":")[2])
+    assert races == [["race", line]]
+
+
+def test_registers_and_spills_are_those_of_ptxas(said):
+    (most, spilled), (more, less), (few, none) = said["spills"]["result"]
+    assert most == 64
+    assert (spilled > 0, less, none) == (True, 0, 0)  # a thread has 128 values
+    assert few < most < more
 
 
 def test_gluon(said):

@@ -54,6 +54,28 @@ def total(x, out, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def spilling(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    value = tl.load(x + i)
+    tl.store(out + i, value * tl.sum(value))
+
+
+@triton.jit
+def in_place(x, few, one):
+    i = tl.arange(0, 16)
+    tl.store(few + i, tl.load(few + i) * 2, i < 12)
+    tl.store(one, tl.load(one) + tl.sum(tl.load(x + tl.arange(0, 128))))
+
+
+@triton.jit
+def in_place_and_elsewhere(one, out):
+    value = tl.load(one)
+    tl.store(one, value + 1)
+    i = tl.arange(0, 128)
+    tl.store(out + i, value + i)
+
+
+@triton.jit
 def product(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr = True):
     tl.static_assert(EVEN)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -154,6 +176,23 @@ def case_total(session: Session) -> Any:
     x, out = torch.ones(1024, device="cuda"), torch.zeros(1, device="cuda")
     total[(8,)](x, out, BLOCK=128)
     return sorted({(f.kind, f.where.source.line) for f in session.findings if f.where and f.where.source})
+
+
+def case_spills(_: Session) -> Any:
+    """What ptxas says of a kernel, with few registers and with many."""
+    x, out = torch.ones(128 * 128, device="cuda"), torch.empty(128 * 128, device="cuda")
+    made = [spilling[(1,)](x, out, N=128, num_warps=4, maxnreg=most) for most in (64, 255)]
+    few = spilling[(1,)](x, out, N=16, num_warps=4)
+    return [[kernel.n_regs, kernel.n_spills] for kernel in (*made, few)]
+
+
+def case_in_place(session: Session) -> Any:
+    """Updates of few elements, which all warps load and one stores; then one whose old value all warps store."""
+    x, few, one = torch.ones(128, device="cuda"), torch.ones(16, device="cuda"), torch.ones(1, device="cuda")
+    in_place[(1,)](x, few, one)
+    right = [few.cpu().tolist() == [2.0] * 12 + [1.0] * 4, one.item() == 129, len(session.findings)]
+    in_place_and_elsewhere[(1,)](one, x)
+    return right + sorted({(f.kind, f.where.source.line) for f in session.findings if f.where and f.where.source})
 
 
 def case_product(_: Session) -> Any:

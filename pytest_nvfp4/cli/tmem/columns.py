@@ -16,7 +16,7 @@ from pytest_nvfp4.cli.tmem.options import tile_of, tile_options
 from pytest_nvfp4.cli.tracing import trace
 from pytest_nvfp4.report.document import Block, Cell, Column, Document, Styled, Table
 from pytest_nvfp4.temporary import temporary_folder
-from pytest_nvfp4.tmem.columns import HALVED_SFA, Columns, MmaTile, columns, most_stages
+from pytest_nvfp4.tmem.columns import COLUMNS, HALVED_SFA, Columns, MmaTile, columns, most_stages
 from pytest_nvfp4.tmem.judge import Judgement
 
 _COLUMNS = (
@@ -50,6 +50,10 @@ def _traced_columns(tiles: Sequence[MmaTile]) -> list[Columns]:
 
 def _kernel_rows(judged: Judgement) -> Iterator[tuple[Cell, ...]]:
     usage = judged.usage
+    if not usage.tensors:  # their columns are unknown, not 0; the allocation is that of the machine code
+        ctas = COLUMNS // judged.total if judged.total and judged.total <= COLUMNS else None
+        yield (judged.kernel, *(None,) * 5, judged.total, None, ctas, "tcgen05.alloc")
+        return
     stages = max((tensor.stages for tensor in usage.tensors if tensor.role == "acc"), default=1)
     # Accumulators that overlap cover fewer columns than their number times the columns of one.
     layouts = Columns(usage.of("acc"), 1, usage.of("SFA"), usage.of("SFB"))

@@ -29,6 +29,7 @@ from pytest_nvfp4.sim.races.shadow import Conflict
 from pytest_nvfp4.sim.races.sync_variables import SyncVariables
 from pytest_nvfp4.sim.races.tensor_order import Omissions, ordered_by_fences
 from pytest_nvfp4.sim.races.touched import READ, STRONG_READ, TouchedBytes, TouchedExtent, TouchedRegion, TouchedUnits
+from pytest_nvfp4.sim.races.users import ThreadGuards
 from pytest_nvfp4.sim.races.warp_lanes import LaneRace, matrix_of, touching_lanes
 from pytest_nvfp4.sim.run.grid import Grid
 
@@ -82,6 +83,7 @@ class LaunchRaces:
         order, relaxed: By instruction, its memory order, and whether it is ``.relaxed``.
         arrives_in_cta, acquires_in_cta: By mbarrier instruction, whether its scope is ``.cta``.
         narrow_scopes: Those that were executed and leave out a CTA.
+        users: By weak load, the mask of the lanes that can use its value, by warp; None if all may (``users``).
         matrix: By instruction, how its lanes hold what they access in shared memory (``warp_lanes``).
         tensor_kind: By tcgen05 instruction, its operation (``mma``, ``cp``, ``ld`` ...), and the kind of an MMA.
     """
@@ -108,6 +110,9 @@ class LaunchRaces:
         self.arrives_in_cta = Memo[int, bool](lambda at: arrives_in_cta(instructions[at]))
         self.acquires_in_cta = Memo[int, bool](lambda at: acquires_in_cta(instructions[at]))
         self.narrow_scopes = NarrowScopes(grid)
+        self.users = Memo[int, tuple[int, ...] | None](
+            lambda at: None if self.order[at].strong else self._guards.users(grid.program.uses(at))
+        )
         self.matrix = Memo[int, int](lambda at: matrix_of(instructions[at]))
         self.tensor_kind = Memo[int, tuple[str, str]](lambda at: _tensor_kind(instructions[at].parts))
         self._early_lines: set[str] = set()
@@ -117,6 +122,10 @@ class LaunchRaces:
     @cached_property
     def _early_uses(self) -> dict[int, int]:
         return early_uses(self.grid.program.flow)
+
+    @cached_property
+    def _guards(self) -> ThreadGuards:
+        return ThreadGuards(self.grid.kernel, self.grid.block)
 
     @cached_property
     def changes_maps(self) -> bool:

@@ -21,6 +21,7 @@ from pytest_nvfp4.sim.races.findings import RACE
 from pytest_nvfp4.sim.races.global_shadow import item_rows
 from pytest_nvfp4.sim.races.hooks import Hooks, has_started, shared_footprint
 from pytest_nvfp4.sim.races.lane_order import make_items
+from pytest_nvfp4.sim.races.users import part_of
 from pytest_nvfp4.sim.races.warp_lanes import PLAIN, GlobalLaneAccess, SharedLaneAccess
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.warp import Warp
@@ -108,6 +109,17 @@ class MemoryHooks(Hooks):
         memory = launch.memory
         shadow = memory.shadow(region)
         writes = kind != READ
+        if not writes and (users := launch.users[at]) is not None:
+            using = users[w.index] & (mask or (where.mask if where.__class__ is not int else w.live))  # type: ignore[union-attr]
+            if not using:
+                return
+            if where.__class__ is int:
+                mask = using
+            elif using != where.mask:  # type: ignore[union-attr]
+                distance, where = part_of(where, using)
+                offset += distance
+                if where.same:
+                    where, mask = where.size, using
         early = not writes and not shadow.written and not order.strong
         if early and launch.overlap is None and not memory.records_read(
             shadow, offset, where, agent.id.cluster, agent.number
