@@ -198,6 +198,8 @@ _MEMORY_ROWS = {
 
 
 def _rows(launch: SimulatedLaunch, sms: int) -> Iterator[tuple[str, str]]:
+    from pytest_nvfp4.bench.cost import instructions_by_role
+
     counters = launch.counters
     idle = "" if launch.writers is None else f", {launch.ctas - launch.writers} of them wrote no output"
     waves = launch.waves(sms)
@@ -225,13 +227,9 @@ def _rows(launch: SimulatedLaunch, sms: int) -> Iterator[tuple[str, str]]:
         f"{counters.get('barrier.cta.arrivals', 0)} arrivals at CTA barriers",
     )
     if counters.get("instructions"):  # counted when a CTA ends, which one in a deadlock does not
-        yield "instructions", f"{counters['instructions']}: {_roles(counters)}"
-
-
-def _roles(counters: dict[str, int]) -> str:
-    from pytest_nvfp4.bench.cost import instructions_by_role
-
-    return ", ".join(f"{role} {count}" for role, count in instructions_by_role(counters).items())
+        roles = instructions_by_role(counters)
+        shown = ", ".join(f"{role} {count}" for role, count in roles.items())
+        yield "instructions", str(counters["instructions"]) + ("" if roles.keys() == {"nothing"} else f": {shown}")
 
 
 def _dims(dims: tuple[int, int, int]) -> str:

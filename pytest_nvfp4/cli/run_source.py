@@ -114,7 +114,7 @@ def run_source_file(file: Path, how: SourceOptions, *, arch: str | None, schedul
     if how.grid is None or how.block is None:
         raise InputError(f"{file}: has no host code that launches it: give --grid and --block")
     try:
-        arrays: Any = [described(text) for text in how.arrays]
+        arrays: Any = [described(text, seed=len(how.arguments) + at) for at, text in enumerate(how.arrays)]
         expected = dict(_expected(text) for text in how.expected)
         with output.working(f"running {file}"):
             done = run_source(
@@ -124,7 +124,7 @@ def run_source_file(file: Path, how: SourceOptions, *, arch: str | None, schedul
                 block=_sizes("--block", how.block),
                 cluster=_sizes("--cluster", how.cluster or "1"),
                 smem=how.smem or 0,
-                args=[described(text) for text in how.arguments],
+                args=[described(text, seed=at) for at, text in enumerate(how.arguments)],
                 arrays=arrays,
                 arch=arch or "sm_100a",
                 options=_compiler_options(how),

@@ -39,13 +39,16 @@ _ALIASES: Final = {"int": "i32", "uint": "u32", "float": "f32", "double": "f64",
 _NAN_BITS: Final = 0x7F
 
 
-def described(text: str) -> Argument:
-    """Return the argument that a text describes. Raises ArgumentError."""
+def described(text: str, *, seed: int = 0) -> Argument:
+    """Return the argument that a text describes. Raises ArgumentError.
+
+    ``seed``: Seed of ``random`` without one; it differs for the arguments of a kernel, so that no two are equal.
+    """
     name, value = "", text.strip()
     if (named := _NAMED.fullmatch(value)) is not None:
         name, value = named[1], named[2].strip()
     try:
-        made = _value(value, name)
+        made = _value(value, name, seed)
     except (ValueError, OverflowError, OSError, SyntaxError) as error:
         raise ArgumentError(f"argument {text!r}: {error}") from None
     if name and not isinstance(made, Array | Uninitialised):
@@ -53,7 +56,7 @@ def described(text: str) -> Argument:
     return made
 
 
-def _value(text: str, name: str) -> Argument:
+def _value(text: str, name: str, seed: int) -> Argument:
     if text.startswith("&"):
         target, _, offset = text[1:].partition("+")
         return Reference(target.strip(), int(offset or "0", 0))
@@ -66,7 +69,7 @@ def _value(text: str, name: str) -> Argument:
     if text.endswith(".npy"):
         return Array(np.load(Path(text), allow_pickle=False), name)
     if (found := _ARRAY.fullmatch(text)) is not None:
-        return _array(found[1], found[2], found[3], name)
+        return _array(found[1], found[2], found[3], name, seed)
     kind, colon, number = text.partition(":")
     if colon:
         return _scalar(_ALIASES.get(kind, kind), number)
@@ -98,7 +101,7 @@ def _scalar(kind: str, text: str) -> Argument:
     return dtype.type(value)  # type: ignore[no-any-return]
 
 
-def _array(kind: str, dims: str, init: str | None, name: str) -> Argument:
+def _array(kind: str, dims: str, init: str | None, name: str, seed: int) -> Argument:
     kind = _ALIASES.get(kind, kind)
     if kind not in ELEMENTS:
         raise ValueError(f"type {kind!r} does not exist; types are {', '.join(ELEMENTS)}")
@@ -109,7 +112,7 @@ def _array(kind: str, dims: str, init: str | None, name: str) -> Argument:
     word, given = (call[1], call[2]) if call is not None else ("", None)
     count = int(np.prod(shape, dtype=np.int64))
     if word == "random":
-        return Array(_random(kind, shape, int(given or "0", 0)), name, kind)
+        return Array(_random(kind, shape, int(given, 0) if given else seed), name, kind)
     if word in ("zeros", "ones", "fill"):
         value = {"zeros": "0", "ones": "1"}.get(word, given)
         if value is None:

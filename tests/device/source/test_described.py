@@ -61,6 +61,8 @@ def test_random_elements_are_numbers_and_depend_on_the_seed() -> None:
     assert not np.array_equal(first, other)
     assert not np.isin(first & 0x7F, [0x7F]).any()
     assert (np.abs(described("f32[4096]:random").values) < 8).all()
+    one, two = (described("f32[64]:random", seed=seed).values for seed in (0, 1))
+    assert not np.array_equal(one, two)
 
 
 def test_a_file(tmp_path: Path) -> None:
