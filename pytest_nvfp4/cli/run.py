@@ -15,6 +15,7 @@ from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.options import ARCH, CONFIGURATION, PROBLEMS, document_options, timeout_option
 from pytest_nvfp4.cli.run_source import SUFFIXES, SourceOptions, run_source_file, source_options
 from pytest_nvfp4.cli.simulation import Runnable, runnable
+from pytest_nvfp4.contracts.registry import contract_named, is_own
 from pytest_nvfp4.report.document import Block, Document, Section, Styled
 from pytest_nvfp4.schedules import WORDS, is_schedule
 from pytest_nvfp4.temporary import temporary_folder
@@ -106,12 +107,12 @@ def run_command(
     if given := source.given():
         raise InputError(f"{given[0]} is for a CUDA C++ or PTX file ({', '.join(SUFFIXES)}), and {kernel} is none")
     how = _How(families or (_FAMILY,), device, trace, trace_ctas, schedule, timeout)
-    _check_families(how.families)
     if not is_schedule(schedule):
         raise InputError(f"--schedule {schedule!r} must be {WORDS}")
     if schedule != "eager" and device == "local":
         raise InputError("--schedule needs the simulator: a GPU has its own schedule; give --device sim")
     subject = runnable(kernel, names, arch=arch, configuration=configuration, simulated=False)
+    _check_families(subject, families)
     if trace is not None and len(subject.problems) * len(how.families) > 1:
         raise InputError("--trace shows one run: name one --problem and one --family")
     if trace is not None and device == "local":
@@ -128,12 +129,15 @@ def run_command(
     return Document(f"{subject.label} on {where.name}", sections, _json(subject, where, done), passed)
 
 
-def _check_families(names: Sequence[str]) -> None:
+def _check_families(subject: Runnable, names: Sequence[str]) -> None:
+    """Raise InputError if a family is none of the kernel's contract."""
     from pytest_nvfp4.numerics.families import FAMILIES
 
+    contract = subject.problems[0].contract
+    known = tuple(contract_named(contract).families()) if is_own(contract) else tuple(FAMILIES)
     for name in names:
-        if name not in FAMILIES:
-            raise InputError(f"--family {name!r} does not exist; families are {', '.join(FAMILIES)}")
+        if name not in known:
+            raise InputError(f"--family {name!r} does not exist; families are {', '.join(known)}")
 
 
 def _device(subject: Runnable, how: _How, folder: Path) -> Device:

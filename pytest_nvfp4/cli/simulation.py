@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.subject import check_kernel_file, configured, relative
-from pytest_nvfp4.contracts.own.contract import FAMILY
-from pytest_nvfp4.contracts.registry import contract_of, is_own
+from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.problem import Problem, ProblemError
 from pytest_nvfp4.settings import find_root, load
 from pytest_nvfp4.toolchain.request import Entry
@@ -54,7 +53,7 @@ class Runnable:
         return [
             JobCase(problem=ProblemSpec.of(problem), family=family)
             for problem in self.problems
-            for family in ([FAMILY] if is_own(problem.contract) else families)
+            for family in dict.fromkeys(map(contract_of(problem).family, families))
         ]
 
     def finding_text(self, finding: Finding) -> str:

@@ -84,6 +84,10 @@ class Contract(ABC):
         found = {family.name: family.shapes for family in default_families()}
         return found if self.fits else {name: shapes for name, shapes in found.items() if shapes is None}
 
+    def family(self, name: str) -> str:
+        """Return the input family that a name stands for: itself, or the first of a contract that has others."""
+        return name
+
     # ---- problems ----------------------------------------------------------------------------------------------------
 
     @abstractmethod

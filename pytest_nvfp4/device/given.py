@@ -10,14 +10,18 @@ import base64
 import hashlib
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
+from typing import Any
 
 from pytest_nvfp4.contracts.call import Tensor
 from pytest_nvfp4.contracts.own.contract import SETS, VARIANTS, Given, set_label
-from pytest_nvfp4.contracts.own.packing import Array, pack
-from pytest_nvfp4.contracts.own.run import ContractError, ask
-from pytest_nvfp4.contracts.registry import contract_of, is_own
-from pytest_nvfp4.device.job import GivenInputs, Job, ProblemSpec
+from pytest_nvfp4.contracts.own.packing import pack
+from pytest_nvfp4.contracts.own.run import ContractError, drawing, drawn
+from pytest_nvfp4.contracts.registry import contract_named, contract_of, is_own
+from pytest_nvfp4.device.job import GivenInputs, Job
+from pytest_nvfp4.problem import Problem
 
 _MOST_BYTES = 256 << 20
 
@@ -25,27 +29,40 @@ _MOST_BYTES = 256 << 20
 @lru_cache(maxsize=4)
 def given_of(given: Sequence[GivenInputs]) -> Given:
     """Return the inputs that a job carries."""
-    return Given({(one.problem, one.label): zlib.decompress(base64.b64decode(one.data)) for one in given})
+    return Given({(one.problem, one.family, one.label): zlib.decompress(base64.b64decode(one.data)) for one in given})
 
 
 def outputs_of(job: Job, case: int) -> tuple[Tensor, ...]:
     """Return the outputs of a case, without their contents."""
-    problem = job.cases[case].problem.problem()
+    problem, family = job.cases[case].problem.problem(), job.cases[case].family
     contract = contract_of(problem)
     if not is_own(problem.contract):
         return contract.signature(problem).outputs
-    label = next(one.label for one in job.given if one.problem == problem.name)
-    return contract.call(given_of(job.given).inputs(problem, label)).outputs
+    label = next(one.label for one in job.given if (one.problem, one.family) == (problem.name, family))
+    return contract.call(given_of(job.given).inputs(problem, family, label)).outputs
 
 
 def with_given(job: Job) -> Job:
     """Return a job with the inputs of its cases that are under contracts of the user's own. Raises ContractError."""
-    made = [
-        one
-        for problem in dict.fromkeys(case.problem for case in job.cases if is_own(case.problem.contract))
-        for one in _drawn(job, problem)
-    ]
+    draws: dict[str, list[_Draw]] = {}
+    for case in dict.fromkeys(job.cases):
+        if is_own(case.problem.contract):
+            problem = case.problem.problem()
+            draws.setdefault(problem.contract, []).extend(
+                _Draw(problem, case.family, label, _seed(problem.seed, salt)) for label, salt in _labels(job)
+            )
+    made = [one for contract, asked in draws.items() for one in _drawn(contract, asked)]
     return job.model_copy(update={"given": tuple(made)}) if made else job
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """A draw that a job needs."""
+
+    problem: Problem
+    family: str
+    label: str
+    seed: int
 
 
 def _labels(job: Job) -> Iterator[tuple[str, str]]:
@@ -61,35 +78,35 @@ def _labels(job: Job) -> Iterator[tuple[str, str]]:
         yield set_label(0), ""
 
 
-def _drawn(job: Job, problem: ProblemSpec) -> Iterator[GivenInputs]:
-    labels = list(_labels(job))
-    parts = [
-        {"problem": problem.name, "seed": _seed(problem.seed, salt), "results": at == 0}
-        for at, (_, salt) in enumerate(labels)
-    ]
-    fields, arrays = ask(problem.contract, {"do": "draw", "parts": parts})
-    file = problem.contract.partition("::")[0]
-    if (size := sum(array.size for array in arrays)) > _MOST_BYTES:
-        raise ContractError(
-            f"the inputs of {problem.name} have {size:,} bytes for this job, and at most {_MOST_BYTES:,} are sent: "
-            "make the problem smaller",
-            file=file,
-        )
-    first = fields["parts"][0]
-    shapes: list[tuple[str, tuple[int, ...]]] = []
-    for (label, _), part in zip(labels, fields["parts"], strict=True):
-        count = sum(kind == "array" for _, kind, _ in part["inputs"])
-        own, arrays = arrays[:count], arrays[count:]
-        now = [(one.dtype, one.shape) for one in own]
-        shapes = shapes or now
-        if now != shapes:
-            raise ContractError(f"inputs of {problem.name} have other shapes or types for another seed", file=file)
-        yield GivenInputs(problem=problem.name, label=label, data=_packed(part["inputs"], own, first))
-
-
-def _packed(inputs: object, arrays: list[Array], first: dict[str, object]) -> str:
-    fields = {"inputs": inputs, "outputs": first["outputs"], "destination": first["destination"]}
-    return base64.b64encode(zlib.compress(pack(fields, arrays), 1)).decode("ascii")
+def _drawn(contract: str, draws: Sequence[_Draw]) -> Iterator[GivenInputs]:
+    file, known = contract.partition("::")[0], contract_named(contract)
+    requests: list[dict[str, Any]] = []
+    for at, draw in enumerate(draws):
+        first = at == 0 or draws[at - 1].problem != draw.problem
+        requests.append(drawing(draw.problem, known.family(draw.family), seed=draw.seed, results=first))
+    answers = zip(draws, drawn(contract, requests), strict=True)
+    for problem, of_problem in groupby(answers, key=lambda pair: pair[0].problem):
+        made = [(draw, answer, arrays) for draw, (answer, arrays) in of_problem]
+        if (size := sum(array.size for *_, arrays in made for array in arrays)) > _MOST_BYTES:
+            raise ContractError(
+                f"the inputs of {problem.name} have {size:,} bytes for this job, and at most {_MOST_BYTES:,} are sent: "
+                "make the problem smaller",
+                file=file,
+            )
+        _, first_answer, first_arrays = made[0]
+        shapes = [(one.dtype, one.shape) for one in first_arrays]
+        for draw, answer, arrays in made:
+            if [(one.dtype, one.shape) for one in arrays] != shapes:
+                raise ContractError(
+                    f"inputs of {problem.name} have other shapes or types for another seed or family", file=file
+                )
+            fields = {
+                "inputs": answer.inputs,
+                "outputs": first_answer.outputs,
+                "destination": first_answer.destination,
+            }
+            data = base64.b64encode(zlib.compress(pack(fields, arrays), 1)).decode("ascii")
+            yield GivenInputs(problem=problem.name, family=draw.family, label=draw.label, data=data)
 
 
 def _seed(seed: int, salt: str) -> int:

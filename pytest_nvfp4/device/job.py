@@ -235,11 +235,13 @@ class GivenInputs(Model):
 
     Attributes:
         problem: Name of the problem.
+        family: Input family of the draw.
         label: Which draw of it this is.
         data: Its content (``contracts.own.packing``), compressed, base64.
     """
 
     problem: str
+    family: str
     label: str
     data: str
 

@@ -33,7 +33,7 @@ def set_inputs(case: JobCase, index: int, *, blank: bool = False, given: Sequenc
     """
     problem = case.problem.problem()
     if is_own(problem.contract):
-        return given_of(given).inputs(problem, set_label(index))
+        return given_of(given).inputs(problem, case.family, set_label(index))
     return contract_of(problem).with_seed(problem, case.family, problem.seed + index, blank=blank)
 
 
@@ -56,7 +56,7 @@ def inputs_at(
 def verified_inputs(case: JobCase, *, key: int, changed: bool = False, given: Sequence[GivenInputs] = ()) -> Any:
     """Return the inputs of a call of a verify job; with ``changed`` one more row of A of each group differs."""
     if is_own(case.problem.contract):
-        return given_of(given).inputs(case.problem.problem(), "changed" if changed else "verify")
+        return given_of(given).inputs(case.problem.problem(), case.family, "changed" if changed else "verify")
     visits = range(_CHANGED, _CHANGED + changed)
     if case.family == _PUBLISHED:
         return _changed(set_inputs(case, 0), index=0, visits=(_FIRST_VISIT, *visits), key=key)
@@ -66,7 +66,7 @@ def verified_inputs(case: JobCase, *, key: int, changed: bool = False, given: Se
 def replayed_inputs(case: JobCase, *, key: int, changed: bool = False, given: Sequence[GivenInputs] = ()) -> Any:
     """Return other inputs for the requests of a call, which has given the host a part of its own ones."""
     if is_own(case.problem.contract):
-        return given_of(given).inputs(case.problem.problem(), "replay")
+        return given_of(given).inputs(case.problem.problem(), case.family, "replay")
     called = verified_inputs(case, key=key, changed=changed)
     other = _contract(case).replayed(called, _drawn(case, key=key, what="replay"))
     return _changed(other, index=0, visits=(_REPLAYED,), key=key)

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_nvfp4.plugin import remote
 from pytest_nvfp4.plugin.remote import RemoteRequest
+from pytest_nvfp4.plugin.state import RUN
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ def read(config: pytest.Config) -> DeviceOptions:
         from pytest_nvfp4.numerics.families import FAMILIES
 
         for family in families:
-            if family not in FAMILIES:
+            if family not in FAMILIES and not config.stash[RUN].settings.has_own_contracts:
                 raise pytest.UsageError(f"--nvfp4-family {family!r}: known are {', '.join(FAMILIES)}")
     request = remote.read(config)
     return DeviceOptions(

@@ -40,6 +40,11 @@ class Settings:
     default: KernelSettings = field(default_factory=KernelSettings)
     tables: tuple[KernelTable, ...] = ()
 
+    @property
+    def has_own_contracts(self) -> bool:
+        """Whether a kernel has a contract of the user's own."""
+        return any(one.own_contract for one in (self.default, *(table.settings for table in self.tables)))
+
     def for_kernel(self, path: Path, *, entry: bool = False) -> tuple[KernelSettings, ...]:
         """Return the configurations of a kernel file: one for each table whose path matches it, or the default.
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from pytest_nvfp4.contracts.own import run
 from pytest_nvfp4.contracts.own.packing import Array, pack, unpack
 from pytest_nvfp4.contracts.own.run import ContractError, identity, own_problems
 from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.given import given_of, outputs_of, with_given
-from pytest_nvfp4.device.job import Job, KernelSpec, Timing
+from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, Timing
 from pytest_nvfp4.device.local import LocalDevice
 from pytest_nvfp4.device.verify import Verifier
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.numerics.judge import judge
+from pytest_nvfp4.problem import ProblemError
 from tests.contracts.own import own_cases, own_kernel
 
 SCALE = """
@@ -75,7 +78,7 @@ def test_problems_and_calls_follow_from_the_file(tmp_path: Path) -> None:
 def test_each_draw_is_another_one_and_a_simulation_repeats_its_own(tmp_path: Path) -> None:
     made = job(tmp_path)
     problem = made.cases[0].problem.problem()
-    draws = [given_of(made.given).inputs(problem, label) for label in ("verify", "changed", "replay")]
+    draws = [given_of(made.given).inputs(problem, "contract", label) for label in ("verify", "changed", "replay")]
     assert len({bytes(draw.arrays[0].data) for draw in draws}) == 3
     one, two = (job(tmp_path, action="simulate").given for _ in range(2))
     assert one == two
@@ -137,6 +140,107 @@ def test_a_contract_writes_nothing_beside_itself(tmp_path: Path) -> None:
     text = SCALE.replace("import numpy as np", "import numpy as np\nopen(__file__ + '.out', 'w').write('x')")
     with pytest.raises(ContractError, match=r"Permission|Read-only|denied"):
         job(tmp_path, text)
+
+
+FAMILIES = {
+    "a parameter": SCALE.replace("(problem, rng)", "(problem, rng, family)").replace(
+        '"factor": 2.5', '"factor": {"two": 2.0, "three": 3.0}[family]'
+    )
+    + 'families = ["two", "three"]\n',
+    "functions": SCALE.replace("def inputs(problem, rng)", "def made(problem, rng, factor)").replace("2.5", "factor")
+    + 'families = {"two": lambda p, r: made(p, r, 2.0), "three": lambda p, r: made(p, r, 3.0)}\n',
+}
+
+
+@pytest.mark.parametrize("how", FAMILIES)
+def test_each_input_family_is_drawn_and_judged(tmp_path: Path, how: str) -> None:
+    made = job(tmp_path, FAMILIES[how])
+    assert [case.family for case in made.cases] == ["two", "three"]
+    for case, factor in zip(made.cases, (2.0, 3.0), strict=True):
+        inputs = rotation.verified_inputs(case, key=7, given=made.given)
+        contract = contract_of(inputs.problem)
+        assert contract.call(inputs).arguments[1] == factor
+        (reference,) = contract.references(inputs)
+        x = np.frombuffer(inputs.arrays[0].data, np.float32).reshape(3, 40)
+        assert judge((x * np.float32(factor)).view(np.uint32), reference).ok
+    contract = contract_of(made.cases[0].problem.problem())
+    assert [contract.family(name) for name in ("three", "nan_pad")] == ["three", "two"]
+
+
+def test_one_process_draws_and_one_computes_for_all_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    real = run._ask
+
+    def ask(contract: str, request: dict[str, Any], arrays: Any = ()) -> Any:
+        asked.append(request["do"])
+        return real(contract, request, arrays)
+
+    monkeypatch.setattr(run, "_ask", ask)
+    problems = ", ".join(f'"p{rows}": {{"rows": {rows}, "columns": 40}}' for rows in range(1, 6))
+    made = job(tmp_path, SCALE.replace('"small": {"rows": 3, "columns": 40}', problems))
+    for rows, case in enumerate(made.cases, start=1):
+        inputs = rotation.verified_inputs(case, key=7, given=made.given)
+        (reference,) = contract_of(inputs.problem).references(inputs)
+        x = np.frombuffer(inputs.arrays[0].data, np.float32).reshape(rows, 40)
+        assert judge((x * np.float32(2.5)).view(np.uint32), reference).ok
+    assert asked == ["problems", "draw", "results"]
+
+
+AXES = (
+    SCALE
+    + """
+axes = {"rows": range(40, 0, -1), "columns": [40, 8]}
+
+
+def legal(problem):
+    return problem["rows"] != 7
+"""
+)
+
+
+def test_a_problem_is_named_by_its_axes(tmp_path: Path) -> None:
+    contract = identity(written(tmp_path, AXES))
+    listed = own_problems(contract)
+    assert listed.axes == {"rows": range(1, 41), "columns": (40, 8)}
+    drawn = listed.named("rows=9,columns=8")
+    assert dict(drawn.axes) == {"rows": 9, "columns": 8}
+    case = JobCase(problem=ProblemSpec.of(drawn), family="contract")
+    spec = job(tmp_path).kernel
+    made = with_given(Job(id="j", action="verify", kernel=spec, cases=(case,), row_key=7))
+    inputs = rotation.verified_inputs(case, key=7, given=made.given)
+    assert contract_of(drawn).call(inputs).outputs[0].shape == (9, 8)
+    assert run.legal(contract, [drawn, listed.named("rows=7,columns=8")]) == [True, False]
+    refused = JobCase(problem=ProblemSpec.of(listed.named("rows=7,columns=8")), family="contract")
+    with pytest.raises(ContractError, match="problem rows=7,columns=8: legal returns False"):
+        with_given(Job(id="j", action="verify", kernel=spec, cases=(refused,)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rows=9", "rows=9,columns=9", "columns=8,rows=9", "rows=09x,columns=8", "rows=9,columns=8,", "rows=41,columns=8"],
+)
+def test_axes_that_are_none_are_refused(tmp_path: Path, name: str) -> None:
+    listed = own_problems(identity(written(tmp_path, AXES)))
+    with pytest.raises(ProblemError, match="it has small, or others by its axes, such as rows=1,columns=40"):
+        listed.named(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("axes = 3", "axes must be a dict of values"),
+        ('axes = {"rows": []}', "rows must be a range or a list"),
+        ('axes = {"rows": [[1]]}', "has axes.rows"),
+        ('families = "two"', "families must be a list of names"),
+        ('families = ["a b"]', "has families"),
+        ('seed = "0"', "has seed = '0'"),
+        ('problems = {"b" * 300: {}}', "has problems"),
+        ('problems = {"a": {"rows": float("inf")}}', "contains Infinity"),
+    ],
+)
+def test_what_a_contract_lists_wrongly_is_told(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ContractError, match=said):
+        own_problems(identity(written(tmp_path, f"{SCALE}\n{text}\n")))
 
 
 NO_ANSWERS = (

@@ -12,10 +12,12 @@ from hypothesis.database import DirectoryBasedExampleDatabase, InMemoryExampleDa
 from pytest_nvfp4 import strategies
 from pytest_nvfp4.contracts.group_gemm import GroupGemm
 from pytest_nvfp4.problem import Group, Problem, parse_shape
-from pytest_nvfp4.search.problem_search import Bounds, draw, search, stored_problems
-from pytest_nvfp4.search.reduce import Steps, reduce_problem, reductions, size_of
+from pytest_nvfp4.search.group_lists import Bounds, GroupLists, Steps, draw, reductions, size_of
+from pytest_nvfp4.search.problem_search import search, stored_problems
+from pytest_nvfp4.search.reduce import reduce_problem
 
 STEPS = Steps()
+LISTS = GroupLists(STEPS)
 Predicate = Callable[[Problem], bool]
 
 FAILURES: list[tuple[str, Predicate, str]] = [
@@ -43,7 +45,7 @@ def test_the_smallest_failing_group_list_is_found(predicate: Predicate, smallest
     start = parse_shape("300x384x512,0x256x256,129x384x512,5x128x256,257x256x512,384x128x256")
     assert predicate(start)
     jobs: list[int] = []
-    reduced = reduce_problem(start, asked(predicate, jobs), steps=STEPS)
+    reduced = reduce_problem(start, asked(predicate, jobs), space=LISTS)
     assert reduced.problem.name == smallest
     assert reduced.minimal
     assert reduced.tried == sum(jobs)
@@ -52,9 +54,9 @@ def test_the_smallest_failing_group_list_is_found(predicate: Predicate, smallest
 
 def test_what_never_fails_smaller_stays() -> None:
     start = parse_shape("300x384x512")
-    reduced = reduce_problem(start, lambda problems: [False] * len(problems), steps=STEPS)
+    reduced = reduce_problem(start, lambda problems: [False] * len(problems), space=LISTS)
     assert (reduced.problem, reduced.minimal, reduced.rounds) == (start, True, 1)
-    cut = reduce_problem(start, lambda problems: [True] * len(problems), steps=STEPS, rounds=1)
+    cut = reduce_problem(start, lambda problems: [True] * len(problems), space=LISTS, rounds=1)
     assert not cut.minimal
 
 
@@ -71,7 +73,7 @@ def test_every_step_is_smaller_and_legal(problem: Problem) -> None:
 def test_examples_come_upon_each_failure(predicate: Predicate, smallest: str, tmp_path: Path) -> None:
     fresh = draw(Bounds(), examples=200, repeatable=True)
     database = DirectoryBasedExampleDatabase(tmp_path)
-    found = search(fresh, asked(predicate, []), steps=STEPS, database=database, key=b"k")
+    found = search(fresh, asked(predicate, []), space=LISTS, database=database, key=b"k")
     assert found.reduced is not None
     # A problem that is nothing but empty groups is not drawn, but it may be what is left of one.
     assert found.reduced.problem.name == smallest
@@ -102,20 +104,20 @@ def test_what_failed_is_tried_first_and_forgotten_when_it_passes() -> None:
     fresh = [parse_shape(f"{rows}x128x256") for rows in range(1, 60)]
     jobs: list[int] = []
     first = search(
-        fresh, asked(lambda p: p.groups[0].m >= 33, jobs), steps=STEPS, database=database, key=b"k", batch=20
+        fresh, asked(lambda p: p.groups[0].m >= 33, jobs), space=LISTS, database=database, key=b"k", batch=20
     )
     assert first.reduced is not None
     assert first.reduced.problem.name == "33x128x256"
     assert jobs[:2] == [20, 20]
-    assert [problem.name for problem in stored_problems(database, b"k")] == ["33x128x256"]
-    assert stored_problems(database, b"another kernel") == []
+    assert [problem.name for problem in stored_problems(database, b"k", LISTS)] == ["33x128x256"]
+    assert stored_problems(database, b"another kernel", LISTS) == []
     jobs.clear()
-    again = search(fresh, asked(lambda p: p.groups[0].m >= 33, jobs), steps=STEPS, database=database, key=b"k")
+    again = search(fresh, asked(lambda p: p.groups[0].m >= 33, jobs), space=LISTS, database=database, key=b"k")
     assert (again.replayed, jobs[0]) == (1, 1)
     assert again.first == Problem("33x128x256", (Group(33, 128, 256),))
-    mended = search(fresh, asked(lambda _: False, jobs), steps=STEPS, database=database, key=b"k")
+    mended = search(fresh, asked(lambda _: False, jobs), space=LISTS, database=database, key=b"k")
     assert (mended.first, mended.replayed, mended.tried) == (None, 1, 60)
-    assert stored_problems(database, b"k") == []
+    assert stored_problems(database, b"k", LISTS) == []
 
 
 def test_what_a_database_holds_and_cannot_be_read_is_removed() -> None:
@@ -123,5 +125,5 @@ def test_what_a_database_holds_and_cannot_be_read_is_removed() -> None:
     database.save(b"k", b"\xff")
     database.save(b"k", b"1x2")
     database.save(b"k", b"1x128x256,0x128x256")
-    assert [problem.name for problem in stored_problems(database, b"k")] == ["1x128x256+0x128x256"]
+    assert [problem.name for problem in stored_problems(database, b"k", LISTS)] == ["1x128x256+0x128x256"]
     assert len(set(database.fetch(b"k"))) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_nvfp4.contracts.base import Contract, RowChange
@@ -16,38 +16,52 @@ if TYPE_CHECKING:
     from pytest_nvfp4.contracts.call import Call, Tensor
     from pytest_nvfp4.numerics.judge import Reference
 
-FAMILY: Final = "contract"
-"""Name of the one input family of such a contract."""
 SETS: Final = 3
 VARIANTS: Final = 2
 """Sets of inputs of a benchmark, and contents of each: visits of a set alternate between them at random."""
+_MOST_AT_ONCE: Final = 64 << 20
+"""Bytes of inputs whose references are computed together."""
 _GUARD: Final = 512
 _MOST_GUARD: Final = 1 << 20
 
 
 @dataclass(slots=True)
 class Given:
-    """The draws of inputs of a job, and the references that were computed from them, by problem and label."""
+    """The draws of inputs of a job, and the references that were computed from them, by problem, family and label."""
 
-    draws: Mapping[tuple[str, str], bytes]
-    _inputs: dict[tuple[str, str], OwnInputs] = field(default_factory=dict)
-    _references: dict[tuple[str, str], list[Reference]] = field(default_factory=dict)
+    draws: Mapping[tuple[str, str, str], bytes]
+    _inputs: dict[tuple[str, str, str], OwnInputs] = field(default_factory=dict)
+    _references: dict[tuple[str, str, str], list[Reference]] = field(default_factory=dict)
 
-    def inputs(self, problem: Problem, label: str) -> OwnInputs:
+    def inputs(self, problem: Problem, family: str, label: str) -> OwnInputs:
         """Return a draw. Raises KeyError if the job has none of this label."""
-        key = problem.name, label
+        key = problem.name, family, label
         if key not in self._inputs:
-            fields, arrays = unpack(self.draws[key], source=f"the inputs of {problem.name}")
-            self._inputs[key] = OwnInputs(problem, label, fields, arrays, self)
+            self._inputs[key] = self._unpacked(problem, family, label)
         return self._inputs[key]
 
-    def references(self, inputs: OwnInputs) -> list[Reference]:
-        """Return the references of a draw, which the contract's own process computes once. Raises ContractError."""
-        key = inputs.problem.name, inputs.label
-        if key not in self._references:
-            from pytest_nvfp4.contracts.own.references import computed
+    def _unpacked(self, problem: Problem, family: str, label: str) -> OwnInputs:
+        fields, arrays = unpack(self.draws[problem.name, family, label], source=f"the inputs of {problem.name}")
+        return OwnInputs(problem, family, label, fields, arrays, self)
 
-            self._references[key] = computed(inputs)
+    def references(self, inputs: OwnInputs) -> list[Reference]:
+        """Return the references of a draw. Raises ContractError.
+
+        The contract's own process computes them once, with those of other draws of this label that are at hand: the
+        process takes longer to start than most references.
+        """
+        key = inputs.problem.name, inputs.family, inputs.label
+        if key not in self._references:
+            from pytest_nvfp4.contracts.own.references import references
+
+            several = {key: inputs}
+            for other in self.draws:
+                if other[2] == inputs.label and other not in self._references and other != key:
+                    # A reference depends on the inputs and the name of the problem alone.
+                    several[other] = self._unpacked(replace(inputs.problem, name=other[0]), *other[1:])
+            if sum(map(_size, several.values())) > _MOST_AT_ONCE:
+                several = {key: inputs}
+            self._references.update(zip(several, references(list(several.values())), strict=True))
         return self._references[key]
 
 
@@ -57,6 +71,7 @@ class OwnInputs:
 
     Attributes:
         problem: Its problem.
+        family: Its input family.
         label: Which draw it is.
         fields: ``inputs`` (name, kind and value of each), ``outputs`` (name, type, shape), ``destination``.
         arrays: The arrays among the inputs.
@@ -64,15 +79,11 @@ class OwnInputs:
     """
 
     problem: Problem
+    family: str
     label: str
     fields: dict[str, Any]
     arrays: list[Array]
     given: Given
-
-    @property
-    def family(self) -> str:
-        """See ``Inputs``."""
-        return FAMILY
 
 
 class OwnContract(Contract):
@@ -84,8 +95,15 @@ class OwnContract(Contract):
         self.name = identity  # type: ignore[misc]
 
     def families(self) -> Mapping[str, Problem | None]:
-        """See ``Contract``."""
-        return {FAMILY: None}
+        """See ``Contract``. Raises ContractError."""
+        from pytest_nvfp4.contracts.own.run import own_problems
+
+        return dict.fromkeys(own_problems(self.name).families)
+
+    def family(self, name: str) -> str:
+        """See ``Contract``. Raises ContractError."""
+        known = tuple(self.families())
+        return name if name in known else known[0]
 
     def violation(self, problem: Problem) -> str | None:  # noqa: ARG002
         """See ``Contract``: its problems are those that it lists."""
@@ -124,7 +142,7 @@ class OwnContract(Contract):
         """See ``Contract``: the content that the visit has, and a row of each output to look at."""
         digest = hashlib.sha256(f"{key} {index} {visit} {inputs.problem.name}".encode()).digest()
         variant = digest[0] % VARIANTS
-        other = inputs.given.inputs(inputs.problem, set_label(index, variant))
+        other = inputs.given.inputs(inputs.problem, inputs.family, set_label(index, variant))
         found = [
             RowChange(-1, 0, bytes(array.data), tensor=at, offset=0, variant=variant)
             for at, array in enumerate(other.arrays)
@@ -140,7 +158,7 @@ class OwnContract(Contract):
         if not changes:
             return inputs
         index = inputs.label.split("-")[1]
-        return inputs.given.inputs(inputs.problem, set_label(int(index), changes[-1].variant))
+        return inputs.given.inputs(inputs.problem, inputs.family, set_label(int(index), changes[-1].variant))
 
     def references(self, inputs: OwnInputs) -> list[Reference]:
         """See ``Contract``. Raises ContractError."""
@@ -155,18 +173,23 @@ class OwnContract(Contract):
 def signature_of(problem: Problem) -> Call:
     """Return a call on the first draw of a problem. Raises ContractError."""
     from pytest_nvfp4.contracts.own.packing import pack
-    from pytest_nvfp4.contracts.own.run import ask
+    from pytest_nvfp4.contracts.own.run import drawing, drawn
 
-    part = {"problem": problem.name, "seed": problem.seed, "results": True}
-    fields, arrays = ask(problem.contract, {"do": "draw", "parts": [part]})
-    key = problem.name, set_label(0)
-    inputs = Given({key: pack(fields["parts"][0], arrays)}).inputs(problem, key[1])
-    return OwnContract(problem.contract).call(inputs)
+    contract = OwnContract(problem.contract)
+    family = next(iter(contract.families()))
+    request = drawing(problem, family, seed=problem.seed, results=True)
+    ((answer, arrays),) = drawn(problem.contract, [request])
+    key = problem.name, family, set_label(0)
+    return contract.call(Given({key: pack(answer.model_dump(), arrays)}).inputs(problem, *key[1:]))
 
 
 def set_label(index: int, variant: int = 0) -> str:
     """Return the label of one content of a set of a benchmark; a simulation has the first."""
     return f"set-{index}-{variant}"
+
+
+def _size(inputs: OwnInputs) -> int:
+    return sum(array.size for array in inputs.arrays)
 
 
 def _input(array: Array) -> Tensor:

@@ -1,14 +1,13 @@
 """Program that runs a contract of the user's own: it lists its problems, draws inputs, and computes references.
 
-Arguments: the contract's file, the name of its class (empty for functions of the module), and a request as JSON. The
-arrays of a request lie in the file ``request`` of the working folder. The result is that of ``packing.pack``; what
+Arguments: the contract's file, and the name of its class (empty for functions of the module). The request and its
+arrays lie in the file ``request`` of the working folder. The result is that of ``packing.pack`` (``own.answers``); what
 the contract raises is a field ``error`` of it, with the line of the contract's file.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import sys
 import traceback
@@ -20,6 +19,11 @@ from pytest_nvfp4.contracts.own.packing import ITEMS, Array, pack, unpack
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
 from pytest_nvfp4.isolation.wall import enter_from_environment
 
+_FAMILY = "contract"
+"""Name of the one input family of a contract that lists none."""
+_ENOUGH_BYTES = 256 << 20
+"""Bytes of arrays after which the rest of a request is left to another process."""
+
 
 class Wrong(Exception):
     """What a contract returned cannot be used."""
@@ -30,11 +34,18 @@ def main() -> None:
     result = int(os.environ.pop(RESULT_VARIABLE))
     os.set_inheritable(result, False)
     enter_from_environment(keep=(result,))
-    file, name, request = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    file, name = sys.argv[1], sys.argv[2]
+    fields, arrays = unpack(Path("request").read_bytes(), source="the request")
+    request = fields["request"]
     with open(result, "wb") as pipe:
         try:
             contract = _Contract(Path(file), name)
-            answer = contract.problems() if request["do"] == "problems" else contract.made(request)
+            if request["do"] == "problems":
+                answer = pack(contract.listed(), [])
+            elif request["do"] == "legal":
+                answer = pack({"legal": [contract.admits(axes) for axes in request["problems"]]}, [])
+            else:
+                answer = _answered(contract, request["parts"], arrays)
         except BaseException as error:
             answer = pack({"error": _described(error, file)}, [])
         pipe.write(answer)
@@ -45,7 +56,28 @@ def _described(error: BaseException, file: str) -> dict[str, Any]:
     own = [frame for frame in frames if frame.filename == file]
     line = own[-1].lineno if own else getattr(error, "lineno", None)
     text = str(error) if isinstance(error, Wrong) else f"{type(error).__name__}: {error}"
+    text = "".join(f"{note}: " for note in getattr(error, "__notes__", ())) + text
     return {"message": text[:4000], "line": line}
+
+
+def _answered(contract: _Contract, parts: list[dict[str, Any]], given: list[Array]) -> bytes:
+    """Return the answers to the first parts of a request: all of them, unless their arrays are large."""
+    answers, arrays = list[dict[str, Any]](), list[Array]()
+    for part in parts:
+        try:
+            if "seed" in part:
+                answer, made = contract.drawn(part)
+            else:
+                answer, made = contract.results(part, given[: part["arrays"]])
+                given = given[part["arrays"] :]
+        except Exception as error:
+            error.add_note(f"problem {part['problem']}")
+            raise
+        answers.append({**answer, "arrays": len(made)})
+        arrays += made
+        if sum(array.size for array in arrays) > _ENOUGH_BYTES:
+            break
+    return pack({"parts": answers}, arrays)
 
 
 class _Contract:
@@ -63,21 +95,56 @@ class _Contract:
         if found is None:
             raise Wrong(f"it defines no {name}")
         self._own = found() if isinstance(found, type) else found
-        for needed in ("problems", "inputs", "reference"):
+        by_function = isinstance(getattr(self._own, "families", None), Mapping)
+        for needed in ("problems", "reference") if by_function else ("problems", "inputs", "reference"):
             if not hasattr(self._own, needed):
                 raise Wrong(
                     f"a contract needs problems, inputs and reference, and {name or 'the file'} has no {needed}"
                 )
 
-    def problems(self) -> bytes:
-        """Return the problems, and which of them are benchmarks."""
+    def listed(self) -> dict[str, Any]:
+        """Return what the contract lists (``axes.Listed``)."""
         problems = self._problems()
         names = getattr(self._own, "benchmarks", ())
         unknown = [one for one in names if one not in problems]
         if unknown:
             raise Wrong(f"benchmarks names {unknown[0]!r}, which is none of its problems: {', '.join(problems)}")
-        seed = getattr(self._own, "seed", 0)
-        return pack({"problems": problems, "benchmarks": list(names), "seed": seed}, [])
+        return {
+            "problems": problems,
+            "benchmarks": list(names),
+            "seed": getattr(self._own, "seed", 0),
+            "families": self._families() or [_FAMILY],
+            "axes": self._axes(),
+            "restricted": hasattr(self._own, "legal"),
+        }
+
+    def _families(self) -> list[str]:
+        """Return the names of the input families; none if ``inputs`` takes none."""
+        found = getattr(self._own, "families", ())
+        if isinstance(found, str) or not isinstance(found, Iterable):
+            raise Wrong("families must be a list of names, or a dict of functions like inputs: {name: function}")
+        return [str(name) for name in found]
+
+    def _axes(self) -> dict[str, Any] | None:
+        """Return the values of the axes of problems that may be drawn."""
+        found = getattr(self._own, "axes", None)
+        if found is None:
+            return None
+        if not isinstance(found, Mapping) or not found:
+            raise Wrong("axes must be a dict of values: {axis: range(1, 300), other: [64, 128]}")
+        made: dict[str, Any] = {}
+        for name, values in found.items():
+            if not isinstance(values, range | list | tuple) or not values:
+                raise Wrong(f"axes: {name} must be a range or a list of at least one value")
+            if isinstance(values, range):
+                made[str(name)] = {"least": min(values), "most": max(values), "step": abs(values.step)}
+            else:
+                made[str(name)] = list(values)
+        return made
+
+    def admits(self, axes: dict[str, Any]) -> bool:
+        """Return whether drawn axes are a problem of the contract."""
+        return not hasattr(self._own, "legal") or bool(self._own.legal(_named_axes(axes)))
 
     def _problems(self) -> dict[str, dict[str, Any]]:
         found = self._own.problems
@@ -92,39 +159,40 @@ class _Contract:
                 raise Wrong(f"problem {name!r} must be a dict of axes whose values are numbers, texts or bools")
         return {name: dict(axes) for name, axes in found.items()}
 
-    def made(self, request: dict[str, Any]) -> bytes:
-        """Return draws of inputs with their results' shapes, or the results of given inputs."""
-        problems, arrays, parts = self._problems(), list[Array](), list[dict[str, Any]]()
-        given = [] if request["do"] == "draw" else unpack(Path("request").read_bytes(), source="the request")[1]
-        for one in request["parts"]:
-            name = one["problem"]
-            if name not in problems:
-                raise Wrong(f"problems has no {name!r}; it has {', '.join(problems)}")
-            if request["do"] == "draw":
-                values = self._drawn(problems[name] | {"name": name}, int(one["seed"]))
-                held = [value for value in values.values() if isinstance(value, Array)]
-                arrays += held
-                part: dict[str, Any] = {"inputs": [_json(key, value) for key, value in values.items()]}
-                if one["results"]:
-                    results = self._results(values)[0]
-                    part["outputs"] = [[result.name, result.dtype, result.shape] for result in results]
-                    part["destination"] = bool(getattr(self._own, "destination", False))
-                parts.append(part)
-            else:
-                taken = iter(given[: one["arrays"]])
-                given = given[one["arrays"] :]
-                values = {key: next(taken) if kind == "array" else value for key, kind, value in one["inputs"]}
-                results, bounds = self._results(values)
-                arrays += results + bounds
-                parts.append({"bounds": bool(bounds)})
-        return pack({"parts": parts}, arrays)
+    def drawn(self, one: dict[str, Any]) -> tuple[dict[str, Any], list[Array]]:
+        """Return inputs of a problem, with their results' shapes if they are asked for (``answers.Drawn``)."""
+        problems, name = self._problems(), one["problem"]
+        if name not in problems and not self.admits(one["axes"]):
+            raise Wrong("legal returns False")
+        values = self._drawn(problems.get(name, one["axes"]) | {"name": name}, one["family"], int(one["seed"]))
+        outputs = None
+        if one["results"]:
+            outputs = [[result.name, result.dtype, result.shape] for result in self._results(values)[0]]
+        answer = {
+            "inputs": [_json(key, value) for key, value in values.items()],
+            "outputs": outputs,
+            "destination": bool(getattr(self._own, "destination", False)),
+        }
+        return answer, [value for value in values.values() if isinstance(value, Array)]
 
-    def _drawn(self, problem: dict[str, Any], seed: int) -> dict[str, Any]:
+    def results(self, one: dict[str, Any], given: list[Array]) -> tuple[dict[str, Any], list[Array]]:
+        """Return the results of given inputs, and their bounds (``answers.Computed``)."""
+        taken = iter(given)
+        values = {key: next(taken) if kind == "array" else value for key, kind, value in one["inputs"]}
+        results, bounds = self._results(values)
+        return {"bounds": bool(bounds)}, results + bounds
+
+    def _drawn(self, problem: dict[str, Any], family: str, seed: int) -> dict[str, Any]:
         import numpy as np
 
         if "torch" in sys.modules:
             sys.modules["torch"].manual_seed(seed)
-        made = self._own.inputs(problem, np.random.default_rng(seed))
+        rng = np.random.default_rng(seed)
+        families = getattr(self._own, "families", ())
+        if isinstance(families, Mapping):
+            made = families[family](problem, rng)
+        else:
+            made = self._own.inputs(problem, rng, *([family] if families else []))
         if not isinstance(made, Mapping) or not made:
             raise Wrong(
                 f"inputs of {problem['name']} returned {type(made).__name__}, not a dict: {{name: array or number}}"
@@ -165,6 +233,10 @@ class _Contract:
                 raise Wrong(f"tolerance of {result.name} is negative")
             made.append(Array(result.name, "float64", result.shape, whole.tobytes()))
         return results, made
+
+
+def _named_axes(axes: dict[str, Any]) -> dict[str, Any]:
+    return axes | {"name": ",".join(f"{name}={value}" for name, value in axes.items())}
 
 
 def _json(name: str, value: Any) -> list[Any]:

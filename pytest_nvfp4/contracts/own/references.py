@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_nvfp4.contracts.own.packing import Array
-from pytest_nvfp4.contracts.own.run import ContractError, ask
+from pytest_nvfp4.contracts.own.run import ContractError, computed
 from pytest_nvfp4.numerics.elements import element
 from pytest_nvfp4.numerics.judge import Reference
 
@@ -15,13 +16,18 @@ if TYPE_CHECKING:
     from pytest_nvfp4.contracts.own.contract import OwnInputs
 
 
-def computed(inputs: OwnInputs) -> list[Reference]:
-    """Return the reference of each output. Raises ContractError."""
-    contract, problem = inputs.problem.contract, inputs.problem.name
-    part = {"problem": problem, "inputs": inputs.fields["inputs"], "arrays": len(inputs.arrays)}
-    fields, arrays = ask(contract, {"do": "results", "parts": [part]}, inputs.arrays)
-    outputs = inputs.fields["outputs"]
-    bounded = bool(fields["parts"][0]["bounds"])
+def references(draws: Sequence[OwnInputs]) -> list[list[Reference]]:
+    """Return the references of the outputs of draws under one contract. Raises ContractError."""
+    requests = [{"problem": inputs.problem.name, "inputs": inputs.fields["inputs"]} for inputs in draws]
+    answers = computed(draws[0].problem.contract, requests, [inputs.arrays for inputs in draws])
+    return [
+        _references(inputs, arrays, bounded=answer.bounds)
+        for inputs, (answer, arrays) in zip(draws, answers, strict=True)
+    ]
+
+
+def _references(inputs: OwnInputs, arrays: list[Array], *, bounded: bool) -> list[Reference]:
+    contract, problem, outputs = inputs.problem.contract, inputs.problem.name, inputs.fields["outputs"]
     if len(arrays) != len(outputs) * (1 + bounded):
         raise ContractError(_differs(problem, f"{len(arrays)} results"), file=contract.partition("::")[0])
     results, bounds = arrays[: len(outputs)], arrays[len(outputs) :] if bounded else [None] * len(outputs)

@@ -8,19 +8,21 @@ run began.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pytest_nvfp4 import isolation
+from pytest_nvfp4.contracts.own.answers import Computed, Drawn, Legal, Listed
+from pytest_nvfp4.contracts.own.axes import Axes, read_axes, text_of, values_of
 from pytest_nvfp4.contracts.own.packing import Array, pack, unpack
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import read_file
+from pytest_nvfp4.isolation.door.models import validated
 from pytest_nvfp4.isolation.run_module import module_command
 from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.problem import Problem, ProblemError
@@ -31,6 +33,8 @@ _MOST_BYTES: Final = 1 << 30
 _FILE_BYTES: Final = 4 << 20
 _MEMORY_BYTES: Final = 16 << 30
 _DIGITS: Final = 16
+M = TypeVar("M", Drawn, Computed)
+N = TypeVar("N", Listed, Legal, Drawn, Computed)
 
 
 class ContractError(ProblemError):
@@ -43,16 +47,33 @@ class ContractError(ProblemError):
 
 @dataclass(frozen=True, slots=True)
 class OwnProblems:
-    """The problems of a contract by name, and the names of its benchmarks."""
+    """What a contract lists.
+
+    Attributes:
+        problems: Its problems by name.
+        benchmarks: Names of those that are timed.
+        families: Names of its input families, one at least.
+        axes: The values of each axis of other problems that may be drawn; None if it lists none.
+        restricted: Whether only some combinations of them are problems (see `legal`).
+    """
 
     problems: dict[str, Problem]
     benchmarks: tuple[str, ...]
+    families: tuple[str, ...]
+    axes: Axes | None
+    restricted: bool
 
     def named(self, name: str) -> Problem:
-        """Return the problem of a name. Raises ProblemError."""
-        if name not in self.problems:
-            raise ProblemError(f"the contract has no problem {name!r}; it has {', '.join(self.problems)}")
-        return self.problems[name]
+        """Return the problem of a name, or of axes as ``own.axes.text_of`` writes them. Raises ProblemError."""
+        if name in self.problems:
+            return self.problems[name]
+        others = ""
+        if self.axes is not None:
+            first = next(iter(self.problems.values()))
+            if (found := read_axes(name, self.axes)) is not None:
+                return replace(first, name=name, axes=tuple(found.items()))
+            others = f", or others by its axes, such as {text_of({key: each[0] for key, each in self.axes.items()})}"
+        raise ProblemError(f"the contract has no problem {name!r}; it has {', '.join(self.problems)}{others}")
 
 
 @lru_cache(maxsize=64)
@@ -75,27 +96,88 @@ def _digest(file: str) -> str:
 @lru_cache(maxsize=64)
 def own_problems(contract: str) -> OwnProblems:
     """Return the problems of a contract, given its identity. Raises ContractError."""
-    fields, _ = ask(contract, {"do": "problems"})
-    file, found = _file(contract), fields.get("problems")
-    benchmarks, seed = fields.get("benchmarks"), fields.get("seed")
-    if not isinstance(found, dict) or not isinstance(benchmarks, list) or type(seed) is not int:
-        raise ContractError("its problems cannot be read; seed must be an integer", file=file)
-    problems = {name: Problem(name, (), seed, contract, tuple(axes.items())) for name, axes in found.items()}
-    return OwnProblems(problems, tuple(benchmarks))
+    fields, _ = _ask(contract, {"do": "problems"})
+    listed = _read(Listed, fields, contract)
+    axes = None if listed.axes is None else {name: values_of(values) for name, values in listed.axes.items()}
+    problems = {
+        name: Problem(name, (), listed.seed, contract, tuple(each.items())) for name, each in listed.problems.items()
+    }
+    return OwnProblems(problems, listed.benchmarks, listed.families, axes, listed.restricted)
 
 
-def ask(contract: str, request: dict[str, Any], arrays: Sequence[Array] = ()) -> tuple[dict[str, Any], list[Array]]:
+def legal(contract: str, problems: Sequence[Problem]) -> list[bool]:
+    """Return which drawn problems a contract admits, given its identity. Raises ContractError."""
+    fields, _ = _ask(contract, {"do": "legal", "problems": [dict(problem.axes) for problem in problems]})
+    found = _read(Legal, fields, contract).legal
+    if len(found) != len(problems):
+        raise ContractError(f"it answers for {len(found)} of {len(problems)} problems", file=_file(contract))
+    return list(found)
+
+
+def drawing(problem: Problem, family: str, *, seed: int, results: bool) -> dict[str, Any]:
+    """Return a request to draw the inputs of a problem, and to describe its outputs if ``results``."""
+    axes = dict(problem.axes)
+    return {"problem": problem.name, "axes": axes, "family": family, "seed": seed, "results": results}
+
+
+def drawn(contract: str, requests: Sequence[dict[str, Any]]) -> list[tuple[Drawn, list[Array]]]:
+    """Return a draw for each request (see `drawing`). Raises ContractError."""
+    return _answers(Drawn, contract, "draw", requests, [()] * len(requests))
+
+
+def computed(
+    contract: str, requests: Sequence[dict[str, Any]], arrays: Sequence[Sequence[Array]]
+) -> list[tuple[Computed, list[Array]]]:
+    """Return the results of given inputs. Raises ContractError.
+
+    Args:
+        contract: Its identity.
+        requests: ``problem`` and ``inputs`` of each draw.
+        arrays: The arrays of each draw.
+    """
+    requests = [{**one, "arrays": len(each)} for one, each in zip(requests, arrays, strict=True)]
+    return _answers(Computed, contract, "results", requests, arrays)
+
+
+def _answers(
+    model: type[M], contract: str, do: str, requests: Sequence[dict[str, Any]], held: Sequence[Sequence[Array]]
+) -> list[tuple[M, list[Array]]]:
+    """Return the answer to each part of a request. One process answers as many parts as it can hold."""
+    done: list[tuple[M, list[Array]]] = []
+    while len(done) < len(requests):
+        at = len(done)
+        fields, arrays = _ask(contract, {"do": do, "parts": requests[at:]}, [one for each in held[at:] for one in each])
+        parts = fields.get("parts")
+        if not isinstance(parts, list) or not 0 < len(parts) <= len(requests) - at:
+            raise ContractError("its answer has other parts than the request", file=_file(contract))
+        for part in parts:
+            answer = _read(model, part, contract)
+            if answer.arrays > len(arrays):
+                raise ContractError("its answer lacks arrays", file=_file(contract))
+            done.append((answer, arrays[: answer.arrays]))
+            arrays = arrays[answer.arrays :]
+    return done
+
+
+def _read(model: type[N], fields: object, contract: str) -> N:
+    try:
+        return validated(model, fields, source="the contract's answer")
+    except DoorError as error:
+        raise ContractError(str(error), file=_file(contract)) from error
+
+
+def _ask(contract: str, request: dict[str, Any], arrays: Sequence[Array] = ()) -> tuple[dict[str, Any], list[Array]]:
     """Run a contract on a request (see ``program``), and return its answer. Raises ContractError."""
     file = _file(contract)
     name = contract.partition("::")[2].partition("#")[0]
     if (now := _digest(file)) != contract.rpartition("#")[2]:
         raise ContractError(f"the contract changed during the run (its hash is {now}): run again", file=file)
     with temporary_folder("contract") as folder:
-        (folder / "request").write_bytes(pack({}, arrays))
+        (folder / "request").write_bytes(pack({"request": request}, arrays))
         wall = Wall(folder=str(folder), readable=(str(Path(file).parent),), memory_bytes=_MEMORY_BYTES)
         try:
             outcome = isolation.run(
-                module_command("pytest_nvfp4.contracts.own.program", file, name, json.dumps(request)),
+                module_command("pytest_nvfp4.contracts.own.program", file, name),
                 cwd=folder,
                 deadline_s=_DEADLINE_S,
                 environ={"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},

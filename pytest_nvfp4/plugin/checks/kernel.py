@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_nvfp4.contracts.own.contract import FAMILY
-from pytest_nvfp4.contracts.registry import is_own
+from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.plugin.causes import CAUSES, REFERS
 from pytest_nvfp4.plugin.checks.base import CheckItem, Preparation
 from pytest_nvfp4.plugin.devices import DEVICES
@@ -40,7 +39,7 @@ def job_case(problem: Problem, family: str = _FAMILY) -> JobCase:
     """Return the case of a job: a problem with an input family."""
     from pytest_nvfp4.device.job import JobCase, ProblemSpec
 
-    return JobCase(problem=ProblemSpec.of(problem), family=FAMILY if is_own(problem.contract) else family)
+    return JobCase(problem=ProblemSpec.of(problem), family=contract_of(problem).family(family))
 
 
 def fitted_preparation(item: CheckItem) -> Preparation:

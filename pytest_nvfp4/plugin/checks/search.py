@@ -1,30 +1,35 @@
 """``search``: no problem is found on which the kernel's outputs are wrong.
 
-Hypothesis draws awkward group lists that are legal for the kernel's tile; the simulator runs them in batches, and the
-exact oracle judges the outputs. A failing list is reduced, named, and tried first in the next run. A search that finds
-nothing proves nothing. The check exists with ``--nvfp4-search`` only.
+Hypothesis draws awkward group lists that are legal for the kernel's tile, or problems from the axes that a contract of
+the user's own lists; the simulator runs them in batches, and the oracle judges the outputs. A failing problem is
+reduced, named, and tried first in the next run. A search that finds nothing proves nothing. The check exists with
+``--nvfp4-search`` only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_nvfp4.contracts.registry import contract_of
+from pytest_nvfp4.contracts.registry import contract_of, is_own
 from pytest_nvfp4.plugin.checks.base import Check, CollectedKernel
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, job_case
 from pytest_nvfp4.plugin.failure import CheckFailure, failure_at, finding_lines
 from pytest_nvfp4.plugin.state import KernelCase
-from pytest_nvfp4.problem import GPUMODE, Problem
+from pytest_nvfp4.problem import GPUMODE, Problem, ProblemError
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import KernelSpec
     from pytest_nvfp4.device.simulate import SimulationResult
-    from pytest_nvfp4.search.problem_search import Bounds, Searched
+    from pytest_nvfp4.search.group_lists import Bounds
+    from pytest_nvfp4.search.own_axes import OwnAxes
+    from pytest_nvfp4.search.problem_search import Searched
+    from pytest_nvfp4.search.space import Space
     from pytest_nvfp4.toolchain.trace import Trace
 
 _PROFILES = ("dev", "ci", "thorough")
@@ -53,7 +58,7 @@ class SearchCheck(Check):
     """The check that searches for a failing problem."""
 
     name = "search"
-    help = "no group list is found on which an output is wrong (searched by Hypothesis, simulated)"
+    help = "no problem is found on which an output is wrong (searched by Hypothesis, simulated)"
     stage = 60
     summary_title = "searched (Hypothesis, in the simulator)"
     options: SearchOptions
@@ -63,7 +68,7 @@ class SearchCheck(Check):
         parser.getgroup("nvfp4").addoption(
             "--nvfp4-search",
             metavar="N",
-            help="search for a problem on which a kernel is wrong: N group lists, drawn by Hypothesis and run in the "
+            help="search for a problem on which a kernel is wrong: N problems, drawn by Hypothesis and run in the "
             "simulator, or dev (20), ci (50, the same in every run) or thorough (400); also enabled by "
             "--hypothesis-profile=nvfp4-thorough",
         )
@@ -86,42 +91,87 @@ class SearchCheck(Check):
             )
 
     def cases(self, kernel: CollectedKernel) -> Iterator[KernelCase]:
-        """Yield one case for each configuration whose contract has problems to draw, if a search is requested."""
+        """Yield one case for each configuration, if a search is requested."""
         if self.options.examples and kernel.device_options.simulates:
             for case, *_ in kernel.runnable:
-                if contract_of(case.problem).drawn(GPUMODE[0]) is not None:
-                    yield replace(case, label=case.settings.name, traced=case)
+                yield replace(case, label=case.settings.name, traced=case)
 
     def run(self, nvfp4_case: KernelUnderTest) -> None:
-        """Fail if a problem fails; the text names the smallest one and the command that repeats it."""
+        """Fail if a problem fails; the text names the smallest one and the command that repeats it.
+
+        The item is skipped, with the reason, if its contract has no problems to draw.
+        """
         from hypothesis.database import DirectoryBasedExampleDatabase
 
-        from pytest_nvfp4.search.problem_search import BATCH, draw, search
+        from pytest_nvfp4.search.problem_search import BATCH, search
 
         kernel = nvfp4_case
         kernel.devices.require_simulator(kernel.case.settings.arch)
+        if (reason := _nothing_to_draw(kernel.case.problem)) is not None:
+            kernel.note(f"nothing searched: {reason}")
+            pytest.skip(reason)
         trace = kernel.trace()
-        simulator = _BatchSimulator(kernel, *kernel.spec(trace))
-        bounds = _bounds(trace)
-        result = search(
-            draw(bounds, examples=self.options.examples, repeatable=self.options.repeatable),
-            simulator.failing,
-            steps=bounds.steps,
-            batch=BATCH * (kernel.devices.simulations_at_once or 1),
-            database=DirectoryBasedExampleDatabase(kernel.run.options.root / ".hypothesis" / "nvfp4"),
-            key=f"{kernel.run.portable(kernel.case.path)}[{kernel.case.settings.name}]".encode(),
-        )
-        kernel.note(_note(result, simulator.own))
+        try:
+            space, fresh = self._drawn(kernel.case.problem, trace)
+            simulator = _BatchSimulator(kernel, *kernel.spec(trace), space=space)
+            result = search(
+                fresh,
+                simulator.failing,
+                space=space,
+                batch=BATCH * (kernel.devices.simulations_at_once or 1),
+                database=DirectoryBasedExampleDatabase(kernel.run.options.root / ".hypothesis" / "nvfp4"),
+                key=f"{kernel.run.portable(kernel.case.path)}[{kernel.case.settings.name}]".encode(),
+            )
+        except ProblemError as error:
+            raise CheckFailure(str(error), file=str(kernel.case.path)) from error
+        kernel.note(simulator.note(result))
         if result.reduced is not None:
             raise simulator.failure(result)
         if not result.drawn:
-            raise CheckFailure("no group list was drawn, so nothing new was searched", file=str(kernel.case.path))
+            raise CheckFailure("no problem was drawn, so nothing new was searched", file=str(kernel.case.path))
+
+    def _drawn(self, problem: Problem, trace: Trace) -> tuple[Space, list[Problem]]:
+        """Return fresh problems of the contract of a problem, and their space. Raises ProblemError."""
+        examples, repeatable = self.options.examples, self.options.repeatable
+        if is_own(problem.contract):
+            own = _own_axes(problem)
+            return own, own.draw(examples=examples, repeatable=repeatable)
+        from pytest_nvfp4.search.group_lists import GroupLists, draw
+
+        bounds = _bounds(trace)
+        return GroupLists(bounds.steps), draw(bounds, examples=examples, repeatable=repeatable)
+
+
+def _nothing_to_draw(problem: Problem) -> str | None:
+    """Return why no problems can be drawn of the contract of a problem; None if they can."""
+    if is_own(problem.contract):
+        from pytest_nvfp4.contracts.own.run import own_problems
+
+        if own_problems(problem.contract).axes is None:
+            file = Path(problem.contract.partition("::")[0]).name
+            return f"the contract {file} lists no values to draw problems from: give it axes = {{axis: range(1, 300)}}"
+        return None
+    if contract_of(problem).drawn(GPUMODE[0]) is None:
+        return f"the contract {problem.contract} has no problems to draw"
+    return None
+
+
+def _own_axes(problem: Problem) -> OwnAxes:
+    from pytest_nvfp4.contracts.own.run import legal, own_problems
+    from pytest_nvfp4.search.own_axes import OwnAxes
+
+    listed = own_problems(problem.contract)
+    assert listed.axes is not None
+
+    def admitted(problems: Sequence[Problem]) -> list[bool]:
+        return legal(problem.contract, problems) if listed.restricted else [True] * len(problems)
+
+    return OwnAxes(problem, listed.axes, admitted)
 
 
 def _bounds(trace: Trace) -> Bounds:
     """Return the bounds of the problems to draw, which follow from the kernel's tile."""
-    from pytest_nvfp4.search.problem_search import Bounds
-    from pytest_nvfp4.search.reduce import Steps
+    from pytest_nvfp4.search.group_lists import Bounds, Steps
     from pytest_nvfp4.tmem.usage import usage
 
     tile = usage((value.name, value.type) for value in trace.values).tile
@@ -133,11 +183,12 @@ def _bounds(trace: Trace) -> Bounds:
 class _BatchSimulator:
     """Simulates batches of problems, each problem once, and judges their outputs."""
 
-    def __init__(self, kernel: KernelUnderTest, spec: KernelSpec, base: Path) -> None:
-        self._kernel, self._spec, self._base = kernel, spec, base
-        self._family = next(iter(kernel.devices.options.families), _FAMILY)
+    def __init__(self, kernel: KernelUnderTest, spec: KernelSpec, base: Path, *, space: Space) -> None:
+        self._kernel, self._spec, self._base, self._space = kernel, spec, base, space
         self._done: dict[str, SimulationResult] = {}
         self._contract = contract_of(kernel.case.problem)
+        self._own = is_own(self._contract.name)
+        self._family = self._contract.family(next(iter(kernel.devices.options.families), _FAMILY))
 
     def failing(self, problems: Sequence[Problem]) -> list[bool]:
         """Return which problems fail; new problems run in one job, on a remote in one for each of its machines."""
@@ -161,11 +212,17 @@ class _BatchSimulator:
             for problem, result in zip(new, results, strict=True):
                 if result.status in ("unavailable", "unsupported"):
                     devices.not_run("; ".join(map(str, result.findings)) or "the simulator is not available")
+                for finding in result.findings:
+                    if finding.kind == "contract" and self._own:  # nothing that the kernel does
+                        text = finding_lines([finding], self._kernel.run, most=1)
+                        raise failure_at([f"searched: {problem.name}", *text], [finding], kernel=self._kernel.case.path)
                 self._done[problem.key] = result
         return [self._done[problem.key].status != "passed" for problem in asked]
 
     def own(self, problem: Problem) -> Problem:
-        """Return a drawn list of groups as a problem of the kernel's contract."""
+        """Return a drawn problem as one of the kernel's contract."""
+        if self._own:
+            return problem
         found = self._contract.drawn(problem)
         assert found is not None
         return found
@@ -178,10 +235,12 @@ class _BatchSimulator:
         problem, first = self.own(reduced.problem), self.own(first)
         verdict = self._done[problem.key]
         how = "the smallest that fails" if reduced.minimal else "still fails; the reduction ran out of rounds"
-        many = "1 group" if len(problem.groups) == 1 else f"{len(problem.groups)} groups"
+        groups = len(problem.groups)
+        many = "" if self._own else "1 group; " if groups == 1 else f"{groups} groups; "
         lines = [
-            f"searched: {_text(problem)} {verdict.status} ({many}; {how})",
-            f"found as {_text(first)}, after {result.tried} problems in the simulator, inputs {self._family!r}",
+            f"searched: {self._space.text(problem)} {verdict.status} ({many}{how})",
+            f"found as {self._space.text(first)}, after {result.tried} problems in the simulator, "
+            f"inputs {self._family!r}",
         ]
         findings = verdict.errors or verdict.findings
         for finding in findings[:_FINDINGS_SHOWN]:
@@ -191,18 +250,15 @@ class _BatchSimulator:
             lines.append(f"  and {len(findings) - _FINDINGS_SHOWN} more findings")
         lines.append(
             f"repeat it with: pytest {self._kernel.run.argument(self._kernel.case.path)} -k verify --nvfp4-device=sim "
-            f"--nvfp4-family={self._family} --nvfp4-problem={_text(problem)}"
+            f"--nvfp4-family={self._family} {shlex.quote(f'--nvfp4-problem={self._space.text(problem)}')}"
         )
         return failure_at(lines, verdict.findings, kernel=self._kernel.case.path)
 
-
-def _text(problem: Problem) -> str:
-    return ",".join(map(str, problem.groups))
-
-
-def _note(result: Searched, own: Callable[[Problem], Problem]) -> str:
-    """Return the result of a search in one line; ``own`` is that of `_BatchSimulator`."""
-    again = f", {result.replayed} that failed before" if result.replayed else ""
-    if result.reduced is None:
-        return f"searched {result.drawn} group lists{again}: none is wrong (which proves nothing)"
-    return f"searched {result.tried} group lists{again}: {_text(own(result.reduced.problem))} fails"
+    def note(self, result: Searched) -> str:
+        """Return the result of a search in one line."""
+        again = f", {result.replayed} that failed before" if result.replayed else ""
+        what = "problems" if self._own else "group lists"
+        if result.reduced is None:
+            return f"searched {result.drawn} {what}{again}: none is wrong (which proves nothing)"
+        failing = self._space.text(self.own(result.reduced.problem))
+        return f"searched {result.tried} {what}{again}: {failing} fails"

@@ -100,6 +100,7 @@ class VerifyCheck(Check):
     def run(self, nvfp4_case: KernelUnderTest) -> None:
         """Fail if an output is wrong, or if the kernel does not run to its end."""
         item = nvfp4_case.item
+        _require_known_families(item.case.settings.kernel_contract, nvfp4_case.devices.options.families)
         spec, base, done = self._verify(nvfp4_case)
         cases = self._job_cases(item)
         for case, verification in zip(cases, done, strict=True):
@@ -221,13 +222,27 @@ def _note_writers(kernel: KernelUnderTest, verdicts: Sequence[CaseVerdict]) -> N
 def _families(contract: Contract, names: Sequence[str]) -> Mapping[str, Problem | None]:
     """Return input families, each with its own problem if it has one: those of the contract, or those that are named.
 
-    The families of NVFP4 operands mean nothing to a contract of the user's own.
+    A name that is none of the contract's is for kernels of other contracts. If none is, the contract's own ones run.
     """
     if not names or is_own(contract.name):
-        return contract.families()
-    from pytest_nvfp4.numerics.families import family
+        listed = contract.families()
+        return {name: shapes for name, shapes in listed.items() if name in names} or listed
+    from pytest_nvfp4.numerics.families import FAMILIES
 
-    return {name: family(name).shapes if contract.fits else None for name in names}
+    known = {name: FAMILIES[name].shapes if contract.fits else None for name in names if name in FAMILIES}
+    return known or contract.families()
+
+
+def _require_known_families(contract: Contract, names: Sequence[str]) -> None:
+    """Raise CheckFailure if a family is neither one of the user's own contract nor one of NVFP4 operands."""
+    if not names or not is_own(contract.name):
+        return
+    from pytest_nvfp4.numerics.families import FAMILIES
+
+    listed = contract.families()
+    for name in names:
+        if name not in listed and name not in FAMILIES:
+            raise CheckFailure(f"--nvfp4-family {name!r}: the kernel's contract has {', '.join(listed)}")
 
 
 def _any_own_shapes(contract: Contract, names: Sequence[str]) -> bool:
