@@ -1,57 +1,40 @@
-"""What ``cudaLaunchKernelEx`` refuses, and what the parameters of a kernel are according to its PTX."""
+"""What ``cudaLaunchKernelEx`` refuses, and CUBINs that cannot come from their PTX."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Final
 
 from pytest_nvfp4.driver.cubin import CubinKernel
 from pytest_nvfp4.driver.device_model import DeviceModel
 from pytest_nvfp4.driver.launches import HostSideError, Launch, LaunchRejectedError
+from pytest_nvfp4.driver.ptx_module import PtxModule
 
 _PORTABLE_CLUSTER_CTAS: Final = 8
-_PTX_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(([^)]*)\)")
-_PTX_THREADS = re.compile(r"\.entry\s+([\w$]+)\s*\([^)]*\)[^{;]*?\.reqntid\s+([\d\s,]+)")
-_PTX_CTA_GROUP = re.compile(r"\btcgen05\.[\w.:]*\b(cta_group::[12])")
-_PTX_PARAM = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z]+)(\d+)\s+(?:\.ptr[^,\[]*?\s)?([\w$]+)(?:\[(\d+)\])?")
 
 
-def ptx_entries(text: str) -> list[str]:
-    """Return the names of the kernels of a PTX text."""
-    return [match[1] for match in _PTX_ENTRY.finditer(text)]
-
-
-def check_sizes(sizes: Mapping[str, tuple[int, ...]], text: str) -> None:
-    """Raise HostSideError if the parameters of a kernel have other sizes in its PTX than in its CUBIN."""
-    written = {
-        entry[1]: tuple(int(p[2]) // 8 * int(p[4] or 1) for p in _PTX_PARAM.finditer(entry[2]))
-        for entry in _PTX_ENTRY.finditer(text)
-    }
-    for name, expected in sizes.items():
-        if written[name] != expected:
+def check_sizes(kernels: Mapping[str, CubinKernel], written: PtxModule) -> None:
+    """Raise HostSideError if the parameters of a CUBIN's kernel have other sizes than in its PTX."""
+    for name, kernel in kernels.items():
+        sizes = [tuple(size for _, size in each.params) for each in (kernel, written.kernels[name])]
+        if sizes[0] != sizes[1]:
             raise HostSideError(
-                f"{name}: the parameters have {expected} bytes in the CUBIN, {written[name]} in the PTX of its compile"
+                f"{name}: the parameters have {sizes[0]} bytes in the CUBIN, {sizes[1]} in the PTX of its compile"
             )
 
 
-def check_code(kernels: Mapping[str, CubinKernel], text: str) -> None:
+def check_code(kernels: Mapping[str, CubinKernel], written: PtxModule) -> None:
     """Raise HostSideError for a CUBIN that cannot come from its PTX.
 
     ptxas keeps ``.reqntid`` and adds no instructions of tcgen05. It may remove some that cannot be reached, so that PTX
     alone with them is no error.
     """
-    required = {
-        name: tuple((*(int(number) for number in sizes.replace(",", " ").split()), 1, 1)[:3])
-        for name, sizes in _PTX_THREADS.findall(text)
-    }
-    written = set(_PTX_CTA_GROUP.findall(text))
     for name, kernel in kernels.items():
-        problem = ""
-        if kernel.threads != required.get(name):
-            problem = f"requires CTAs of {kernel.threads} threads, and its PTX of {required.get(name)}"
-        elif added := kernel.cta_groups - written:
+        problem, required = "", written.kernels[name].threads
+        if kernel.threads != required:
+            problem = f"requires CTAs of {kernel.threads} threads, and its PTX of {required}"
+        elif added := kernel.cta_groups - written.cta_groups:
             problem = f"has instructions of tcgen05 with {min(added)}, and its PTX has none"
         if problem:
             raise HostSideError(f"{name}: the CUBIN {problem}: load a module with the PTX of its own compile")

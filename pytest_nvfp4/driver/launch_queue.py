@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeAlias
 
-from pytest_nvfp4.driver.launches import HostSideError, Launch
-from pytest_nvfp4.driver.streams import Streams
+from pytest_nvfp4.driver.launches import HostSideError, Launch, ModuleImage
+from pytest_nvfp4.driver.streams import Extent, Streams
+from pytest_nvfp4.driver.variables import Variables
 
 Captured: TypeAlias = tuple[Callable[[], None], ...]
 """The actions of each replay of a graph."""
 
 
 class LaunchQueue:
-    """Passes launches on, or records them while a capture is open, together with the reports to ``streams``."""
+    """Passes launches on, or records them while a capture is open, together with the reports to ``streams``.
 
-    def __init__(self, on_launch: Callable[[Launch], None], streams: Streams | None = None) -> None:
+    ``variables`` returns the memory of modules' variables; without it they have none.
+    """
+
+    def __init__(
+        self,
+        on_launch: Callable[[Launch], None],
+        streams: Streams | None = None,
+        variables: Variables = lambda _image, _fresh: {},
+    ) -> None:
         self._on_launch = on_launch
+        self._variables = variables
         self.streams = streams or Streams()
+
+    def variables(self, image: ModuleImage, *, fresh: bool = False) -> Mapping[str, Extent]:
+        """Return the memory of a module's variables by name; with ``fresh`` they get their initial values again.
+
+        Raises HostSideError: they are unknown.
+        """
+        return self._variables(image, fresh)
 
     @property
     def capturing(self) -> bool:

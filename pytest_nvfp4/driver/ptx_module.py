@@ -1,7 +1,8 @@
-"""Kernels of a PTX text that no CUBIN accompanies: parameter sizes, required threads, static shared memory.
+"""Kernels and variables that a PTX text declares.
 
-The text may be another compiler's, or hostile: comments are skipped, each expression takes linear time, and what cannot
-be read is an error. Registers are unknown, because ptxas decides them.
+The text may be another compiler's, or hostile: comments and strings are skipped, and it is read in one pass. ``scan``
+accepts any text; ``parse`` refuses one whose kernels cannot be listed. Registers are unknown, because ptxas decides
+them.
 
 Source: PTX ISA, "Kernel and Function Directives", "Performance-Tuning Directives", "State Spaces".
 """
@@ -11,24 +12,27 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 from pytest_nvfp4.driver.cubin import CubinKernel
 
-_COMMENT: Final = re.compile(r'//[^\n]*|/\*(?s:.*?(?:\*/|\Z))|"[^"\n]*"')
-_ENTRY: Final = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^()]*)\))?([^{};()]*)\{")
-_ANY_ENTRY: Final = re.compile(r"\.entry\b")
+_SKIPPED: Final = re.compile(r'//[^\n]*|/\*(?s:.*?(?:\*/|\Z))|"[^"\n]*"')
+_MARK: Final = re.compile(r"\.entry\b|[{};]")
+_NAMED: Final = re.compile(r"\s+([\w$.]+)\s*")
 _PARAM: Final = re.compile(
-    r"\.param\s+(?:\.align\s+(\d+)\s+)?\.[a-z]+(\d+)\s+(?:\.ptr\b[^\[]*\s)?([\w$]+)(?:\[(\d+)\])?\s*"
+    r"\.param\s+(?:\.align\s+(\d{1,9})\s+)?\.[a-z]+(\d{1,4})\s+(?:\.ptr\b[^\[]*\s)?([\w$]+)(?:\[(\d{1,9})\])?\s*"
 )
-_THREADS: Final = re.compile(r"\.reqntid\s+(\d{1,9})(?:\s*,\s*(\d{1,9}))?(?:\s*,\s*(\d{1,9}))?")
-_CLUSTER: Final = re.compile(r"\.reqnctapercluster\s+(\d{1,9})(?:\s*,\s*(\d{1,9}))?(?:\s*,\s*(\d{1,9}))?")
-_SHARED: Final = re.compile(
-    r"(\.extern\s+)?(?:\.(?:weak|visible|common)\s+)*\.shared\s+(?:\.align\s+(\d+)\s+)?(?:\.v(\d)\s+)?"
-    r"\.[a-z]+(\d+)\s+([\w$%]+)((?:\[\d*\])*)"
+_EXTENTS: Final = r"(\d{1,9})(?:\s*,\s*(\d{1,9}))?(?:\s*,\s*(\d{1,9}))?"
+_REQUIRED: Final = re.compile(rf"\.reqntid\s+{_EXTENTS}")
+_MOST: Final = re.compile(rf"\.(?:maxntid|reqntid)\s+{_EXTENTS}")
+_CLUSTER: Final = re.compile(rf"\.reqnctapercluster\s+{_EXTENTS}")
+_VARIABLE: Final = re.compile(
+    r"(\.extern\s+)?(?:\.(?:weak|visible|common)\s+){0,2}\.(shared|global|const)\s+(?:\.align\s+(\d{1,9})\s+)?"
+    r"(?:\.v([248])\s+)?\.[a-z]+(\d{1,4})\s+([\w$%]+)((?:\[\d{0,15}\])*)"
 )
+_EXTENT: Final = re.compile(r"\[(\d*)\]")
 _NAME: Final = re.compile(r"[\w$%]+")
-_BRACE: Final = re.compile(r"[{}]")
 _TCGEN05: Final = re.compile(r"\btcgen05\.[\w.:]*\b(cta_group::[12])")
 
 
@@ -36,59 +40,155 @@ class PtxModuleError(ValueError):
     """A PTX text whose kernels cannot be listed."""
 
 
-def parse(text: str) -> dict[str, CubinKernel]:
-    """Return the kernels of a PTX module, by symbol.
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The text of an ``.entry``.
+
+    Attributes:
+        name: Its symbol; empty if it has none.
+        params: What stands between its parentheses.
+        directives: What stands between these and its body.
+        body: What stands in its braces.
+        complete: Whether it has a name and an end.
+    """
+
+    name: str
+    params: str
+    directives: str
+    body: str
+    complete: bool = True
+
+    @property
+    def max_threads(self) -> int | None:
+        """The largest CTA that ``.maxntid`` or ``.reqntid`` allows, in threads."""
+        sizes = _extents(_MOST, self.directives)
+        return None if sizes is None else math.prod(sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """A PTX text: its entries, and the declarations outside of all bodies, without initial values in braces."""
+
+    entries: tuple[Entry, ...]
+    outside: str
+
+
+@dataclass(frozen=True, slots=True)
+class PtxModule:
+    """What a PTX text declares.
+
+    Attributes:
+        kernels: Its kernels by symbol.
+        clusters: The size of the clusters that a kernel requires, by symbol, for those that require one.
+        variables: Bytes of the module's own variables in global and constant memory, by name.
+        cta_groups: Modifiers of all its tcgen05 instructions, those of functions included.
+    """
+
+    kernels: dict[str, CubinKernel]
+    clusters: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    variables: dict[str, int] = field(default_factory=dict)
+    cta_groups: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Variable:
+    space: str
+    name: str
+    align: int
+    size: int
+
+
+def scan(text: str) -> Scanned:
+    """Split a text; one that is no PTX has no entries."""
+    text = _SKIPPED.sub(" ", text.replace("\0", " "))
+    entries: list[Entry] = []
+    outside: list[str] = []
+    head: int | None = None  # behind the `.entry` of the body that follows
+    depth = body = at = 0
+    for mark in _MARK.finditer(text):
+        if mark[0] == "{":
+            if not depth:
+                outside.append(text[at : mark.start()])
+                body = mark.end()
+            depth += 1
+        elif mark[0] == "}":
+            depth -= 1
+            if depth < 0:
+                depth = 0
+            elif not depth:
+                at = mark.end()
+                if head is not None:
+                    entries.append(_entry(text[head : body - 1], text[body : mark.start()]))
+                    head = None
+        elif not depth:
+            if head is not None:  # another begins, or a declaration ends, before its body
+                entries.append(_entry(text[head : mark.start()], "", complete=False))
+            head = mark.end() if mark[0] == ".entry" else None
+    if not depth:
+        outside.append(text[at:])
+    if head is not None:
+        inside = (text[head : body - 1], text[body:]) if depth else (text[head:], "")
+        entries.append(_entry(*inside, complete=False))
+    return Scanned(tuple(entries), " ".join(outside))
+
+
+def _entry(head: str, body: str, *, complete: bool = True) -> Entry:
+    named = _NAMED.match(head)
+    if named is None:
+        return Entry("", "", head, body, complete=False)
+    rest, params = head[named.end() :], ""
+    if rest.startswith("("):
+        params, closed, rest = rest[1:].partition(")")
+        complete = complete and bool(closed)
+    return Entry(named[1], params, rest, body, complete)
+
+
+def parse(text: str) -> PtxModule:
+    """Return what a PTX module declares.
 
     Raises:
         PtxModuleError: no kernel, one twice, or one whose parameters are not those of PTX.
     """
-    text = _COMMENT.sub(" ", text.rstrip("\0"))
+    scanned = scan(text)
+    outside = list(_variables(scanned.outside))
+    shared = [variable for variable in outside if variable.space == "shared"]
     found: dict[str, CubinKernel] = {}
-    heads: list[tuple[re.Match[str], int]] = []
-    shared: list[tuple[str, int, int]] = []  # declarations outside of every body
-    at = 0
-    for head in _ENTRY.finditer(text):
-        heads.append((head, _end(text, head.end(), head[1])))
-    if len(heads) != sum(1 for _ in _ANY_ENTRY.finditer(text)):
-        raise PtxModuleError("an .entry has no readable name, parameters and body")
-    for head, end in heads:
-        shared += _shared(text[at : head.start()])
-        at = end
-    shared += _shared(text[at:])
-    for head, end in heads:
-        name, body = head[1], text[head.end() : end]
-        if name in found:
-            raise PtxModuleError(f"the kernel {name} is defined twice")
-        used = set(_NAME.findall(body)) if shared else set()
-        own = [(align, size) for variable, align, size in _shared(body)]
-        own += [(align, size) for variable, align, size in shared if variable in used]
-        threads = _THREADS.search(head[3])
-        found[name] = CubinKernel(
-            name=name,
-            params=tuple(_params(name, head[2] or "")),
-            static_smem=_packed(own),
-            threads=None if threads is None else tuple(int(n or 1) for n in threads.groups()),  # type: ignore[arg-type]
-            cta_groups=frozenset(_TCGEN05.findall(body)),
+    clusters: dict[str, tuple[int, int, int]] = {}
+    for entry in scanned.entries:
+        if not entry.complete:
+            raise PtxModuleError(
+                f"the body of {entry.name} is not closed"
+                if entry.name and entry.body
+                else "an .entry has no readable name, parameters and body"
+            )
+        if entry.name in found:
+            raise PtxModuleError(f"the kernel {entry.name} is defined twice")
+        used = set(_NAME.findall(entry.body)) if shared else set()
+        own = [variable for variable in _variables(entry.body) if variable.space == "shared"]
+        found[entry.name] = CubinKernel(
+            name=entry.name,
+            params=tuple(_params(entry.name, entry.params)),
+            static_smem=_packed([*own, *(variable for variable in shared if variable.name in used)]),
+            threads=_extents(_REQUIRED, entry.directives),
+            cta_groups=frozenset(_TCGEN05.findall(entry.body)),
         )
+        if (cluster := _extents(_CLUSTER, entry.directives)) is not None:
+            clusters[entry.name] = cluster
     if not found:
         raise PtxModuleError("the PTX has no .entry")
-    return found
+    variables = {each.name: each.size for each in outside if each.space != "shared"}
+    return PtxModule(found, clusters, variables, frozenset(_TCGEN05.findall(text)))
 
 
-def required_cluster(text: str, kernel: str) -> tuple[int, int, int] | None:
-    """Return the size of the clusters that a kernel of a module requires; None if it requires none."""
-    head = re.search(rf"\.entry\s+{re.escape(kernel)}\s*(?:\([^()]*\))?([^{{}};]*)\{{", text)
-    found = None if head is None else _CLUSTER.search(head[1])
-    return None if found is None else tuple(int(size or 1) for size in found.groups())  # type: ignore[return-value]
+def shared_bytes(scanned: Scanned) -> int:
+    """Return the bytes of all variables in static shared memory that a text declares."""
+    texts = (scanned.outside, *(entry.body for entry in scanned.entries))
+    return sum(each.size for text in texts for each in _variables(text) if each.space == "shared")
 
 
-def _end(text: str, at: int, name: str) -> int:
-    depth = 1
-    for brace in _BRACE.finditer(text, at):
-        depth += 1 if brace[0] == "{" else -1
-        if not depth:
-            return brace.start()
-    raise PtxModuleError(f"the body of {name} is not closed")
+def _extents(directive: re.Pattern[str], text: str) -> tuple[int, int, int] | None:
+    found = directive.search(text)
+    return None if found is None else (int(found[1]), int(found[2] or 1), int(found[3] or 1))
 
 
 def _params(name: str, text: str) -> Iterator[tuple[int, int]]:
@@ -104,17 +204,17 @@ def _params(name: str, text: str) -> Iterator[tuple[int, int]]:
         offset += size
 
 
-def _shared(text: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the name, alignment and bytes of each variable in static shared memory."""
-    for match in _SHARED.finditer(text):
-        element = int(match[4]) // 8 * int(match[3] or 1)
-        extents = [int(extent or 0) for extent in re.findall(r"\[(\d*)\]", match[6])]
+def _variables(text: str) -> Iterator[_Variable]:
+    """Yield the variables in shared, global and constant memory that have a size here."""
+    for match in _VARIABLE.finditer(text):
+        element = int(match[5]) // 8 * int(match[4] or 1)
+        extents = [int(extent or 0) for extent in _EXTENT.findall(match[7])]
         if not match[1]:
-            yield match[5], int(match[2] or element) or 1, element * math.prod(extents)
+            yield _Variable(match[2], match[6], int(match[3] or element) or 1, element * math.prod(extents))
 
 
-def _packed(variables: list[tuple[int, int]]) -> int:
+def _packed(variables: list[_Variable]) -> int:
     end = 0
-    for align, size in sorted(variables, reverse=True):
+    for align, size in sorted(((each.align, each.size) for each in variables), reverse=True):
         end = -(-end // align) * align + size
     return end

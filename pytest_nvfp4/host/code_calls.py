@@ -54,6 +54,8 @@ class CodeCalls:
                 d.CUfunction(modules.find(int(module), _text(name)))
             ),
             "cuModuleGetFunctionCount": lambda module: self._answer(len(modules.kernels(int(module)))),
+            "cuModuleGetGlobal": self._get_global,
+            "cuLibraryGetGlobal": self._get_global,
             "cuModuleGetLoadingMode": lambda: self._answer(d.CUmoduleLoadingMode.CU_MODULE_EAGER_LOADING),
             "cuFuncGetAttribute": get_attribute,
             "cuFuncSetAttribute": self._set_attribute,
@@ -64,6 +66,10 @@ class CodeCalls:
             "cuLaunchKernelEx": self._launch_ex,
             "cuTensorMapEncodeTiled": self._encode_tensor_map,
         }
+
+    def _get_global(self, module: Any, name: Any) -> tuple[Any, ...]:
+        found = self._modules.variable(int(module), _text(name))
+        return self._answer(self._driver.CUdeviceptr(found.address), found.size)
 
     def _set_attribute(self, function: Any, attribute: Any, value: int) -> tuple[Any, ...]:
         self._modules.set_attribute(int(function), int(attribute), int(value))

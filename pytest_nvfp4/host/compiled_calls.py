@@ -8,6 +8,7 @@ would abort), it goes on to its end, and every later call fails.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
@@ -15,9 +16,9 @@ import itertools
 from collections.abc import Callable
 from typing import Any, Final
 
-from pytest_nvfp4.driver import cubin
+from pytest_nvfp4.driver import cubin, ptx_module
 from pytest_nvfp4.driver.device_model import DeviceModel
-from pytest_nvfp4.driver.launch_limits import check_sizes, ptx_entries
+from pytest_nvfp4.driver.launch_limits import check_sizes
 from pytest_nvfp4.driver.launches import ATTRIBUTE_BYTES, Dim3, HostSideError, LaunchRejectedError
 from pytest_nvfp4.driver.tensormap import MAX_RANK
 from pytest_nvfp4.driver.tensormap_encoding import encode_tiled
@@ -119,6 +120,8 @@ class HostCalls:
         table: dict[str, Callable[..., None]] = {
             "_cudaLibraryLoadData": self._load_data,
             "_cudaLibraryGetKernel": self._get_kernel,
+            "_cuLibraryGetGlobal": self._get_global,
+            "_cudaLibraryGetGlobal": self._get_global,
             "_cudaLibraryUnload": lambda library, *_: self._modules.unload(library),
             "_cuTensorMapEncodeTiled": encode_tensor_map,
             "_cudaDeviceGetAttribute": self._device_attribute,
@@ -137,13 +140,24 @@ class HostCalls:
     def _load_data(self, out: int, code: int, *_: int, ptx: list[str] | None = None) -> None:
         image = cubin.image_at(code)
         entries = cubin.parse(image)
-        text = next((t for t in ptx or [] if set(entries) <= set(ptx_entries(t))), None)
-        if text is not None:
-            check_sizes({name: tuple(size for _, size in entry.params) for name, entry in entries.items()}, text)
+        text = None
+        for each in ptx or []:
+            with contextlib.suppress(ptx_module.PtxModuleError):  # a compile may write a module without kernels
+                written = self._modules.read(each)
+                if set(entries) <= set(written.kernels):
+                    check_sizes(entries, written)
+                    text = each
+                    break
         store_pointer(out, self._modules.add(entries, image, text))
 
     def _get_kernel(self, out: int, library: int, name: int, *_: int) -> None:
         store_pointer(out, self._modules.find(library, ctypes.string_at(name).decode()))
+
+    def _get_global(self, out: int, size: int, library: int, name: int, *_: int) -> None:
+        found = self._modules.variable(library, ctypes.string_at(name).decode())
+        for to, value in ((out, found.address), (size, found.size)):
+            if to:  # either may be null
+                store_pointer(to, value)
 
     def _device_attribute(self, out: int, attribute: int, *_: int) -> None:
         names = importlib.import_module("cuda.bindings.driver").CUdevice_attribute

@@ -177,6 +177,13 @@ def contents(library: Library, work: DeviceWork, streams: Streams) -> Mapping[st
             self._names = names
             self._module: int | None = None
 
+        @property
+        def handle(self) -> int:
+            """The module for the functions of ``cuda.bindings.driver``, such as ``cuLibraryGetGlobal``."""
+            if self._module is None:
+                self._module = modules.load(self.code)
+            return self._module
+
         @staticmethod
         def from_ptx(module: Any, *, name: str = "", symbol_mapping: Mapping[str, str] | None = None) -> ObjectCode:
             """Return a module of PTX, or of a file."""
@@ -192,9 +199,7 @@ def contents(library: Library, work: DeviceWork, streams: Streams) -> Mapping[st
         def get_kernel(self, name: str | bytes) -> Kernel:
             """Return a kernel by its name, or its name expression."""
             text = name.decode() if isinstance(name, bytes) else name
-            if self._module is None:
-                self._module = modules.load(self.code)
-            return Kernel(modules.find(self._module, self._names.get(text, text)))
+            return Kernel(modules.find(self.handle, self._names.get(text, text)))
 
     class Program:
         """Source to compile."""

@@ -7,13 +7,58 @@ from types import SimpleNamespace
 from typing import Any
 
 from pytest_nvfp4.driver.launches import HostSideError
+from pytest_nvfp4.host.device_side import DeviceWork
 from pytest_nvfp4.host.kernel_objects import Library, arguments, compiled, dims, stream_handle
 
 _MAX_DYNAMIC_SMEM = 8
 
 
-def contents(library: Library) -> Mapping[str, Any]:
+def _address(memory: Any) -> int:
+    """Return the address of a pointer of cupy or ctypes."""
+    found = getattr(memory, "ptr", None)
+    found = getattr(memory, "value", memory) if found is None else found
+    return int(found or 0)
+
+
+def contents(library: Library, work: DeviceWork) -> Mapping[str, Any]:
     """Return the names of the module ``cupy``."""
+
+    class MemoryPointer:
+        """Device memory of a variable, with cupy's copies; ``ptr`` is its address. Sizes are in bytes."""
+
+        def __init__(self, ptr: int, size: int) -> None:
+            self.ptr = ptr
+            self.mem = SimpleNamespace(ptr=ptr, size=size)
+            self.device_id = 0
+
+        def copy_from_host(self, mem: Any, size: int) -> None:
+            """Copy from host memory, a ctypes pointer."""
+            self._copy(self.ptr, _address(mem), size, waits=True)
+
+        def copy_to_host(self, mem: Any, size: int) -> None:
+            """Copy to host memory, a ctypes pointer."""
+            self._copy(_address(mem), self.ptr, size, waits=True)
+
+        def copy_from_device(self, src: Any, size: int) -> None:
+            """Copy from device memory."""
+            self._copy(self.ptr, _address(src), size, waits=False)
+
+        def copy_from(self, mem: Any, size: int) -> None:
+            """Copy from host or device memory."""
+            (self.copy_from_device if hasattr(mem, "ptr") else self.copy_from_host)(mem, size)
+
+        def memset(self, value: int, size: int) -> None:
+            """Fill memory with a byte."""
+            self._check(size)
+            work.fill(self.ptr, bytes([value & 0xFF]), size, what="cupy's memset", stream=library.current())
+
+        def _copy(self, to: int, source: int, size: int, *, waits: bool) -> None:
+            self._check(size)
+            work.copy(to, source, size, what="a copy of cupy", stream=library.current(), waits=waits)
+
+        def _check(self, size: int) -> None:
+            if size > self.mem.size:
+                raise HostSideError(f"a copy of {size} bytes, and the variable has {self.mem.size}")
 
     class RawModule:
         """Kernels of a source, or of a file of PTX or CUBIN."""
@@ -47,6 +92,11 @@ def contents(library: Library) -> Mapping[str, Any]:
                 )
                 data, self._names = made.ptx.encode(), made.names
             self._module = library.modules.load(data)
+
+        def get_global(self, name: str) -> MemoryPointer:
+            """Return the memory of a variable by its name, or its name expression."""
+            found = library.modules.variable(self._module, self._names.get(name, name))
+            return MemoryPointer(found.address, found.size)
 
         def get_function(self, name: str) -> RawKernel:
             """Return a kernel by its name, or its name expression."""

@@ -15,6 +15,7 @@ from pytest_nvfp4.driver.launch_queue import LaunchQueue
 from pytest_nvfp4.driver.launches import Launch
 from pytest_nvfp4.driver.memory import DeviceMemory, HostBlocks
 from pytest_nvfp4.driver.streams import Extent, Streams
+from pytest_nvfp4.driver.variables import UnreadVariables, Variables
 
 if TYPE_CHECKING:
     import torch
@@ -71,13 +72,20 @@ class DeviceSide:
 
 
 def local(
-    on_launch: Callable[[Launch], None], *, memory: DeviceMemory | None = None, streams: Streams | None = None
+    on_launch: Callable[[Launch], None],
+    *,
+    memory: DeviceMemory | None = None,
+    streams: Streams | None = None,
+    variables: Variables | None = None,
 ) -> DeviceSide:
-    """Return the device whose memory is this process's own. ``memory`` is the heap by default."""
+    """Return the device whose memory is this process's own.
+
+    ``memory`` is the heap by default. Without ``variables``, those of modules have no initial values, because nothing
+    executes what is launched.
+    """
     memory, streams = memory or HostBlocks(), streams or Streams()
-    return DeviceSide(
-        LocalWork(memory, streams), streams, LaunchQueue(on_launch, streams), LocalOperators(memory, streams)
-    )
+    queue = LaunchQueue(on_launch, streams, variables or UnreadVariables(memory))
+    return DeviceSide(LocalWork(memory, streams), streams, queue, LocalOperators(memory, streams))
 
 
 class LocalWork:

@@ -23,7 +23,7 @@ class KernelLibraries:
         self._stack = contextlib.ExitStack()
         self._modules = StandInModules(
             {
-                "cupy": lambda: cupy_kernels.contents(self._library),
+                "cupy": lambda: cupy_kernels.contents(self._library, side.work),
                 **dict.fromkeys(
                     ("cuda.core", "cuda.core.experimental"),
                     lambda: cuda_core.contents(self._library, side.work, side.streams),

@@ -16,6 +16,7 @@ from pytest_nvfp4.driver import cubin, ptx_module
 from pytest_nvfp4.driver.device_model import DeviceModel
 from pytest_nvfp4.driver.launch_limits import check_launch
 from pytest_nvfp4.driver.launches import Dim3, HostSideError, Launch, LaunchAttribute, LaunchRejectedError, ModuleImage
+from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.host.device_side import DeviceSide
 
 _ELF: Final = b"\x7fELF"
@@ -25,6 +26,15 @@ _CLUSTER_WIDTH: Final = 10
 _DEFAULT_DYNAMIC_SMEM: Final = 49152
 _ON: Final = (1).to_bytes(4, "little").ljust(64, b"\0")
 _TARGET: Final = re.compile(r"^\s*\.target\s+sm_(\d+)(\d)([af]?)\b", re.MULTILINE)
+
+
+@dataclass(slots=True)
+class _LoadedModule:
+    """A loaded module: its code, the handles of its kernels by name, and whether it has variables."""
+
+    image: ModuleImage
+    kernels: dict[str, int]
+    has_variables: bool
 
 
 @dataclass(slots=True)
@@ -45,15 +55,23 @@ class LoadedModules:
         self._device = device
         self._side = side
         self._handles = handles
-        self._modules: dict[int, dict[str, int]] = {}
+        self._modules: dict[int, _LoadedModule] = {}
         self._kernels: dict[int, LoadedKernel] = {}
         self._launched = itertools.count()
         self._compiled: dict[bytes, str] = {}
-        self._images: dict[tuple[bytes, str | None], ModuleImage] = {}
+        self._images: dict[tuple[bytes, str | None], list[ModuleImage]] = {}
+        """By CUBIN and PTX, what the device knows already and another load may use."""
+        self._read: dict[str, ptx_module.PtxModule] = {}
 
     def compiled(self, image: bytes, ptx: str) -> None:
         """Note the PTX of a CUBIN that a compiler in this process has made."""
         self._compiled[image] = ptx
+
+    def read(self, text: str) -> ptx_module.PtxModule:
+        """Return what a PTX text declares. Raises PtxModuleError."""
+        if text not in self._read:
+            self._read[text] = ptx_module.parse(text)
+        return self._read[text]
 
     def load(self, code: bytes) -> int:
         """Load a module, a CUBIN or PTX, and return its handle.
@@ -64,7 +82,7 @@ class LoadedModules:
         image = code if code[:4] == _ELF else b""
         try:
             text = self._compiled.get(code) if image else code.rstrip(b"\0").decode()
-            entries = cubin.parse(image) if image or text is None else ptx_module.parse(text)
+            entries = cubin.parse(image) if image or text is None else self.read(text).kernels
         except ValueError as error:
             raise LaunchRejectedError(f"CUDA_ERROR_INVALID_PTX: a module cannot be loaded: {error}") from None
         if text is not None:
@@ -72,19 +90,29 @@ class LoadedModules:
         return self.add(entries, image, text)
 
     def add(self, entries: Mapping[str, cubin.CubinKernel], image: bytes, text: str | None) -> int:
-        """Add a module of some kernels, a CUBIN (empty for none) and its PTX, if known; return its handle."""
-        module = self._images.get((image, text))
-        if module is None:
+        """Add a module of some kernels, a CUBIN (empty for none) and its PTX, if known; return its handle.
+
+        Loads of the same code share what the device knows of it, unless it has variables: each load has its own.
+        """
+        written = None if text is None else self.read(text)
+        has_variables = written is not None and bool(written.variables)
+        unused = self._images.setdefault((image, text), [])
+        if unused:
+            module = unused.pop() if has_variables else unused[0]
+            if has_variables:
+                self._side.launches.variables(module, fresh=True)
+        else:
             sizes = {name: tuple(size for _, size in entry.params) for name, entry in entries.items()}
             registers = {name: entry.registers for name, entry in entries.items() if entry.registers is not None}
             module = ModuleImage(cubin=image, ptx=text, param_sizes=sizes, registers=registers)
-            self._images[image, text] = module
+            if not has_variables:
+                unused.append(module)
         kernels = {name: next(self._handles) for name in entries}
         for name, handle in kernels.items():
-            cluster = None if text is None else ptx_module.required_cluster(text, name)
+            cluster = None if written is None else written.clusters.get(name)
             self._kernels[handle] = LoadedKernel(entries[name], module, cluster)
         handle = next(self._handles)
-        self._modules[handle] = kernels
+        self._modules[handle] = _LoadedModule(module, kernels, has_variables)
         return handle
 
     def _check_target(self, text: str) -> None:
@@ -102,16 +130,32 @@ class LoadedModules:
 
     def unload(self, module: int) -> None:
         """Unload a module; its handles are invalid from then on."""
-        for handle in self.kernels(module).values():
+        loaded = self._loaded(module)
+        for handle in loaded.kernels.values():
             del self._kernels[handle]
+        if loaded.has_variables:
+            self._images[loaded.image.cubin, loaded.image.ptx].append(loaded.image)
         del self._modules[module]
+
+    def _loaded(self, module: int) -> _LoadedModule:
+        if module not in self._modules:
+            raise HostSideError(f"module {module:#x} is not loaded: unloaded before its last use?")
+        return self._modules[module]
 
     def kernels(self, module: int) -> Mapping[str, int]:
         """Return the handles of a module's kernels by name. Raises HostSideError: it is not loaded."""
-        kernels = self._modules.get(module)
-        if kernels is None:
-            raise HostSideError(f"module {module:#x} is not loaded: unloaded before its last use?")
-        return kernels
+        return self._loaded(module).kernels
+
+    def variable(self, module: int, name: str) -> Extent:
+        """Return the memory of a module's variable. Raises HostSideError: it has no such variable."""
+        found = self._side.launches.variables(self._loaded(module).image)
+        if name not in found:
+            has = f"has {sorted(found)[:20]}" if found else "has none"
+            raise HostSideError(
+                f"CUDA_ERROR_NOT_FOUND: variable {name} is not in the module, which {has}: a variable of C++ has a "
+                'mangled name unless it is extern "C", and one that no kernel uses may be left out by the compiler'
+            )
+        return found[name]
 
     def kernel(self, handle: int) -> LoadedKernel:
         """Return a kernel. Raises HostSideError: it belongs to no loaded module."""

@@ -20,8 +20,8 @@ from typing import Any, Final
 import torch
 
 from pytest_nvfp4.driver.launch_queue import Captured, LaunchQueue
-from pytest_nvfp4.driver.launches import HostSideError, Launch, LaunchRejectedError
-from pytest_nvfp4.driver.streams import LEGACY, Streams
+from pytest_nvfp4.driver.launches import HostSideError, Launch, LaunchRejectedError, ModuleImage
+from pytest_nvfp4.driver.streams import LEGACY, Extent, Streams
 from pytest_nvfp4.driver.user_line import UserLine, user_line
 from pytest_nvfp4.host.device_side import DeviceSide, over
 from pytest_nvfp4.machine.blocks import DTYPES
@@ -226,7 +226,7 @@ class RemoteLaunches(LaunchQueue):
 
     def _launch(self, launch: Launch) -> None:
         fields = {
-            "module": self._module(launch),
+            "module": self._module(launch.module),
             "kernel": launch.kernel,
             "grid": launch.grid,
             "block": launch.block,
@@ -237,8 +237,12 @@ class RemoteLaunches(LaunchQueue):
         }
         self._requests.send("launch", fields, launch.params)
 
-    def _module(self, launch: Launch) -> int:
-        image = launch.module
+    def variables(self, image: ModuleImage, *, fresh: bool = False) -> Mapping[str, Extent]:
+        """See ``LaunchQueue``."""
+        answer = self._requests.send("variables", {"module": self._module(image), "fresh": fresh})
+        return {name: Extent(address, size) for name, (address, size) in answer.fields["variables"].items()}
+
+    def _module(self, image: ModuleImage) -> int:
         if id(image) not in self._modules:
             ptx = None if image.ptx is None else image.ptx.encode()
             answer = self._requests.send("module", {"has_ptx": ptx is not None}, [image.cubin, ptx or b""])

@@ -31,12 +31,16 @@ DTYPES: Final[dict[str, torch.dtype]] = {
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """An allocation; ``tensor`` has its bytes. The kernel's process may free it if it is ``owned`` by that."""
+    """An allocation; ``tensor`` has its bytes. The kernel's process may free it if it is ``owned`` by that.
+
+    ``variable`` names the variable of a module that it holds, which lasts as long as the module.
+    """
 
     address: int
     size: int
     owned: bool
     tensor: torch.Tensor
+    variable: str = ""
 
 
 class Blocks:
@@ -74,13 +78,18 @@ class Blocks:
                 f"a device allocation of {size} bytes beside {self._used}; the limit of this job is {self._most}"
             )
         address = self._memory.allocate(size)
-        buffer = (ctypes.c_char * max(size, 1)).from_address(address)
-        block = Block(address, size, owned, torch.frombuffer(buffer, dtype=torch.uint8)[:size])
+        block = Block(address, size, owned, _tensor(address, size))
         self._used += taken
         self._add(block)
         if self._journal is not None:
             self._journal.append(block)
         return block
+
+    def adopt(self, address: int, size: int, *, variable: str) -> None:
+        """Add the block of a module's variable, which is allocated already. Nothing is done if it was added."""
+        if address not in self._blocks:
+            self._used += size
+            self._add(Block(address, size, True, _tensor(address, size), variable))
 
     def _add(self, block: Block) -> None:
         self._blocks[block.address] = block
@@ -97,6 +106,8 @@ class Blocks:
         block = self._blocks.get(address)
         if block is None:
             raise HostSideError(f"free of {address:#x}, which is not a live device allocation: freed twice?")
+        if block.variable:
+            raise HostSideError(f"free of {address:#x}, which is the variable {block.variable} of a module")
         if not block.owned:
             raise HostSideError(f"free of {address:#x}, which is a tensor of the caller")
         self._remove(block)
@@ -206,6 +217,11 @@ class Blocks:
             )
         set_: Any = result.set_
         return set_(block.tensor.untyped_storage(), offset, tuple(sizes), tuple(strides))  # type: ignore[no-any-return]
+
+
+def _tensor(address: int, size: int) -> torch.Tensor:
+    buffer = (ctypes.c_char * max(size, 1)).from_address(address)
+    return torch.frombuffer(buffer, dtype=torch.uint8)[:size]
 
 
 def _taken(size: int, *, owned: bool) -> int:

@@ -8,7 +8,7 @@ from typing import Final
 
 from pytest_nvfp4.driver import cubin, ptx_module
 from pytest_nvfp4.driver.device_model import DeviceModel
-from pytest_nvfp4.driver.launch_limits import check_code, check_launch, check_sizes, ptx_entries
+from pytest_nvfp4.driver.launch_limits import check_code, check_launch, check_sizes
 from pytest_nvfp4.driver.launches import Dim3, HostSideError, Launch, ModuleImage
 
 _MOST_MODULES: Final = 4096
@@ -21,10 +21,13 @@ class Modules:
         self._device = device
         self._modules: list[tuple[ModuleImage, Mapping[str, cubin.CubinKernel]]] = []
         self._known: dict[tuple[bytes, bytes | None], int] = {}
+        self._with_variables: set[int] = set()
         self._launched = 0
 
     def add(self, image: bytes, ptx: bytes | None) -> int:
         """Add a module and return its number; without an image, its kernels are those of the PTX.
+
+        A module without variables is added once.
 
         Raises:
             HostSideError: it cannot be read, or the image is not that of the PTX.
@@ -35,19 +38,30 @@ class Modules:
             raise HostSideError(f"more than {_MOST_MODULES} modules are loaded")
         try:
             text = None if ptx is None else ptx.decode("utf-8", errors="strict")
-            entries = ptx_module.parse(text) if text is not None and not image else cubin.parse(image)
+            written = None if text is None else ptx_module.parse(text)
+            entries = written.kernels if written is not None and not image else cubin.parse(image)
         except (ValueError, struct.error, IndexError, OverflowError) as error:
             raise HostSideError(f"a module cannot be read: {str(error)[:400]}") from None
         sizes = {name: tuple(size for _, size in entry.params) for name, entry in entries.items()}
-        if text is not None and image:
-            if missing := set(entries) - set(ptx_entries(text)):
+        if written is not None and image:
+            if missing := set(entries) - set(written.kernels):
                 raise HostSideError(f"the PTX of a module has no kernel {min(missing)[:200]}")
-            check_sizes(sizes, text)
-            check_code(entries, text)
+            check_sizes(entries, written)
+            check_code(entries, written)
         registers = {name: entry.registers for name, entry in entries.items() if entry.registers is not None}
         self._modules.append((ModuleImage(cubin=image, ptx=text, param_sizes=sizes, registers=registers), entries))
-        self._known[image, ptx] = len(self._modules) - 1
-        return len(self._modules) - 1
+        number = len(self._modules) - 1
+        if written is not None and written.variables:
+            self._with_variables.add(number)
+        else:
+            self._known[image, ptx] = number
+        return number
+
+    def with_variables(self, module: int) -> ModuleImage | None:
+        """Return a module by its number, or None if it has no variables. Raises HostSideError: there is none."""
+        if module >= len(self._modules):
+            raise HostSideError(f"there is no module {module}")
+        return self._modules[module][0] if module in self._with_variables else None
 
     def launch(
         self,

@@ -7,7 +7,7 @@ the answer, which the kernel's process raises again at the line that made the re
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pytest_nvfp4.driver.device_model import DeviceModel
@@ -15,6 +15,7 @@ from pytest_nvfp4.driver.launch_queue import LaunchQueue
 from pytest_nvfp4.driver.launches import HostSideError, Launch
 from pytest_nvfp4.driver.memory import DeviceMemory
 from pytest_nvfp4.driver.streams import Caller, Extent, Streams
+from pytest_nvfp4.driver.variables import Variables
 from pytest_nvfp4.machine.blocks import Blocks
 from pytest_nvfp4.machine.fields import HANDLE, Fields
 from pytest_nvfp4.machine.host_reads import HostReads
@@ -39,6 +40,7 @@ class Server:
         memory: Allocator of its memory.
         streams: The order of its work.
         on_launch: Executes a launch.
+        variables: Returns the memory of modules' variables; without it they have none.
         most: Limit on the bytes of all allocations together.
 
     Attributes:
@@ -57,6 +59,7 @@ class Server:
         streams: Streams,
         on_launch: Callable[[Launch], None],
         *,
+        variables: Variables = lambda _image, _fresh: {},
         most: int = _MOST_SIZE,
     ) -> None:
         self.observer: Observer = NoObserver()
@@ -66,6 +69,7 @@ class Server:
         self.streams = streams
         self.operators = TorchRequests(self.blocks, streams, self._observed)
         self._on_launch = on_launch
+        self._place_variables = variables
         self._queue = LaunchQueue(self._launched, streams)
         self._modules = Modules(model)
         self._graphs: dict[int, Any] = {}
@@ -82,6 +86,7 @@ class Server:
             "fill": self._fill,
             "launch": self._launch,
             "module": self._module,
+            "variables": self._variables,
             "stream": self._stream,
             "record": self._record,
             "wait": self._wait,
@@ -142,7 +147,7 @@ class Server:
 
     def _release(self, address: int, *, stream: int | None = None, pooled: bool = True) -> None:
         block = self.blocks.at(address)
-        if block is None or not block.owned or self.blocks.kept(address):
+        if block is None or not block.owned or block.variable or self.blocks.kept(address):
             self.blocks.free(address)  # raises, or does nothing
             return
         self.streams.freed(address, stream=stream, pooled=pooled)
@@ -204,9 +209,22 @@ class Server:
         cubin, ptx = fields.message.blobs
         return {"module": self._modules.add(bytes(cubin), bytes(ptx) if fields.flag("has_ptx") else None)}, []
 
+    def _variables(self, fields: Fields) -> Answer:
+        found = self._placed(fields.integer("module", HANDLE), fresh=fields.flag("fresh"))
+        return {"variables": {name: [where.address, where.size] for name, where in found.items()}}, []
+
+    def _placed(self, module: int, *, fresh: bool = False) -> Mapping[str, Extent]:
+        """Return the memory of a module's variables, which are blocks of the device from then on."""
+        image = self._modules.with_variables(module)
+        placed = {} if image is None else self._place_variables(image, fresh)
+        for name, where in placed.items():
+            self.blocks.adopt(where.address, where.size, variable=name)
+        return placed
+
     def _launch(self, fields: Fields) -> Answer:
+        module = fields.integer("module", HANDLE)
         launch = self._modules.launch(
-            fields.integer("module", HANDLE),
+            module,
             fields.text("kernel"),
             grid=fields.dim3("grid"),
             block=fields.dim3("block"),
@@ -216,6 +234,7 @@ class Server:
             attributes=fields.attributes(),
             params=[bytes(blob) for blob in fields.message.blobs],
         )
+        self._placed(module)
         self._queue(launch)
         return {}, []
 

@@ -9,17 +9,13 @@ text, so that none scans on for an end that does not come.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from dataclasses import dataclass
 
-_ENTRY = re.compile(r"\.entry\s+([\w$.]+)")
-_THREADS = re.compile(r"\.(?:maxntid|reqntid)\s+(\d{1,9})(?:\s*,\s*(\d{1,9}))?(?:\s*,\s*(\d{1,9}))?")
-_DECLARED = re.compile(r"^[ \t]*(?:\.visible\s+|\.weak\s+)?(\.shared\b[^;\n]*);", re.MULTILINE)
-_SHARED = re.compile(r"\.shared\s+(?:\.align\s+\d+\s+)?\.[a-z](\d{1,3})\s+[\w$]+(\[(\d{0,9})\])?")
+from pytest_nvfp4.driver import ptx_module
+
 _INSTRUCTION = re.compile(r"(?:@!?%?[\w$]+\s+)?([a-z]\w*(?:(?:\.|::)\w+)*)")
-_BRACE = re.compile(r"[{}]")
 _LABEL = re.compile(r"\A\s*(?:[\w$%]+:(?!:)\s*)+")
 _FILE = re.compile(r'^[ \t]*\.file\s+\d+[ \t]+"([^"\n]*)"', re.MULTILINE)
 _LINE_DIRECTIVE = re.compile(r"^[ \t]*\.(?:loc|file|section)\b.*$", re.MULTILINE)
@@ -107,31 +103,13 @@ def _mix(body: str) -> dict[str, int]:
     return dict(sorted(mix.items()))
 
 
-def _body(text: str, begin: int) -> tuple[str, int]:
-    """Return what stands in the brace at ``begin``, and where it ends."""
-    depth = 0
-    for match in _BRACE.finditer(text, begin):
-        depth += 1 if match.group() == "{" else -1
-        if depth == 0:
-            return text[begin + 1 : match.start()], match.end()
-    return text[begin + 1 :], len(text)
-
-
 def parse(text: str) -> PtxModule:
     """Parse a module; the final NUL byte of DSL 4.4.0's files is dropped."""
-    text = COMMENT.sub("", text.replace("\0", ""))
-    kernels, at = [], 0
-    while match := _ENTRY.search(text, at):
-        begin = text.find("{", match.end())
-        if begin < 0:
-            break
-        threads = _THREADS.search(text, match.end(), begin)
-        product = math.prod(map(int, threads.groups(default="1"))) if threads else None
-        body, at = _body(text, begin)
-        kernels.append(PtxKernel(match.group(1), product, _columns(body), _mix(body)))
-    smem = 0
-    for line in _DECLARED.findall(text):
-        if found := _SHARED.match(line):
-            width, array, length = found.groups()
-            smem += (int(length or 0) if array else 1) * int(width) // 8
-    return PtxModule(tuple(kernels), smem, tuple(dict.fromkeys(_FILE.findall(text))))
+    scanned = ptx_module.scan(text)
+    kernels = tuple(
+        PtxKernel(entry.name, entry.max_threads, _columns(entry.body), _mix(entry.body))
+        for entry in scanned.entries
+        if entry.name and entry.body
+    )
+    files = dict.fromkeys(_FILE.findall(COMMENT.sub("", text.replace("\0", ""))))
+    return PtxModule(kernels, ptx_module.shared_bytes(scanned), tuple(files))

@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 
+from pytest_nvfp4.driver import ptx_module
 from pytest_nvfp4.driver.cubin import CubinKernel
 from pytest_nvfp4.driver.launch_limits import check_code
 from pytest_nvfp4.driver.launches import HostSideError
@@ -42,4 +43,4 @@ def test_code_that_ptxas_does_not_make_is_refused(
         "other": CubinKernel("other", (), 0),
     }
     with contextlib.nullcontext() if problem is None else pytest.raises(HostSideError, match=problem):
-        check_code(kernels, PTX.replace("{SIZES}", sizes))
+        check_code(kernels, ptx_module.parse(PTX.replace("{SIZES}", sizes)))

@@ -89,7 +89,7 @@ def call(name, *args):
 said["fine"] = [call("cuda_dialect_assert_success", 0), stashed.pending]
 said["null"] = [call("_cuTensorMapEncodeTiled", None, 6, 2, None), type(stashed.take()).__name__]
 said["error"] = [call("cuda_dialect_assert_success", 7) != 0, str(stashed.take())]
-call("_cuLibraryGetGlobal")
+call("_cuLibraryGetManaged")
 said["first"] = [call("cuda_dialect_assert_success", 999) != 0, call("_cudaDeviceSynchronize"), str(stashed.take())]
 """,
         tmp_path,
@@ -98,4 +98,4 @@ said["first"] = [call("cuda_dialect_assert_success", 999) != 0, call("_cudaDevic
     assert said["null"] == [999, "LaunchRejectedError"]
     assert said["error"] == [True, "a CUDA call of the compiled host code returned error 7"]
     assert said["first"][1] == 999
-    assert "cuLibraryGetGlobal" in said["first"][2]
+    assert "cuLibraryGetManaged" in said["first"][2]

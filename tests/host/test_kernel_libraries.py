@@ -27,6 +27,12 @@ extern "C" __global__ void axpy_int(float *y, const float *x, double a, int n) {
     int i = threadIdx.x + blockIdx.x * blockDim.x;
     if (i < n) y[i] += a * x[i];
 }
+__constant__ float table[4] = {1, 2, 4, 8};
+__device__ int calls;
+extern "C" __global__ void looked_up(float *out) {
+    out[threadIdx.x] = table[threadIdx.x];
+    if (threadIdx.x == 0) ++calls;
+}
 extern "C" __global__ void rank(int *out) {
     unsigned rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -62,11 +68,24 @@ def cupy_():
     z = fresh()
     raw((2, 1, 1), (64, 1, 1), (z.data_ptr(), x.data_ptr(), 2.0, np.int32(128)))
     said["cupy"] = [torch.equal(y.cpu(), want), torch.equal(z.cpu(), want)]
+    module = cp.RawModule(code=SOURCE, name_expressions=["&table", "&calls", "looked_up"])
+    table, calls = module.get_global("&table"), module.get_global("&calls")
+    seen = torch.empty(4, device="cuda")
+    module.get_function("looked_up")((1,), (4,), (seen,))
+    found = [seen.tolist(), table.mem.size]
+    row = (ctypes.c_float * 4)(5, 6, 7, 8)
+    table.copy_from_host(ctypes.c_void_p(ctypes.addressof(row)), 16)
+    module.get_function("looked_up")((1,), (4,), (seen,))
+    count = ctypes.c_int()
+    calls.copy_to_host(ctypes.c_void_p(ctypes.addressof(count)), 4)
+    said["cupy_globals"] = [*found, seen.tolist(), count.value]
     said["cupy_refused"] = [
         refused(lambda: raw((2,), (64,), (z, x, 2.0, np.int64(128)))),
         refused(lambda: kernel((2,), (64,), (y, x, 2.0, 128))),
         refused(lambda: cp.zeros(4)),
         refused(lambda: raw((2,), (2048,), (z, x, 2.0, 128))),
+        refused(lambda: module.get_global("missing")),
+        refused(lambda: table.memset(0, 17)),
     ]
 
 
@@ -85,6 +104,13 @@ def core():
     out = torch.empty(4, dtype=torch.int32, device="cuda")
     launch(stream, LaunchConfig(grid=2, cluster=2, block=32), code.get_kernel("rank"), out.data_ptr())
     device.sync()
+    from cuda.bindings import driver
+
+    made = Program(SOURCE, code_type="c++").compile("cubin", name_expressions=("table",))
+    status, address, size = driver.cuLibraryGetGlobal(driver.CUlibrary(int(made.handle)), b"table")
+    row = (ctypes.c_float * 4)()
+    driver.cuMemcpyDtoH(ctypes.addressof(row), address, size)
+    said["core_globals"] = [int(status), list(row)]
     said["core"] = [torch.equal(y.cpu(), want), out.cpu().tolist(), kernel.attributes.num_regs() > 0]
     said["core_refused"] = [
         refused(lambda: launch(stream, LaunchConfig(grid=2, block=64), kernel, y.data_ptr(), x.data_ptr(), 2.0, 128)),
@@ -129,17 +155,21 @@ def said() -> dict[str, Any]:
 @pytest.mark.slow
 def test_kernels_of_each_library(said: dict[str, Any]) -> None:
     assert said["cupy"] == [True, True]
+    assert said["cupy_globals"] == [[1, 2, 4, 8], 16, [5, 6, 7, 8], 2]
+    assert said["core_globals"] == [0, [1, 2, 4, 8]]
     assert said["core"] == [True, [0, 1, 0, 1], True]
     assert said.get("torch", True)
 
 
 @pytest.mark.slow
 def test_what_a_library_would_pass_wrongly_or_has_not_is_refused(said: dict[str, Any]) -> None:
-    too_long, double, missing, threads = said["cupy_refused"]
+    too_long, double, missing, threads, unknown, beyond = said["cupy_refused"]
     assert "argument 3 of axpy_int is a int64 of 8 bytes, and its parameter has 4" in too_long
     assert "argument 2 of axpy<float> is a float of 8 bytes, and its parameter has 4" in double
     assert "cupy.zeros has no stand-in" in missing
     assert "X must be 1 to 1024" in threads
+    assert "variable missing is not in the module, which has ['calls', 'table']" in unknown
+    assert "a copy of 17 bytes, and the variable has 16" in beyond
     double, linker, compiled = said["core_refused"]
     assert "is a float of 8 bytes" in double
     assert "cuda.core.Linker has no stand-in" in linker

@@ -43,7 +43,8 @@ BEYOND = next(n for n, line in enumerate(Path(__file__).read_text().splitlines()
 @pytest.fixture
 def session() -> Iterator[Any]:
     session = new_session(SimulatorSettings())
-    calls = DriverCalls(session.machine.model, local(session.launch, memory=session.memory, streams=session.streams))
+    side = local(session.launch, memory=session.memory, streams=session.streams, variables=session.variables)
+    calls = DriverCalls(session.machine.model, side)
     calls.install()
     yield session
     calls.remove()
@@ -197,3 +198,76 @@ def test_tensor_maps() -> None:
 
     decoded = tensormap.decode(ctypes.string_at(encoded.getPtr(), 128))
     assert (decoded.address, list(decoded.box)) == (0x1000, [64, 8])
+
+
+VARIABLES = r"""
+extern "C" {
+__constant__ int table[4] = {1, 2, 4, 8};
+__device__ int calls = 7;
+__device__ int pair[2] = {3, 4};
+__device__ int *where[2] = {&calls, pair + 1};
+__global__ void count(int *out) {
+    out[threadIdx.x] = table[threadIdx.x];
+    if (threadIdx.x < 2) atomicAdd(where[threadIdx.x], 1);
+}
+__global__ void write(int *at) { *at = 1; }
+}
+template <int N> __global__ void scale(float *x) { x[0] = N; }
+"""
+
+
+def looked_up(module: Any, out: Any) -> list[int]:
+    function = ok(driver.cuModuleGetFunction(module, b"count"))
+    ok(driver.cuLaunchKernel(function, 1, 1, 1, 4, 1, 1, 0, 0, ((out,), (ctypes.c_void_p,)), 0))
+    return numbers(out, 4)
+
+
+def numbers(address: Any, count: int) -> list[int]:
+    found = (ctypes.c_int * count)()
+    ok(driver.cuMemcpyDtoH(ctypes.addressof(found), address, 4 * count))
+    return list(found)
+
+
+def variable(module: Any, name: bytes, count: int = 1) -> list[int]:
+    address, size = ok(driver.cuModuleGetGlobal(module, name))
+    assert size == 4 * count
+    return numbers(address, count)
+
+
+@pytest.mark.usefixtures("session")
+def test_variables_of_a_module_have_addresses_and_contents() -> None:
+    code, _ = compiled(TARGET, source=VARIABLES)
+    out = upload(np.zeros(4, np.int32))
+    module, other = ok(driver.cuModuleLoadData(code)), ok(driver.cuModuleLoadData(code))
+    assert looked_up(module, out) == [1, 2, 4, 8]
+    table, _ = ok(driver.cuModuleGetGlobal(module, b"table"))
+    ok(driver.cuMemcpyHtoD(int(table) + 4, np.array([5, 6], np.int32).ctypes.data, 8))
+    assert looked_up(module, out) == [1, 5, 6, 8]
+    assert (variable(module, b"calls"), variable(module, b"pair", 2)) == ([9], [3, 6])
+    # Each load has variables of its own, with their initial values.
+    assert looked_up(other, out) == [1, 2, 4, 8]
+    assert variable(other, b"calls") == [8]
+    ok(driver.cuModuleUnload(module))
+    again = ok(driver.cuModuleLoadData(code))
+    assert variable(again, b"calls") == [7]
+    assert looked_up(again, out) == [1, 2, 4, 8]
+    assert (variable(again, b"calls"), variable(again, b"pair", 2)) == ([8], [3, 5])
+    with pytest.raises(HostSideError, match=r"CUDA_ERROR_NOT_FOUND: variable missing .* has .*calls.*, .*table"):
+        driver.cuModuleGetGlobal(again, b"missing")
+
+
+def test_a_kernel_keeps_to_variables_that_it_may_write(session: Any) -> None:
+    module = ok(driver.cuModuleLoadData(compiled(TARGET, source=VARIABLES)[0]))
+    function = ok(driver.cuModuleGetFunction(module, b"write"))
+
+    def write(name: bytes, offset: int) -> None:
+        address, _ = ok(driver.cuModuleGetGlobal(module, name))
+        values = ((int(address) + offset,), (ctypes.c_void_p,))
+        ok(driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, values, 0))
+
+    write(b"calls", 0)
+    assert (variable(module, b"calls"), session.findings) == ([1], [])
+    write(b"calls", 4)
+    assert "0 bytes after the end of variable calls (4 bytes)" in session.findings[0].message
+    with pytest.raises(Fault, match="writes variable table at byte 0, which is read-only"):
+        write(b"table", 0)

@@ -9,11 +9,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_nvfp4.driver.device_model import B200  # noqa: E402
+from pytest_nvfp4.driver.launches import HostSideError  # noqa: E402
 from pytest_nvfp4.driver.memory import HostBlocks  # noqa: E402
 from pytest_nvfp4.driver.streams import Streams  # noqa: E402
 from pytest_nvfp4.machine.requests import Executed, Kind  # noqa: E402
 from pytest_nvfp4.machine.server import Server  # noqa: E402
 from pytest_nvfp4.machine.wire import Blob, Message, WireError  # noqa: E402
+from pytest_nvfp4.sim.run.device_memory import SimulatedMemory  # noqa: E402
+from pytest_nvfp4.sim.run.machine import Machine  # noqa: E402
+from pytest_nvfp4.sim.run.session import Session  # noqa: E402
 
 SIZE = 64
 
@@ -210,3 +214,45 @@ def test_a_module_of_ptx_needs_no_cubin() -> None:
     with pytest.raises(Exception, match=r"cannot be read.*no \.entry"):
         device.send("module", b"", b".version 8.7", has_ptx=True)
     assert len(device.launched) == 1
+
+
+_MODULE = """
+.version 8.8
+.target sm_100a
+.address_size 64
+.visible .const .align 4 .b8 table[4] = {1, 2, 3, 4};
+.visible .global .align 4 .b32 calls = 7;
+.visible .entry k() { ret; }
+"""
+
+
+def test_variables_of_modules_are_blocks_that_are_not_freed() -> None:
+    machine = Machine(model=B200)
+    session = Session(machine, SimulatedMemory(machine.memory))
+    device = Device()
+    device.server = Server(B200, session.memory, Streams(), session.launch, variables=session.variables, most=1 << 20)
+
+    def variables(module: int, *, fresh: bool = False) -> Any:
+        return device.send("variables", module=module, fresh=fresh)[0]["variables"]
+
+    first, second = (device.send("module", b"", _MODULE.encode(), has_ptx=True)[0]["module"] for _ in range(2))
+    found, other = variables(first), variables(second)
+    assert {name: size for name, (_, size) in found.items()} == {"table": 4, "calls": 4}
+    assert found["calls"] != other["calls"]
+    address = found["calls"][0]
+    copy = {"what": "a copy", "size": 4, "stream": 0, "waits": True}
+    device.send("copy", b"\5\0\0\0", to=address, source=None, **copy)
+    assert device.send("copy", to=None, source=address, **copy)[1] == [b"\5\0\0\0"]
+    assert (address, b"\5\0\0\0") in device.server.blocks.contents(most=1 << 20)
+    assert variables(first, fresh=True) == found
+    assert device.send("copy", to=None, source=address, **copy)[1] == [b"\7\0\0\0"]
+    with pytest.raises(HostSideError, match="which is the variable calls of a module"):
+        device.send("free", address=address, stream=None)
+    with pytest.raises(HostSideError, match="are not inside one live device allocation"):
+        device.send("copy", to=None, source=address, **{**copy, "size": 5})
+    with pytest.raises(HostSideError, match="there is no module 9"):
+        variables(9)
+    plain = _MODULE.replace("calls = 7", "calls").replace(".visible .const", "//").replace(".visible .global", "//")
+    numbers = {device.send("module", b"", plain.encode(), has_ptx=True)[0]["module"] for _ in range(2)}
+    assert len(numbers) == 1
+    assert variables(numbers.pop()) == {}

@@ -68,7 +68,7 @@ def compiled(job: Mapping[str, Any], answer: dict[str, Any]) -> tuple[bytes, str
             made = _compile(job, options, [])  # the name may be mangled, or wrong
         except nvrtc.CompileError:
             raise RefusedError(*_compile_findings(str(error), job)) from None
-        if job["kernel"] not in ptx_module.parse(made.ptx):
+        if job["kernel"] not in ptx_module.parse(made.ptx).kernels:
             _list(made.ptx, job, answer, why=f"has no kernel {job['kernel']}")
     answer["log"] = made.log[-_PRINTED_CHARACTERS:]
     symbol = made.names.get(job["kernel"] or "")
@@ -103,7 +103,7 @@ def _line_of(file: str, line: int) -> str | None:
 def _chosen(text: str, name: str | None, job: Mapping[str, Any], answer: dict[str, Any]) -> str:
     """Return the kernel of the job, or the only one. Raises RefusedError, with the list of kernels."""
     try:
-        kernels = list(ptx_module.parse(text))
+        kernels = list(ptx_module.parse(text).kernels)
     except ptx_module.PtxModuleError as error:
         raise RefusedError(Finding("entry", f"{Path(job['file']).name}: {error}", file=job["file"])) from None
     if name is None and len(kernels) == 1:
@@ -114,7 +114,7 @@ def _chosen(text: str, name: str | None, job: Mapping[str, Any], answer: dict[st
 
 
 def _list(text: str, job: Mapping[str, Any], answer: dict[str, Any], *, why: str) -> None:
-    answer["entries"] = list(ptx_module.parse(text))[:1000]
+    answer["entries"] = list(ptx_module.parse(text).kernels)[:1000]
     listed = ", ".join(answer["entries"][:20])
     option = "--entry" if job["language"] == "ptx" else "--kernel"
     hint = "" if job["language"] == "ptx" else "; a template is named with its arguments: 'scale<3>'"

@@ -117,7 +117,14 @@ class MachineWorker(JobSteps):
             room=self._forked.room,
         )
         assert session.streams is not None
-        server = Server(session.machine.model, session.memory, session.streams, session.launch, most=job.memory_bytes)
+        server = Server(
+            session.machine.model,
+            session.memory,
+            session.streams,
+            session.launch,
+            variables=session.variables,
+            most=job.memory_bytes,
+        )
         if settings.sampled:
             server.observer = UnknownReads(session)
         kernel = KernelProcess(

@@ -130,7 +130,9 @@ def simulate(
 
     session = new_session(SimulatorSettings(**settings))
     model = session.machine.model
-    side = local(on_launch or session.launch, memory=session.memory, streams=session.streams)
+    side = local(
+        on_launch or session.launch, memory=session.memory, streams=session.streams, variables=session.variables
+    )
     with (
         redirect.install(side, device=model, compiled=compiled, unraised=unraised),
         torch_cuda.install(device=model, side=side),

@@ -29,6 +29,8 @@ _MESSAGE: Final = re.compile(
 )
 _MOST: Final = 6000
 """Characters of a compiler's messages that are reported."""
+_ANY_TOOLKIT: Final = ("-DCCCL_DISABLE_CTK_COMPATIBILITY_CHECK",)
+"""The wheels of nvcc may be newer than those of the headers, which torch pins; the C++ library refuses that."""
 _TORCH_NAMES: Final = ("c10", "torch_cpu", "torch", "torch_python", "c10_cuda")
 
 
@@ -134,7 +136,7 @@ def _commands(extension: Extension, compilers: Compilers, folder: Path) -> Itera
             if torch is not None:
                 options = [*torch.COMMON_NVCC_FLAGS, *options]
             command = [str(compilers.nvcc), "-ccbin", compilers.cxx, *own, *system, *defined, *options]
-            command += ["--compiler-options", "-fPIC,-O0", "-diag-suppress", "177"]
+            command += ["--compiler-options", "-fPIC,-O0", "-diag-suppress", "177", *_ANY_TOOLKIT]
         else:
             command = [compilers.cxx, *own, *system, *defined, "-fPIC", *flags.for_host(extension.cxx), "-O0", "-w"]
         standard = [] if any("-std" in option for option in command) else [_STANDARD]

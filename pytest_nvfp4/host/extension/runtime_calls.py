@@ -21,7 +21,7 @@ from typing import Any, Final
 from pytest_nvfp4.driver import fatbin
 from pytest_nvfp4.driver.device_model import DeviceModel
 from pytest_nvfp4.driver.launches import HostSideError, LaunchAttribute, LaunchRejectedError
-from pytest_nvfp4.driver.streams import LEGACY
+from pytest_nvfp4.driver.streams import LEGACY, Extent
 from pytest_nvfp4.host.compiled_calls import (
     LaunchConfig,
     encode_tensor_map,
@@ -64,6 +64,7 @@ class ExtensionCalls:
         self._work = StreamCalls(side.work, side.streams, self._handles)
         self._binaries: dict[int, _FatBinary] = {}
         self._functions: dict[int, tuple[int, str]] = {}
+        self._symbols: dict[int, tuple[int, str]] = {}
         self._texts: dict[int, Any] = {}
         self._written = 0
         prototype = ctypes.CFUNCTYPE(ctypes.c_int64, *([ctypes.c_void_p] * _ARGUMENTS))
@@ -101,7 +102,7 @@ class ExtensionCalls:
             "__cudaRegisterFatBinary": self._register_binary,
             "__cudaRegisterFatBinaryEnd": nothing,
             "__cudaRegisterFunction": self._register_function,
-            "__cudaRegisterVar": nothing,  # a kernel of the module reads it; host code reaches it by refused functions
+            "__cudaRegisterVar": self._register_variable,
             "cudaLaunchKernelExC": self._launch,
             "cudaFuncSetAttribute": lambda function, attribute, value, *_: self._modules.set_attribute(
                 self._kernel(function), attribute & 0xFFFFFFFF, ctypes.c_int32(value & 0xFFFFFFFF).value
@@ -124,6 +125,20 @@ class ExtensionCalls:
             "cudaGetErrorName": self._error_text,
             **memory_calls(work),
             "cudaMemGetInfo": self._memory_info,
+            "cudaMemcpyToSymbol": lambda symbol, source, size, offset, *_: self._to_symbol(
+                symbol, source, size, offset, what="cudaMemcpyToSymbol"
+            ),
+            "cudaMemcpyToSymbolAsync": lambda symbol, source, size, offset, _kind, stream, *_: self._to_symbol(
+                symbol, source, size, offset, what="cudaMemcpyToSymbolAsync", stream=stream or LEGACY
+            ),
+            "cudaMemcpyFromSymbol": lambda to, symbol, size, offset, *_: self._from_symbol(
+                to, symbol, size, offset, what="cudaMemcpyFromSymbol"
+            ),
+            "cudaMemcpyFromSymbolAsync": lambda to, symbol, size, offset, _kind, stream, *_: self._from_symbol(
+                to, symbol, size, offset, what="cudaMemcpyFromSymbolAsync", stream=stream or LEGACY
+            ),
+            "cudaGetSymbolAddress": lambda out, symbol, *_: store_pointer(out, self._symbol(symbol).address),
+            "cudaGetSymbolSize": lambda out, symbol, *_: store_pointer(out, self._symbol(symbol).size),
             "cudaStreamCreate": lambda out, *_: store_pointer(out, self._new_stream()),
             "cudaStreamCreateWithFlags": lambda out, flags, *_: store_pointer(out, self._new_stream(flags)),
             "cudaStreamCreateWithPriority": lambda out, flags, *_: store_pointer(out, self._new_stream(flags)),
@@ -170,10 +185,49 @@ class ExtensionCalls:
     def _register_function(self, binary: int, function: int, _: int, name: int, *__: int) -> None:
         self._functions[function] = (binary, ctypes.string_at(name).decode())
 
+    def _register_variable(self, binary: int, variable: int, _: int, name: int, *__: int) -> None:
+        self._symbols[variable] = (binary, ctypes.string_at(name).decode())
+
+    def _symbol(self, variable: int) -> Extent:
+        """Return the memory of a variable by the address of its shadow in host memory."""
+        if variable not in self._symbols:
+            raise LaunchRejectedError(
+                f"cudaErrorInvalidSymbol: {variable:#x} is no __device__ or __constant__ variable: pass the variable "
+                "itself, not its address or its name"
+            )
+        number, name = self._symbols[variable]
+        return self._modules.variable(self._module(number), name)
+
+    def _part(self, variable: int, size: int, offset: int, *, what: str) -> int:
+        """Return the address of bytes of a variable."""
+        whole = self._symbol(variable)
+        if offset + size > whole.size:
+            raise LaunchRejectedError(
+                f"cudaErrorInvalidValue: {what}: bytes [{offset}, {offset + size}) of the variable "
+                f"{self._symbols[variable][1]}, which has {whole.size}"
+            )
+        return whole.address + offset
+
+    def _to_symbol(
+        self, variable: int, source: int, size: int, offset: int, *, what: str, stream: int | None = None
+    ) -> None:
+        to = self._part(variable, size, offset, what=what)
+        self._work.copy(to, source, size, what=what, stream=stream or LEGACY, waits=stream is None)
+
+    def _from_symbol(
+        self, to: int, variable: int, size: int, offset: int, *, what: str, stream: int | None = None
+    ) -> None:
+        source = self._part(variable, size, offset, what=what)
+        self._work.copy(to, source, size, what=what, stream=stream or LEGACY, waits=stream is None)
+
     def _kernel(self, function: int) -> int:
         if function not in self._functions:
             raise LaunchRejectedError(f"cudaErrorInvalidDeviceFunction: {function:#x} is no __global__ function")
         number, name = self._functions[function]
+        return self._modules.find(self._module(number), name)
+
+    def _module(self, number: int) -> int:
+        """Return the module of a fat binary, loaded when it is first used."""
         binary = self._binaries[number]
         if binary.module is None:
             try:
@@ -184,7 +238,7 @@ class ExtensionCalls:
                 self._modules.compiled(code.cubin, code.ptx)
             binary.module = self._modules.load(code.cubin or code.ptx.encode())
             self._write(code)
-        return self._modules.find(binary.module, name)
+        return binary.module
 
     def _write(self, code: fatbin.Code) -> None:
         """Write the code where that of the DSL is written."""

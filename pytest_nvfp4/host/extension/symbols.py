@@ -20,6 +20,8 @@ FORWARDED: Final = (
     *("cudaDriverGetVersion", "cudaRuntimeGetVersion", "cudaGetLastError", "cudaPeekAtLastError"),
     *("cudaGetErrorString", "cudaGetErrorName", "cudaMalloc", "cudaMallocAsync", "cudaFree", "cudaFreeAsync"),
     *("cudaMemcpy", "cudaMemcpyAsync", "cudaMemset", "cudaMemsetAsync", "cudaMemGetInfo"),
+    *("cudaMemcpyToSymbol", "cudaMemcpyToSymbolAsync", "cudaMemcpyFromSymbol", "cudaMemcpyFromSymbolAsync"),
+    *("cudaGetSymbolAddress", "cudaGetSymbolSize"),
     *("cudaStreamCreate", "cudaStreamCreateWithFlags", "cudaStreamCreateWithPriority", "cudaStreamDestroy"),
     *("cudaStreamSynchronize", "cudaStreamQuery", "cudaStreamWaitEvent", "cudaStreamIsCapturing"),
     *("cudaEventCreate", "cudaEventCreateWithFlags", "cudaEventDestroy", "cudaEventRecord", "cudaEventSynchronize"),

@@ -32,6 +32,8 @@ _HEAD = re.compile(r"\s*\.([a-z]\w*)(?:\s+(\d+)(?=\s))?")
 _NAME = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*")
 _RANGE = re.compile(r"([A-Za-z_$%][\w$]*)\s*(?:<\s*(\d+)\s*>)?\Z")
 _DIMENSION = re.compile(r"\s*\[\s*([^\]]*?)\s*\]")
+_Address = tuple[int, str, int]
+_ADDRESS = re.compile(r"(?:generic\s*\(\s*([A-Za-z_$%][\w$]*)\s*\)|([A-Za-z_$%][\w$]*))(?:\s*([+-])\s*(\d{1,18}))?\s*")
 _INITIAL = re.compile(r"\s*([{},]|[^\s{},][^{},]*)")
 
 
@@ -162,9 +164,10 @@ def _variable(
     if initial is not None and not initialisable:
         raise token.error(f"{name} is in .{common.space} and has an initial value: only .global and .const may")
     data, reason = b"", common.refused
+    addresses: list[_Address] = []
     if initial is not None and not reason:
         try:
-            extents, data = _initial(token, (name, common.kind, common.length), initial, extents)
+            extents, data, addresses = _initial(token, (name, common.kind, common.length), initial, extents)
         except _UnmodelledError as error:
             reason = f"initialised with {error}"
     if any(not size for size in extents) and not common.external:
@@ -174,7 +177,8 @@ def _variable(
         size *= 0 if extent is None else extent
     if initialisable and not common.external:
         data = data.ljust(size, b"\0")
-    return Variable(name, common.space, size, common.align or common.element, data, common.external), reason
+    align = common.align or common.element
+    return Variable(name, common.space, size, align, data, common.external, tuple(addresses)), reason
 
 
 def parameters(text: str, token: Token) -> tuple[Parameter, ...]:
@@ -293,8 +297,11 @@ def _value(text: str) -> tuple[str, str]:
 
 def _initial(
     token: Token, variable: tuple[str, str, int], text: str, extents: list[int | None]
-) -> tuple[list[int | None], bytes]:
-    """Return the completed extents and the bytes of an initial value; ``variable`` is name, type, vector length."""
+) -> tuple[list[int | None], bytes, list[_Address]]:
+    """Return the completed extents, the bytes and the addresses of an initial value.
+
+    ``variable`` is name, type, vector length.
+    """
     name, kind, length = variable
     pieces = [piece.strip() for piece in _INITIAL.findall(text)]
     pieces.reverse()
@@ -309,7 +316,8 @@ def _initial(
             raise token.error(f"{name} has no size, and its initial value is not a list")
         extents = [len(tree), *extents[1:]]
     shape = [extent or 0 for extent in extents] + ([length] if length > 1 else [])
-    return extents, _filled(token, name, tree, shape, kind)
+    addresses: list[_Address] = []
+    return extents, _filled(token, name, tree, shape, kind, addresses, 0), addresses
 
 
 def _tree(pieces: list[str]) -> object:
@@ -328,12 +336,17 @@ def _tree(pieces: list[str]) -> object:
     return items
 
 
-def _filled(token: Token, name: str, tree: object, shape: list[int], kind: str) -> bytes:
-    """Return the bytes of nested lists in an array; missing values are zero."""
+def _filled(
+    token: Token, name: str, tree: object, shape: list[int], kind: str, addresses: list[_Address], at: int
+) -> bytes:
+    """Return the bytes of nested lists in an array; missing values are zero. Addresses of variables are appended."""
     size = TYPE_BITS[kind] // 8
     if not shape:
         if isinstance(tree, list):
             raise token.error(f"a list where {name} has one value")
+        if (address := _ADDRESS.fullmatch(str(tree))) is not None and immediate(str(tree)) is None and size == 8:
+            addresses.append((at, address[1] or address[2], int(address[4] or 0) * (-1 if address[3] == "-" else 1)))
+            return bytes(8)
         return _packed(token, name, str(tree), kind)
     if not isinstance(tree, list):
         raise token.error(f"{tree!r} where {name} has a list of {shape[0]}")
@@ -341,7 +354,11 @@ def _filled(token: Token, name: str, tree: object, shape: list[int], kind: str) 
         raise token.error(f"{len(tree)} values for the {shape[0]} elements of {name}")
     for extent in shape:
         size *= extent
-    return b"".join(_filled(token, name, item, shape[1:], kind) for item in tree).ljust(size, b"\0")
+    step = size // shape[0] if shape[0] else 0
+    filled = [
+        _filled(token, name, item, shape[1:], kind, addresses, at + step * number) for number, item in enumerate(tree)
+    ]
+    return b"".join(filled).ljust(size, b"\0")
 
 
 def _packed(token: Token, name: str, text: str, kind: str) -> bytes:

@@ -130,7 +130,11 @@ class _ModuleParser:
             self._scope.declare(name, Refused(f"{name} is an .alias, which is not modelled"))
             return
         found, reasons = declarations.variables(token)
+        known_names = {each.name for each in (*self._variables, *found) if each.is_placed}
         for variable in found:
+            if unknown := [name for _, name, _ in variable.addresses if name not in known_names]:
+                reason = f"initialised with the address {unknown[0]}, which is not modelled"
+                reasons.setdefault(variable.name, f"{variable.name} is {reason}")
             if variable.name in reasons:
                 self._scope.declare(variable.name, Refused(reasons[variable.name]))
                 continue

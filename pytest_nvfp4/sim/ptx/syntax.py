@@ -145,7 +145,8 @@ class Parameter:
 class Variable:
     """A variable outside registers. ``space`` is shared, global, const or local; ``size`` 0 for ``extern .shared x[]``.
 
-    ``data`` holds the initial bytes of a global or constant (zeros where none are given).
+    ``data`` holds the initial bytes of a global or constant (zeros where none are given), and ``addresses`` the byte
+    offsets at which it has the address of a variable instead: offset, its name, and what is added.
     """
 
     name: str
@@ -154,6 +155,19 @@ class Variable:
     align: int
     data: bytes = b""
     external: bool = False
+    addresses: tuple[tuple[int, str, int], ...] = ()
+
+    def initial(self, placed: Mapping[str, int]) -> bytes:
+        """Return the initial bytes, where variables lie at the addresses ``placed``."""
+        data = bytearray(self.data)
+        for offset, name, added in self.addresses:
+            data[offset : offset + 8] = ((placed[name] + added) & (1 << 64) - 1).to_bytes(8, "little")
+        return bytes(data)
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it has an address in device memory: its module's own, in global or constant memory."""
+        return self.space in ("global", "const") and not self.external
 
 
 @dataclass(frozen=True, slots=True)

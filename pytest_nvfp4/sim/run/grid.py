@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from pytest_nvfp4.sim.lanes import lanes
 from pytest_nvfp4.sim.lower.compiler import Program
 from pytest_nvfp4.sim.memory.coverage import merge
 from pytest_nvfp4.sim.memory.globals import Coverage, Region
+from pytest_nvfp4.sim.ptx.syntax import Variable
 from pytest_nvfp4.sim.run.cta import Cluster, Cta, Dim3
 from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.scheduler import Scheduler
@@ -73,8 +74,8 @@ class Grid(HasUnits):
         dynamic_shared: Bytes of dynamic shared memory.
         parameters: Bytes of each kernel parameter, in order.
         ordinal: Number of the launch.
-        variables: Content of the module's variables by name, which launches of the module share; it is updated at the
-            end. A variable that is not in it has its initial value.
+        variables: Addresses of the module's variables by name. One that is not in it has its initial value, in memory
+            of the launch's own.
 
     Raises:
         Fault: the launch does not fit the kernel (parameters, ``.reqntid``, cluster).
@@ -91,7 +92,7 @@ class Grid(HasUnits):
         dynamic_shared: int = 0,
         parameters: tuple[bytes, ...] = (),
         ordinal: int = 0,
-        variables: dict[str, bytes] | None = None,
+        variables: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
         self.machine = machine
@@ -117,17 +118,11 @@ class Grid(HasUnits):
         self._check(parameters)
         machine.memory.begin_launch()
         self.shared_bytes = program.shared.static + dynamic_shared
-        self._variables = {} if variables is None else variables
         self._buffers: list[Any] = []
         self.parameters = self._pack(parameters)
         self._regions: list[Region] = []
         self.parameter_address = self._place(self.parameters, "the kernel's parameters", align=128, writable=False)
-        for variable in program.module.variables:
-            if variable.space in ("global", "const") and not variable.external:
-                data = self._variables.get(variable.name) or variable.data.ljust(variable.size, b"\0")
-                self.symbols[variable.name] = self._place(
-                    data, f"variable {variable.name}", align=variable.align, writable=variable.space == "global"
-                )
+        self._place_variables([each for each in program.module.variables if each.is_placed], variables or {})
         self.numbers: Sequence[int] = range(self._cluster_count)
         """Numbers of the clusters to run."""
         self._order: Iterator[int] = iter(machine.asynchronous.clusters(self.numbers))
@@ -244,6 +239,16 @@ class Grid(HasUnits):
             block = block.ljust(parameter.offset, b"\xee") + data
         return block
 
+    def _place_variables(self, variables: Sequence[Variable], placed: Mapping[str, int]) -> None:
+        own = [variable for variable in variables if variable.name not in placed]
+        self.symbols.update({variable.name: placed[variable.name] for variable in variables if variable not in own})
+        for variable in own:
+            self.symbols[variable.name] = self._place(
+                variable.data, f"variable {variable.name}", align=variable.align, writable=variable.space == "global"
+            )
+        for variable in own:
+            ctypes.memmove(self.symbols[variable.name], variable.initial(self.symbols), variable.size)
+
     def _place(self, data: bytes, name: str, *, align: int, writable: bool) -> int:
         size = max(len(data), 1)
         memory = ctypes.create_string_buffer(size + 2 * align)
@@ -254,10 +259,7 @@ class Grid(HasUnits):
         return start
 
     def close(self) -> None:
-        """Keep the content of the module's variables, and remove the launch's own regions."""
-        for variable in self.program.module.variables:
-            if variable.space == "global" and (address := self.symbols.get(variable.name)) is not None:
-                self._variables[variable.name] = ctypes.string_at(address, max(variable.size, 1))
+        """Remove the launch's own regions."""
         for region in self._regions:
             self.machine.memory.remove(region)
         self._regions.clear()

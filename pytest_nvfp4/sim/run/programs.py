@@ -25,6 +25,13 @@ class Programs:
         self._modules: dict[str, Module] = {}
         self._programs: dict[tuple[str, str, bool, bool], Program] = {}
 
+    def module(self, ptx: str) -> Module:
+        """Return a parsed module. Raises PtxError: the parser does not accept the text."""
+        module = self._modules.get(ptx)
+        if module is None:
+            module = self._modules[ptx] = parse(ptx)
+        return module
+
     def get(self, ptx: str, kernel: str, *, monitor: Monitor | None = None) -> Program:
         """Return the compiled program of a kernel, as a monitor needs it.
 
@@ -37,9 +44,7 @@ class Programs:
         key = (ptx, kernel, followed, without_data)
         program = self._programs.get(key)
         if program is None:
-            module = self._modules.get(ptx)
-            if module is None:
-                module = self._modules[ptx] = parse(ptx)
+            module = self.module(ptx)
             if kernel not in module.kernels:
                 raise Fault("launch", f"the PTX has no kernel {kernel}; it has {', '.join(module.kernels)}")
             program = self._programs[key] = Program(

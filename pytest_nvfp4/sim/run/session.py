@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import prod
 
 from pytest_nvfp4.driver.launches import Launch, ModuleImage
-from pytest_nvfp4.driver.streams import Streams
+from pytest_nvfp4.driver.streams import Extent, Streams
 from pytest_nvfp4.finding import Finding, Where
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.globals import Touched
+from pytest_nvfp4.sim.ptx.syntax import Variable
 from pytest_nvfp4.sim.races.host_order import HostOrder
 from pytest_nvfp4.sim.races.launch_overlap import Overlap
 from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
@@ -75,7 +77,9 @@ class Session:
     around: Callable[[Launch], AbstractContextManager[None]] | None = None
     log_ctas: int = 0
     launch_only: bool = False
-    _variables: dict[int, tuple[ModuleImage, dict[str, bytes]]] = field(default_factory=dict, init=False, repr=False)
+    _variables: dict[int, tuple[ModuleImage, Mapping[str, Extent]]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     @property
     def findings(self) -> list[Finding]:
@@ -107,7 +111,7 @@ class Session:
             dynamic_shared=launch.dynamic_smem,
             parameters=launch.params,
             ordinal=launch.ordinal,
-            variables=self._variables_of(launch.module),
+            variables={name: extent.address for name, extent in self.variables(launch.module, False).items()},
         )
         if _BOUNDS & grid.kernel.directives.keys():
             grid.registers_per_thread = launch.module.registers.get(launch.kernel)
@@ -157,9 +161,33 @@ class Session:
             )
             grid.close()
 
-    def _variables_of(self, module: ModuleImage) -> dict[str, bytes]:
-        """Return the content of a module's variables, which lasts from launch to launch."""
-        return self._variables.setdefault(id(module), (module, {}))[1]  # the reference keeps the identity unique
+    def variables(self, module: ModuleImage, fresh: bool) -> Mapping[str, Extent]:
+        """Return the memory of a module's variables (``driver.variables.Variables``).
+
+        Raises:
+            PtxError: the parser does not accept the PTX.
+            Fault: the module has none.
+        """
+        if module.ptx is None:
+            raise Fault("launch", "a module has no PTX, and only the variables of PTX can be placed")
+        _, placed = self._variables.get(id(module), (module, None))
+        if placed is not None and not fresh:
+            return placed
+        variables = [each for each in self.programs.module(module.ptx).variables if each.is_placed]
+        if placed is None:
+            placed = {each.name: self._place(each) for each in variables}
+            self._variables[id(module)] = module, placed  # the reference keeps the identity unique
+        addresses = {name: where.address for name, where in placed.items()}
+        for each in variables:
+            ctypes.memmove(addresses[each.name], each.initial(addresses), each.size)
+        return placed
+
+    def _place(self, variable: Variable) -> Extent:
+        address = self.memory.allocate(variable.size)
+        self.memory.name(address, f"variable {variable.name}", writable=variable.space == "global")
+        if self.streams is not None:
+            self.streams.allocated(address, variable.size)
+        return Extent(address, variable.size)
 
     def _before(self, launch: Launch) -> LaunchRecord | None:
         """Return the previous launch on the stream of a programmatic dependent launch; None for any other launch."""

@@ -31,7 +31,7 @@ def main(path: str) -> None:
 
 def _calls(session: Session, path: str) -> list[tuple[str, Any]]:
     stashed = Stashed()
-    side = local(session.launch, memory=session.memory, streams=session.streams)
+    side = local(session.launch, memory=session.memory, streams=session.streams, variables=session.variables)
     calls = ExtensionCalls(B200, side, LoadedModules(B200, side, iter(range(1, 1000))), stashed)
     os.environ.update(calls.variables)
     library = ctypes.CDLL(path)
@@ -59,6 +59,10 @@ def _calls(session: Session, path: str) -> list[tuple[str, Any]]:
     made.append(("sums", sums.tolist()))
     facts = (ctypes.c_int * 6)()
     made.append(("facts", [attempt(lambda: library.facts(facts)), list(facts)]))
+    looked, two, known = torch.empty(8, device="cuda"), (ctypes.c_float * 2)(20, 30), (ctypes.c_int * 3)()
+    made.append(("symbols", [attempt(lambda: library.symbols(_pointer(looked), two, known)), looked.tolist()]))
+    made.append(("known", list(known)))
+    made.append(("misplaced", [attempt(lambda what=what: library.misplaced(what)) for what in range(2)]))
     made.append(("wanting", [attempt(lambda what=what: library.wanting(what)) for what in range(3)]))
     return made
 

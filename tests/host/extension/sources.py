@@ -134,6 +134,33 @@ extern "C" int facts(int* to) {
     return error;
 }
 
+__constant__ float factors[4] = {1, 2, 3, 4};
+static __device__ int counted;
+
+__global__ void factor(float* out) {
+    out[threadIdx.x] = factors[threadIdx.x];
+    if (threadIdx.x == 0) counted += 10;
+}
+
+extern "C" int symbols(float* out, const float* two, int* facts) {
+    void* address = 0;
+    size_t size = 0;
+    int error = cudaGetSymbolSize(&size, factors);
+    if (error || (error = cudaGetSymbolAddress(&address, counted))) return error;
+    facts[0] = (int)size;
+    factor<<<1, 4>>>(out);
+    if ((error = cudaMemcpyToSymbol(factors, two, 8, 4))) return error;
+    factor<<<1, 4>>>(out + 4);
+    if ((error = cudaMemcpyFromSymbolAsync(facts + 1, counted, 4, 0, cudaMemcpyDeviceToHost, 0))) return error;
+    return cudaMemcpy(facts + 2, address, 4, cudaMemcpyDeviceToHost);
+}
+
+extern "C" int misplaced(int what) {
+    static float host;
+    float data[8] = {};
+    return what ? cudaMemcpyToSymbol(factors, data, 20) : cudaMemcpyToSymbol(host, data, 4);
+}
+
 extern "C" int wanting(int what) {
     if (what == 0) {
         void* multicast = 0;

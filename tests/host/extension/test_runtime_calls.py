@@ -64,6 +64,18 @@ def test_the_device_is_described(made: dict[str, Any]) -> None:
     assert (blocks, registers, encode) == (2, 1, 1)
 
 
+def test_variables_are_reached_by_their_symbols(made: dict[str, Any]) -> None:
+    outcome, looked = made["symbols"]
+    assert outcome == [0, None]
+    assert looked == [1, 2, 3, 4, 1, 20, 30, 4]
+    assert made["known"] == [16, 20, 20]
+    (no_symbol, unknown), (too_long, beyond) = made["misplaced"]
+    assert no_symbol != 0
+    assert "is no __device__ or __constant__ variable" in unknown
+    assert too_long != 0
+    assert "cudaMemcpyToSymbol: bytes [0, 20) of the variable factors, which has 16" in beyond
+
+
 def test_what_has_no_stand_in_is_named(made: dict[str, Any]) -> None:
     (_, function), (_, memory), (_, device) = made["wanting"]
     assert "cuMulticastCreate" in function

@@ -29,13 +29,17 @@ PyMODINIT_FUNC PyInit_filler() { return PyModule_Create(&module); }
 CUDA = r"""
 #include <cuda_fp16.h>
 
+__constant__ float value;
+
 __global__ void filler(__half* c, int count) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < count + 1)
-        c[i] = __float2half(1.0f);
+        c[i] = __float2half(value);
 }
 
 extern "C" int fill(unsigned long long c, int count) {
+    float one = 1, back = 0;
+    if (cudaMemcpyToSymbol(value, &one, 4) || cudaMemcpyFromSymbol(&back, value, 4) || back != one) return 7;
     filler<<<(count + 128) / 128, 128>>>((__half*)c, count);
     return cudaGetLastError();
 }
@@ -49,7 +53,7 @@ module = load_inline(
 def custom_kernel(data):
     abc, _, _, sizes = data
     for _, _, c in abc:
-        module.run(c.data_ptr(), c.numel())
+        assert module.run(c.data_ptr(), c.numel()) == 0
     return [c for _, _, c in abc]
 '''
 

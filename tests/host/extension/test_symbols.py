@@ -9,7 +9,7 @@ from pytest_nvfp4.host.extension import symbols
         ("_ZN3c104cuda21CUDACachingAllocator9allocatorE", True),
         ("_ZN2at4cuda24getCurrentCUDABlasHandleEb", True),
         ("cublasCreate_v2", True),
-        ("cudaMemcpyToSymbol", True),
+        ("cudaGraphInstantiate", True),
         ("aoti_torch_get_current_cuda_stream", True),
         ("aoti_torch_get_data_ptr", False),
         ("_ZN3c105ErrorD1Ev", False),

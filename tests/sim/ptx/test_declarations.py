@@ -91,9 +91,9 @@ def test_a_declaration_and_its_definition_are_one():
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (".global .b32 t; .global .u64 x = t;", "address t"),
-        (".global .b32 t; .global .u64 x[2] = {0, t+4};", r"address t\+4"),
-        (".global .b32 t; .global .u64 x = generic(t);", r"generic\(t\)"),
+        (".global .u64 x = function;", "address function"),
+        (".shared .b32 t; .global .u64 x = generic(t);", "address t"),
+        (".global .b32 t; .global .u32 x = t;", "address t"),
         (".global .b32 t; .global .u8 x[2] = {0xff(t), 0xff00(t)};", r"0xff\(t\)"),
         (".global .b16 x = 1.0;", "float 1.0"),
         (".global .attribute(.managed) .b32 x;", ".attribute"),
@@ -111,6 +111,19 @@ def test_what_is_not_modelled_is_refused_where_it_is_used(text, why):
     assert "x" not in [variable.name for variable in found.variables]
     with pytest.raises(KeyError):
         found.kernels["missing"]
+
+
+def test_addresses_of_variables_are_filled_in_where_they_lie():
+    text = (
+        ".global .b32 t[4]; .const .u64 first = t; .global .u64 x[2][2] = {{1, t+4}, {generic(t), generic(x) + 8}};"
+        ".global .v2 .u64 v = {2, t-4};"
+    )
+    found = {variable.name: variable for variable in parse(module_text("", before=text)).variables}
+    placed = {"t": 0x1000, "x": 0x2000, "first": 0x3000, "v": 0x4000}
+    words = {
+        name: struct.unpack(f"<{variable.size // 8}Q", variable.initial(placed)) for name, variable in found.items()
+    }
+    assert (words["first"], words["x"], words["v"]) == ((0x1000,), (1, 0x1004, 0x1000, 0x2008), (2, 0xFFC))
 
 
 @pytest.mark.parametrize(
