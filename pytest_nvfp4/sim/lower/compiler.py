@@ -118,7 +118,7 @@ class Program:
         self._waits: set[int] = set()
         self._watched: set[int] = set()
         self._watching: dict[CodeType, frozenset[int]] = {}
-        self._uses: dict[int, Uses] = {}
+        self._uses: dict[tuple[int, frozenset[int] | None], Uses] = {}
         for instruction in kernel.instructions:
             if longest_prefix(blocking, instruction.parts) is not None:
                 self._starts.add(instruction.index)
@@ -162,11 +162,12 @@ class Program:
             found = self._parked[key] = self._compile(place, keep, parked=True)
         return found
 
-    def uses(self, at: int) -> Uses:
-        """Return the uses of what an instruction loads."""
-        if at not in self._uses:
-            self._uses[at] = uses_of(self.flow, at)
-        return self._uses[at]
+    def uses(self, at: int, registers: frozenset[int] | None = None) -> Uses:
+        """Return the uses of what an instruction loads; ``registers`` are numbers in its first operand (None: all)."""
+        key = at, registers
+        if key not in self._uses:
+            self._uses[key] = uses_of(self.flow, at, registers)
+        return self._uses[key]
 
     def watch(self, places: frozenset[int]) -> None:
         """Make blocks call ``run.undefined.watched`` before they execute the instructions, from their next run on."""

@@ -39,9 +39,11 @@ from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.access import READ, WRITE, Access
 from pytest_nvfp4.sim.memory.locate import check_written, count, gather, locate_shared, mark_written, scatter
+from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW, SharedMemory
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Register
+from pytest_nvfp4.sim.run.undefined import loaded_undefined
 from pytest_nvfp4.sim.run.warp import Warp
 
 
@@ -74,10 +76,16 @@ def load_matrix(w: Warp, mask: int, address: lanes.Bits, shape: MatrixShape, at:
     shared = w.cta.shared
     access = shape.access
     index, pattern = locate_shared(shape.mask, where, shared, access)
-    if shape.packed:
-        _check_packed(shared, index, pattern.offsets, shape)
-    else:
-        check_written(shared, index, pattern, access)
+    try:
+        if shape.packed:
+            _check_packed(shared, index, pattern.offsets, shape)
+        else:
+            check_written(shared, index, pattern, access)
+    except Fault as fault:
+        if fault.kind not in ("uninitialised", "in-flight"):
+            raise
+        bad, registers = _unwritten(shared, index, pattern, shape)
+        loaded_undefined(w, at, bad, fault, registers=registers, ends=True)
     count(w, ("shared.load", pattern, index & 127))
     monitor = w.cta.launch.machine.monitor
     if monitor is not None:
@@ -180,6 +188,16 @@ def _addresses(w: Warp, mask: int, address: lanes.Bits, shape: MatrixShape) -> N
 def _check_packed(shared: SharedMemory, index: int, offsets: NDArray[Any], shape: MatrixShape) -> None:
     for lane, offset in enumerate(offsets.tolist()):
         shared.read(index + offset, 2 * shape.packed, what=f"{shape.access.opcode}, lane {lane}")
+
+
+def _unwritten(shared: SharedMemory, index: int, pattern: Pattern, shape: MatrixShape) -> tuple[int, frozenset[int]]:
+    """Return which lanes and which registers of an ``ldmatrix`` hold bytes that were never written."""
+    known = gather(shared.written, index, pattern, shape.access).view(np.uint8).reshape(shape.rows, 16)
+    bad = known == 0
+    if shape.packed:
+        bad[:] = bad[:, : 2 * shape.packed].any(axis=1, keepdims=True)
+    held = fragments(bad.view(np.uint8), shape.kind, transposed=shape.transposed) != 0
+    return lanes.bits_of(held.any(axis=0)), frozenset(np.flatnonzero(held.any(axis=1)).tolist())
 
 
 def _unpacked(rows: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:

@@ -181,8 +181,8 @@ def _read_shared_lanes(
 
 
 def _unwritten(w: Warp, at: int, mask: int, fault: Fault) -> None:
-    """Record a load of memory that was never written. Raise the fault if a copy to it is in flight."""
-    if fault.kind != "uninitialised":
+    """Record a load of memory that was never written, or that a copy in flight will write."""
+    if fault.kind not in ("uninitialised", "in-flight"):
         raise fault
     loaded_undefined(w, at, mask, fault)
 

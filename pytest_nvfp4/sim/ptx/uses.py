@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pytest_nvfp4.sim.ptx import roles
 from pytest_nvfp4.sim.ptx.flow import Flow
-from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Register, Vector
 
 _PASS_ON = """
     abs add and bfe bfi bfind bmsk brev clz cnot copysign cos cvt cvta div dp2a dp4a ex2 fma fns isspacep lg2 lop3 mad
@@ -40,11 +40,16 @@ class Uses(NamedTuple):
         """All instructions that use it."""
         return self.guarded | self.deciding
 
+    def joined(self, other: Uses) -> Uses:
+        """Return the uses of this value or another of the same instruction."""
+        return Uses(self.guarded | other.guarded, self.deciding | other.deciding, self.carried or other.carried)
 
-def uses_of(flow: Flow, at: int) -> Uses:
-    """Return the uses of the registers that an instruction writes."""
+
+def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None) -> Uses:
+    """Return the uses of the registers that an instruction writes; ``registers`` are numbers in the first operand."""
     instructions = flow.kernel.instructions
-    loaded = {register.slot for register in roles.results(instructions[at])}
+    written_here = {register.slot for register in roles.results(instructions[at])}
+    loaded = written_here if registers is None else _slots(instructions[at], registers)
     guarded: set[int] = set()
     deciding: set[int] = set()
     carried = False
@@ -55,7 +60,7 @@ def uses_of(flow: Flow, at: int) -> Uses:
         for index in range(start, stop):
             ins = instructions[index]
             if index == at:
-                carried = carried or bool(tainted - loaded)
+                carried = carried or bool(tainted - written_here)
             written = {register.slot for register in roles.results(ins)}
             decides = ins.guard is not None and ins.guard.register.slot in tainted
             reads = decides or any(register.slot in tainted for register in roles.sources(ins))
@@ -85,6 +90,13 @@ def uses_of(flow: Flow, at: int) -> Uses:
         if entries[block.number]:
             enter(block.successors, through(block.start, block.stop, entries[block.number]))
     return Uses(frozenset(guarded), frozenset(deciding), carried)
+
+
+def _slots(ins: Instruction, registers: frozenset[int]) -> set[int]:
+    """Return the slots of some of the registers in the first operand, by number; ``_`` has none."""
+    operand = ins.operands[0]
+    items = operand.items if isinstance(operand, Vector) else (operand,)
+    return {item.slot for number, item in enumerate(items) if number in registers and isinstance(item, Register)}
 
 
 def _passes_on(ins: Instruction) -> bool:

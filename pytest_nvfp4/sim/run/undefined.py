@@ -1,15 +1,16 @@
-"""Loads of bytes that nothing has written: a finding once a lane uses such a value, none if it never does.
+"""Loads of values that are not defined: a finding once a lane uses such a value, none if it never does.
 
-Some loads have no use: warps that never use the address of TMEM load it, and compilers move loads above the branch that
-guards their use. What may use the value of a load is known from the code
-(``sim.ptx.uses``); when a load of unwritten bytes has occurred, these instructions are watched (``Program.watch``).
+A value is not defined if nothing has written its bytes, or a copy to them is in flight. Some loads have no use: warps
+that never use the address of TMEM load it, and compilers move loads above the branch that guards their use. What may
+use the value of a load is known from the code (``sim.ptx.uses``); when such a load has occurred, these instructions are
+watched (``Program.watch``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_nvfp4.finding import Where
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.ptx.uses import Uses
 from pytest_nvfp4.sim.run.warp import Warp
@@ -17,8 +18,7 @@ from pytest_nvfp4.sim.run.warp import Warp
 
 @dataclass(slots=True)
 class _Undefined:
-    fault: Fault
-    where: Where
+    report: Callable[[], None]
     lanes: int
     uses: Uses
 
@@ -31,26 +31,51 @@ class UndefinedValues:
         self.values: dict[int, _Undefined] = {}
 
 
-def loaded_undefined(w: Warp, at: int, lanes: int, fault: Fault, *, shows: bool = False) -> None:
-    """Record that lanes have loaded bytes that were never written, and report it now if a use may follow unwatched.
+def loaded_undefined(
+    w: Warp,
+    at: int,
+    lanes: int,
+    fault: Fault,
+    *,
+    registers: frozenset[int] | None = None,
+    shows: bool = False,
+    ends: bool = False,
+) -> None:
+    """Record that lanes have loaded bytes that are not there, and report it now if a use may follow unwatched.
 
-    ``shows``: The lanes hold NaN, so that results show a use that is not watched, and no doubtful one is reported.
+    Args:
+        registers: Numbers, in the first operand of the instruction, of those that depend on the bytes. None: all.
+        shows: The lanes hold NaN, so that results show a use that is not watched, and no doubtful one is reported.
+        ends: A use is a fault, which ends the launch, as it does for a copy in flight: the writer is late, and what it
+            writes behind the use is of no interest.
+
+    Raises:
+        Fault: ``fault``, here or at a use, if that ends the launch.
     """
     launch = w.cta.launch
     program = launch.program
-    uses = program.uses(at)
+    uses = program.uses(at, registers)
     if not uses.all:
         return
     where = launch.where(w, at, mask=lanes)
-    if not shows and program.uses_now(uses, lanes):
+    ends = ends or fault.kind == "in-flight"
+
+    def report() -> None:
+        if ends:
+            fault.where = where
+            raise fault
         launch.report(fault.kind, fault.message, hint=fault.hint, where=where)
+
+    if not shows and program.uses_now(uses, lanes):
+        report()
         return
     program.watch(uses.all | {at})
     values = w.unit(UndefinedValues).values
-    if (known := values.get(at)) is not None:
-        known.lanes |= lanes
+    if (known := values.get(at)) is None:
+        values[at] = _Undefined(report, lanes, uses)
     else:
-        values[at] = _Undefined(fault, where, lanes, uses)
+        known.lanes |= lanes
+        known.uses = known.uses.joined(uses)
 
 
 def watched(w: Warp, mask: int, at: int) -> None:
@@ -62,8 +87,7 @@ def watched(w: Warp, mask: int, at: int) -> None:
         if source == at and not value.uses.carried:
             value.lanes &= ~mask
         elif mask & value.lanes and at in value.uses.all:
-            fault = value.fault
-            w.cta.launch.report(fault.kind, fault.message, hint=fault.hint, where=value.where)
             value.lanes = 0
+            value.report()
         if not value.lanes:
             del unit.values[source]

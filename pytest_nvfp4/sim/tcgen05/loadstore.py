@@ -23,7 +23,8 @@ All lanes must give the same address, with two exceptions that the ISA leaves op
   reported as ``own-quadrant``, which is not an error. Any other quadrant is a fault.
 
 A ``.32x32b`` load of an accumulator of M = 64, of which 16 of every 32 lanes are written, gives NaN in the other lanes.
-NVIDIA's kernels do not use them; a use is a finding (``run.undefined``).
+NVIDIA's kernels do not use them. A use of a word that was never written is a finding, its load alone is none
+(``run.undefined``).
 
 Results are available when the instruction is issued. Registers may be used before ``tcgen05.wait::ld``, because true
 dependencies are respected (PTX ISA, "Register dependencies, same thread"); ``races`` can warn of such a use.
@@ -43,7 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.lanes import FULL, Bits, spread, uniform
+from pytest_nvfp4.sim.lanes import FULL, Bits, bits_of, spread, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.monitor import TmemBox
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
@@ -121,6 +122,7 @@ def load(w: Warp, mask: int, address: Bits, move: Movement, what: str, at: int) 
     lane, column = _origin(w, mask, address, move, what)
     reached = slice(lane, lane + move.rows)
     undefined: slice | None = None
+    unwritten: Fault | None = None
     for first, count in move.spans:
         start = column + first
         tmem.claim_to_read(start, count, what=what)
@@ -129,9 +131,10 @@ def load(w: Warp, mask: int, address: Bits, move: Movement, what: str, at: int) 
         try:
             tmem.need(start, count, reached, what=what, hint="nothing was accumulated, copied or stored there")
         except Fault as fault:
-            if undefined is None:
-                raise
-            loaded_undefined(w, at, sum(1 << lane for lane in range(32)[undefined]), fault, shows=True)
+            if undefined is not None:
+                loaded_undefined(w, at, sum(1 << lane for lane in range(32)[undefined]), fault, shows=True)
+            else:
+                unwritten = unwritten or fault
         if tmem.pending:
             tmem.settle(start, count)
         use.loaded(w, at, start, count)
@@ -146,7 +149,21 @@ def load(w: Warp, mask: int, address: Bits, move: Movement, what: str, at: int) 
     words = _words(tmem, move, lane, column)
     if undefined is not None:
         words[:, undefined] = _NAN
+    if unwritten is not None:
+        bad = _unwritten(tmem, move, lane, column)
+        words[bad] = _NAN
+        registers = frozenset(np.flatnonzero(bad.any(axis=1)).tolist())
+        lanes = bits_of(np.asarray(bad.any(axis=0)))
+        loaded_undefined(w, at, lanes, unwritten, registers=registers, ends=True)
     return tuple(words)
+
+
+def _unwritten(tmem: Tmem, move: Movement, lane: int, column: int) -> NDArray[np.bool_]:
+    """Return which registers of which lanes hold words that were never written."""
+    bad = tmem.unwritten(move.columns + column, move.lanes + lane)
+    if move.packed:
+        bad |= tmem.unwritten(move.columns + (column + 1), move.lanes + lane)
+    return bad
 
 
 def _words(tmem: Tmem, move: Movement, lane: int, column: int) -> NDArray[np.uint32]:

@@ -175,6 +175,12 @@ class Tmem:
                     hint=hint or "an earlier tcgen05.mma, tcgen05.cp or tcgen05.st is missing, or wrote elsewhere",
                 )
 
+    def unwritten(self, columns: NDArray[np.intp], lanes: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Return which words, by column and lane, were never written."""
+        full = np.frombuffer(self.full, np.uint8) != 0
+        missing: NDArray[np.bool_] = ~(full[columns] | self.some[columns, lanes])
+        return missing
+
     def unwritten_half(self, column: int, count: int, lanes: slice) -> slice | None:
         """Return the half of 32 lanes that was never written in columns of an accumulator of M = 64; None elsewhere."""
         if self.halved.find(0, column, column + count) >= 0:

@@ -46,7 +46,7 @@ def parsed(body: str) -> Module:
 class Program:
     shared: SharedLayout
 
-    def uses(self, at: int) -> Uses:
+    def uses(self, at: int, _registers: frozenset[int] | None = None) -> Uses:
         """Every register is a result of the test, so that each load is used at once."""
         return Uses(frozenset({at}), frozenset(), carried=False)
 

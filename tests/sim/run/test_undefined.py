@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.run.asynchronous import Lazy
 from tests.sim.ptx_case import Ran, run_ptx
 
 # r0: thread; r1: its word of shared memory, of which the first 16 are written; r2: the word; rd3: its output.
@@ -105,3 +108,72 @@ def test_local_memory(use: str, found: int) -> None:
         buffers={"out": np.zeros(32, np.uint32)},
     )
     assert len(case.grid.findings) == found
+
+
+# The first two of four matrices are written. r10 to r13: fragments; r15: the address of a row of a matrix.
+MATRICES = """
+mov.u32 %r0, %tid.x; mov.u32 %r4, smem; shl.b32 %r3, %r0, 4; add.u32 %r15, %r4, %r3; mov.b32 %r9, 0;
+cvt.u64.u32 %rd1, %r0; shl.b64 %rd1, %rd1, 2; add.u64 %rd3, %rd100, %rd1;
+setp.lt.u32 %p1, %r0, 16; @%p1 st.shared.v4.b32 [%r15], {%r0, %r0, %r0, %r0}; bar.sync 0;
+ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r10, %r11, %r12, %r13}, [%r15];
+"""
+# Columns 0 and 1 are written, in the warp's lanes.
+COLUMNS = """
+mov.u32 %r0, %tid.x; mov.u32 %r4, smem; cvt.u64.u32 %rd1, %r0; shl.b64 %rd1, %rd1, 2; add.u64 %rd3, %rd100, %rd1;
+setp.lt.u32 %p1, %r0, 16;
+tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r4], 32; ld.shared.b32 %r9, [%r4];
+tcgen05.st.sync.aligned.32x32b.x2.b32 [%r9], {%r0, %r0}; tcgen05.wait::st.sync.aligned;
+tcgen05.ld.sync.aligned.32x32b.x4.b32 {%r10, %r11, %r12, %r13}, [%r9]; tcgen05.wait::ld.sync.aligned;
+"""
+FREED = "tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r9, 32;"
+REGISTERS = {
+    "no use": ("", 0),
+    "a written register": ("st.global.b32 [%rd3], %r11;", 0),
+    "a dead copy": ("add.u32 %r14, %r12, %r13;", 0),
+    "a branch around it": ("@!%p1 bra END; @!%p1 st.global.b32 [%rd3], %r12; END: bar.sync 0;", 0),
+    "a store": ("st.global.b32 [%rd3], %r12;", 1),
+    "a store behind a barrier": ("bar.sync 0; st.global.b32 [%rd3], %r13;", 1),
+    "an exchange": ("shfl.sync.idx.b32 %r14, %r12, 31, 31, -1; st.global.b32 [%rd3], %r14;", 1),
+    "a store in one lane": ("setp.eq.u32 %p3, %r0, 31; bar.sync 0; @%p3 st.global.b32 [%rd3], %r13;", 1),
+}
+
+
+@pytest.mark.parametrize("use", REGISTERS)
+@pytest.mark.parametrize("load", [MATRICES, COLUMNS], ids=["ldmatrix", "tcgen05.ld"])
+def test_registers_of_matrices_and_of_tensor_memory(load: str, use: str) -> None:
+    body, count = REGISTERS[use]
+    freed = FREED if load is COLUMNS else ""
+    found: list[Finding] = []
+    try:
+        found += run_ptx(load + body + freed, buffers={"out": np.zeros(32, np.uint32)}, shared=4096).grid.findings
+    except Fault as fault:
+        found.append(fault.finding())
+    assert [finding.kind for finding in found] == ["uninitialised"] * count
+    for finding in found:
+        assert finding.where is not None
+        assert finding.where.text.startswith(("ldmatrix", "tcgen05.ld"))
+
+
+@pytest.mark.parametrize(
+    ("use", "kinds"),
+    [
+        ("", []),
+        ("bar.sync 0; st.global.b32 [%rd3], %r2;", ["in-flight"]),
+        ("st.global.b32 [%rd3], %r2;", ["in-flight"]),
+    ],
+)
+def test_bytes_of_a_copy_in_flight(use: str, kinds: list[str]) -> None:
+    body = """
+        mov.u32 %r0, %tid.x; shl.b32 %r3, %r0, 2; mov.u32 %r4, smem; add.u32 %r1, %r4, %r3;
+        cvt.u64.u32 %rd1, %r3; add.u64 %rd3, %rd100, %rd1;
+        cp.async.ca.shared.global [%r1], [%rd3], 4; cp.async.commit_group; ld.shared.b32 %r2, [%r1];
+    """
+    found: list[str] = []
+    try:
+        run_ptx(body + use, buffers={"out": np.zeros(32, np.uint32)}, shared=4096, asynchronous=Lazy())
+    except Fault as fault:
+        finding = fault.finding()
+        found.append(finding.kind)
+        assert finding.where is not None
+        assert finding.where.text.startswith("ld.shared.b32")
+    assert found == kinds

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pytest_nvfp4.finding import Where
+from pytest_nvfp4.sim.ptx.uses import Uses
 from pytest_nvfp4.sim.run.asynchronous import Asynchronous
 from pytest_nvfp4.sim.run.cta import Cluster, Cta
 from pytest_nvfp4.sim.run.machine import Machine
@@ -18,11 +19,22 @@ from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 FULL = 0xFFFF_FFFF
 
 
+class Program:
+    """A program in which each load is used at once."""
+
+    def uses(self, at: int, _registers: frozenset[int] | None = None) -> Uses:
+        return Uses(frozenset({at}), frozenset(), carried=False)
+
+    def uses_now(self, _uses: Uses, _mask: int) -> bool:
+        return True
+
+
 class Launch:
     """A launch that only keeps things."""
 
     def __init__(self, *, asynchronous: Asynchronous | None = None, threads: int = 192) -> None:
         self.machine = Machine(asynchronous=asynchronous)
+        self.program = Program()
         self.counters: Counter[str] = Counter()
         self.block = (threads, 1, 1)
         self.shape = (2, 1, 1)

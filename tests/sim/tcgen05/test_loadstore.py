@@ -189,7 +189,9 @@ def test_a_load_of_64_rows_is_not_a_number_where_no_row_is() -> None:
     warps = ctas[0].warps
     tmem = ctas[0].unit(Tmem)
     ctas[0].launch.program = SimpleNamespace(  # type: ignore[misc]
-        uses=lambda at: Uses(frozenset({at + 1}), frozenset(), carried=False), watch=lambda _places: None
+        uses=lambda at, _registers: Uses(frozenset({at + 1}), frozenset(), carried=False),
+        uses_now=lambda _uses, _lanes: True,
+        watch=lambda _places: None,
     )
     for warp in (1, 3):
         words = load(warps[warp], FULL, 32 * warp << 16, movement("32x32b", 8), "ld", 0)

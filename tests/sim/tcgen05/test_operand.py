@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.tcgen05.descriptor import decode_matrix
 from tests.sim.tcgen05.harness import make_ctas, matrix_bits
 from tests.sim.tcgen05.operand_case import gather
 from tests.sim.tcgen05.places import PITCH, k_major, mn_major
@@ -74,6 +75,18 @@ def test_mn_major(swizzle: int, rows: int, size: int, start: int) -> None:
     bits = matrix_bits(start, leading=leading, stride=stride, swizzle=swizzle)
     found = gather(cta, bits, rows=rows, mn=True, size=size)
     assert (found.reshape(rows, count, size) == data).all()
+
+
+def test_the_version_of_a_descriptor_is_1_or_left_out() -> None:
+    """CUTLASS writes version 1 in bits 46-48; Triton wrote none until 3.5, and its kernels run on B200s."""
+    bits = matrix_bits(1024, stride=1024, swizzle=2)
+    assert bits >> 46 & 7 == 1
+    plain, left_out = (decode_matrix(value, "test") for value in (bits, bits & ~(7 << 46)))
+    assert str(left_out) == str(plain)
+    for version in (2, 3, 4, 7):
+        with pytest.raises(Fault, match="bits 46-48") as caught:
+            decode_matrix(bits & ~(7 << 46) | version << 46, "test")
+        assert caught.value.kind == "descriptor"
 
 
 def test_a_byte_that_was_never_written() -> None:
