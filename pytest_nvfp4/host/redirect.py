@@ -23,11 +23,12 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import IO, Any, Final
 
 from pytest_nvfp4.driver.device_model import B200, DeviceModel
 from pytest_nvfp4.driver.launches import HostSideError, Launch, LaunchRejectedError
+from pytest_nvfp4.host import dsl_positions
 from pytest_nvfp4.host.compile_cache import CompileCache
 from pytest_nvfp4.host.compiled_calls import HostCalls
 from pytest_nvfp4.host.device_side import DeviceSide, local
@@ -172,7 +173,8 @@ class HostSide(contextlib.AbstractContextManager["HostSide"]):
         cuda_executors = importlib.import_module("cutlass.cutlass_dsl.cuda_jit_executor")
         compiler = importlib.import_module("cutlass.base_dsl.compiler")
         self._newly_written_ptx()
-        self._remember_positions()
+        for owner, name, value in dsl_positions.replacements():
+            self._patch(owner, name, value)
         self._patch(engines, "ExecutionEngine", self._engine_class(engines.ExecutionEngine))
         self._patch(
             executors.JitExecutor, "run_compiled_program", self._reraising(executors.JitExecutor.run_compiled_program)
@@ -196,27 +198,6 @@ class HostSide(contextlib.AbstractContextManager["HostSide"]):
             except ModuleNotFoundError:  # DSL 4.4 has only the second
                 continue
             self._patch_testing(module)
-
-    def _remember_positions(self) -> None:
-        """Decode the position table of each of the user's functions once, instead of once per operation.
-
-        The DSL (4.8) iterates over the table for every operation it builds: half of the time that building the IR of a
-        large kernel takes. Functions are cached by identity, because code objects compare by all their content.
-        """
-        try:
-            operations = importlib.import_module("cutlass._mlir_helpers.op")
-        except ModuleNotFoundError:  # DSL 4.4 uses inspect, which looks up the line alone
-            return
-        if getattr(operations, "_CO_POSITIONS", None) is None:
-            return
-        known: dict[int, tuple[CodeType, tuple[Any, ...]]] = {}
-
-        def positions(code: CodeType) -> tuple[Any, ...]:
-            if id(code) not in known:
-                known[id(code)] = (code, tuple(code.co_positions()))  # the reference keeps the identity unique
-            return known[id(code)][1]
-
-        self._patch(operations, "_CO_POSITIONS", positions)
 
     def _patch_testing(self, module: ModuleType) -> None:
         if hasattr(module, "benchmark"):

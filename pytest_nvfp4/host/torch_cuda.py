@@ -17,8 +17,10 @@ in the thread that called ``install``, because torch's dispatch modes are per th
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
@@ -86,6 +88,28 @@ def _from_dlpack(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(ext_tensor, **kwargs)
 
     return from_dlpack
+
+
+def _without_dynamo(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``torch._disable_dynamo`` without the import of torch._dynamo, which takes seconds.
+
+    The first call of each custom operator imports it, to keep graphs from being compiled. Without the import, nothing
+    compiles a graph.
+    """
+
+    @functools.wraps(original)
+    def disable(fn: Callable[..., Any] | None = None, recursive: bool = True) -> Callable[..., Any]:
+        if fn is None:
+            return functools.partial(disable, recursive=recursive)
+        function, disabled = fn, original(fn, recursive)
+
+        @functools.wraps(fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (disabled if "torch._dynamo" in sys.modules else function)(*args, **kwargs)
+
+        return call
+
+    return disable
 
 
 _TorchGenerator: Final = torch.Generator
@@ -159,6 +183,7 @@ class TorchCuda(contextlib.AbstractContextManager["TorchCuda"]):
             self._patch(owner, name, value)
         self._patch(HostCudaTensor, "side", self._side)
         self._patch(HostCudaTensor, "modes", staticmethod(self._modes))
+        self._patch(torch, "_disable_dynamo", _without_dynamo(vars(torch)["_disable_dynamo"]))
         self._patch(torch, "Generator", _Generator)
         self._patch(torch, "from_dlpack", _from_dlpack(vars(torch)["from_dlpack"]))
         _register_with_dsl()

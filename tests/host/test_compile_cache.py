@@ -123,24 +123,48 @@ POSITIONS = """
 from cutlass._mlir_helpers import op
 import sys
 
-def places(table):
-    op._CO_POSITIONS = table
+def looked_up(look):
     frame = sys._getframe()
-    return [tuple(op._fast_frameinfo(frame).positions), tuple(op._fast_frameinfo(frame).positions)]
+    return [tuple(look(frame).positions), tuple(look(frame).positions)]
 
-ours = getattr(op, "_CO_POSITIONS", None)
-said["patched"] = ours is not None
-if ours is not None:
-    said["same"] = places(ours) == places(type(places.__code__).co_positions)
-    said["many"] = len(set(places(ours)))
+def wrapper(look):
+    return look()
+
+library = {"__name__": "cutlass.of_a_library", "wrapper": wrapper}
+exec("def within(look): return wrapper(look)", library)
+
+def called_from(look):
+    found = []
+    for call in (wrapper, library["within"]):
+        place = call(look)
+        found.append((place.filename, place.lineno, place.function, place.code_context, tuple(place.positions)))
+    return found
+
+op._INCLUDE_LIB_FRAME, op._ENABLE_FRAME_FILTERING = False, True
+names = ("_fast_frameinfo", "_is_framework_stack_frame", "_get_caller_frame_info")
+ours = [getattr(op, name, None) for name in names]
+said["patched"] = [hasattr(each, "__wrapped__") for each in ours]
+if all(said["patched"]):
+    theirs = [each.__wrapped__ for each in ours]
+    said["same"] = looked_up(ours[0]) == looked_up(theirs[0])
+    said["many"] = len(set(looked_up(ours[0])))
+    said["from"] = called_from(ours[2])
+    said["again"] = called_from(ours[2]) == called_from(ours[2])
+    said["library"] = [ours[1](frame) for frame in (sys._getframe(), eval("sys._getframe()", {**library, "sys": sys}))]
     side.close()
-    said["given back"] = op._CO_POSITIONS is type(places.__code__).co_positions
+    said["given back"] = [getattr(op, name) for name in names] == theirs
+    said["theirs"] = called_from(theirs[2])
 """
 
 
-def test_positions_are_those_of_the_code(tmp_path: Path) -> None:
+def test_places_of_operations_are_those_of_the_dsl(tmp_path: Path) -> None:
     said = run_script(POSITIONS, tmp_path, prelude=PRELUDE)
-    if said["patched"]:
+    assert len(set(said["patched"])) == 1
+    if said["patched"][0]:
         assert said["same"]
         assert said["many"] == 2
+        assert said["again"]
+        assert said["library"] == [False, True]
+        assert said["from"] == said["theirs"]
+        assert [function for _, _, function, _, _ in said["from"]] == ["called_from"] * 2
         assert said["given back"]

@@ -148,7 +148,7 @@ hooked.register_hook(lambda grad: (_ for _ in ()).throw(RuntimeError("of a hook"
 said["backward_of_others"] = refused((hooked * 2).sum().backward)
 
 # operators of the user's own, and operators that come undecomposed
-@torch.library.custom_op("nvfp4_test::add_two", mutates_args={"out"})
+@library.custom_op("nvfp4_test::add_two", mutates_args={"out"})
 def add_two(a: torch.Tensor, out: torch.Tensor) -> None:
     two = torch.tensor([2], device="cuda") if a.data_ptr() else None
     out.copy_(a + two.to(a.dtype) + torch.zeros(1, dtype=a.dtype, device="cuda"))
@@ -476,3 +476,37 @@ except HostSideError as error:
     assert said["cuda"][0] == []
     assert said["start"] == 0
     assert "cudaHostRegister has no stand-in" in said["other"]
+
+
+OPERATORS = """
+import sys
+from torch import library
+
+@library.custom_op("nvfp4_tests::double_into", mutates_args=("y",))
+def double_into(x: torch.Tensor, y: torch.Tensor) -> None:
+    y.copy_(x * 2)
+
+x, y = torch.ones(3, device="cuda"), torch.zeros(3, device="cuda")
+double_into(x, y)
+said["doubled"] = y.cpu().tolist()
+said["imported"] = "torch._dynamo" in sys.modules
+calls = []
+plain = torch._disable_dynamo(lambda value, *, by: calls.append(value) or value + by)
+partly = torch._disable_dynamo(recursive=False)(lambda value: value + 1)
+said["called"] = [plain(1, by=2), partly(3)]
+import torch._dynamo
+seen = []
+torch._dynamo.disable = lambda fn, *args, **kwargs: seen.append(fn) or fn
+said["then"] = [plain(5, by=2), partly(3), len(seen)]
+redirect.close()
+said["given back"] = torch._disable_dynamo is torch._compile._disable_dynamo
+"""
+
+
+def test_a_custom_operator_does_not_import_the_compiler_of_graphs(tmp_path: Path) -> None:
+    said = run_script(OPERATORS, tmp_path, prelude=PRELUDE)
+    assert said["doubled"] == [2.0, 2.0, 2.0]
+    assert not said["imported"]
+    assert said["called"] == [3, 4]
+    assert said["then"] == [7, 4, 2], "once it is imported, torch's own wrapper is used"
+    assert said["given back"]
