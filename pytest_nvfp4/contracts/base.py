@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from pytest_nvfp4.problem import Problem, ProblemError, Sizes
+from pytest_nvfp4.problem import Group, Problem, ProblemError, Sizes
 
 if TYPE_CHECKING:
     from pytest_nvfp4.contracts.call import Call
@@ -59,15 +59,15 @@ class Contract(ABC):
         benchmarks: The official benchmark problems.
         function: The function of the kernel's file that is called.
         compiles: Whether ``compile_kernel(problem_sizes)`` of the kernel's file is called first, if there is one.
-        fits: Whether problems may be fitted to a kernel (``device.fitted_problem``), and the far end of a large output
-            examined (``worker.far_end``).
+        own_shapes: Whether input families may have problems of their own, and the far end of a large output is examined
+            (``worker.far_end``).
         sets_of_inputs: Most sets of inputs that a benchmark has.
     """
 
     name: ClassVar[str]
     function: ClassVar[str] = "custom_kernel"
     compiles: ClassVar[bool] = False
-    fits: ClassVar[bool] = False
+    own_shapes: ClassVar[bool] = False
     sets_of_inputs: ClassVar[int] = 8
     tests: tuple[Problem, ...] = ()
     benchmarks: tuple[Problem, ...] = ()
@@ -82,7 +82,7 @@ class Contract(ABC):
         from pytest_nvfp4.numerics.families import default_families
 
         found = {family.name: family.shapes for family in default_families()}
-        return found if self.fits else {name: shapes for name, shapes in found.items() if shapes is None}
+        return found if self.own_shapes else {name: shapes for name, shapes in found.items() if shapes is None}
 
     def family(self, name: str) -> str:
         """Return the input family that a name stands for: itself, or the first of a contract that has others."""
@@ -113,6 +113,13 @@ class Contract(ABC):
 
     def drawn(self, problem: Problem) -> Problem | None:  # noqa: ARG002
         """Return a drawn list of groups as a problem of the contract; None if problems are not to be searched."""
+        return None
+
+    def fitted(self, groups: Sequence[Group]) -> Problem | None:  # noqa: ARG002
+        """Return a problem with as many tiles as groups have (``device.fitted_problem``); None if none is to be fitted.
+
+        It has as many steps of k as the largest of them.
+        """
         return None
 
     @abstractmethod

@@ -92,6 +92,12 @@ class BlockScaled(Contract):
         sizes = Group(m, self.columns(n), k, min(4, len(problem.groups)))
         return Problem(str(sizes), (sizes,), problem.seed, self.name)
 
+    def fitted(self, groups: Sequence[Group]) -> Problem:
+        """See ``Contract``: the tiles of all groups side by side, in whole rows of 128."""
+        m = max(group.m for group in groups)
+        sizes = Group(-(-m // _TILE) * _TILE, sum(group.n for group in groups if group.m), max(g.k for g in groups))
+        return Problem(str(sizes), (sizes,), contract=self.name)
+
     def columns(self, n: int) -> int:
         """Return the columns of c that are nearest to ``n``."""
         return n
@@ -240,6 +246,8 @@ class BlockScaled(Contract):
             yield op.plain_scales(f"plain SF{name}", rows, k, batches, data=data, device=True, guard=guard)
 
 
+_TILE = 128
+"""Rows and columns of the smallest tile."""
 _ALIGNED = 512
 """Alignment of whole tensors in bytes (c10/cuda/CUDACachingAllocator, kMinBlockSize)."""
 

@@ -5,7 +5,7 @@ B has 128 rows in memory, and its scale factors too, so that an operator for mat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_nvfp4.contracts.block_scaled import BlockScaled
@@ -39,6 +39,14 @@ class Gemv(BlockScaled):
         (512, 1, 1536, 2),
     )
     benchmarks = cases("gpumode-bench", name, (7168, 1, 16384), (4096, 1, 7168), (7168, 1, 2048))
+
+    def fitted(self, groups: Sequence[Group]) -> Problem:
+        """See ``Contract``: as many times 128 rows as there are tiles."""
+        from pytest_nvfp4.problem import Group, Problem
+
+        tiles = sum(-(-group.m // _PADDED) * -(-group.n // _PADDED) for group in groups)
+        sizes = Group(tiles * _PADDED, 1, max(group.k for group in groups))
+        return Problem(str(sizes), (sizes,), contract=self.name)
 
     def columns(self, n: int) -> int:  # noqa: ARG002 - the same for all sizes
         """See ``BlockScaled``."""

@@ -29,7 +29,7 @@ class GroupGemm(Contract):
 
     name = GROUP_GEMM
     compiles = True
-    fits = True
+    own_shapes = True
     tests = GPUMODE
     benchmarks = GPUMODE_BENCH
 
@@ -63,6 +63,10 @@ class GroupGemm(Contract):
     def drawn(self, problem: Problem) -> Problem:
         """See ``Contract``."""
         return problem
+
+    def fitted(self, groups: Sequence[Group]) -> Problem:
+        """See ``Contract``: the groups themselves."""
+        return Problem("+".join(map(str, groups)), tuple(groups))
 
     def multiply_adds(self, problem: Problem) -> int:
         """See ``Contract``: m n k, summed over the groups."""

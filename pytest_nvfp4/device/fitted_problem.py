@@ -10,7 +10,8 @@ from its names:
    tiles give a CTA a second one. The grid of the same launch shows whether it depends on the device's SMs.
 3. The problem has a group with enough k, a group without rows (m is free in GPU MODE's contract), and a ragged one with
    a tile for each further turn of a CTA, and two at least, because the CTAs of one group may share what a kernel keeps
-   for each group. It is run, and the phases of every mbarrier are counted. If a ring was not refilled, k or the number
+   for each group. A contract on one problem has the tiles of these groups side by side (``Contract.fitted``), all with
+   the large k. It is run, and the phases of every mbarrier are counted. If a ring was not refilled, k or the number
    of tiles grows, up to a limit.
 
 The reasons include rings that depend on neither, and sizes that the kernel refuses.
@@ -35,6 +36,7 @@ from pytest_nvfp4.problem import Group, Problem
 from pytest_nvfp4.text import plural
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.contracts.base import Contract
     from pytest_nvfp4.device.result import SimulatedCall
     from pytest_nvfp4.device.simulate import SimulationResult
 
@@ -101,23 +103,23 @@ class _Sizes:
     empty: bool = True
 
     @property
-    def problem(self) -> Problem:
-        """The problem of these sizes."""
+    def groups(self) -> tuple[Group, ...]:
+        """The groups of these sizes."""
         columns = self.tiles * self.tile_n - (_STEP_N if self.tile_n > _STEP_N else 0)
         ragged = Group(self.tile_m - 56, columns, _STEP_K)
         empty = [Group(0, _STEP_N, _STEP_K)] * self.empty
-        groups = (Group(self.tile_m, self.tile_n, self.k), *empty, ragged)
-        return Problem("+".join(map(str, groups)), groups)
+        return (Group(self.tile_m, self.tile_n, self.k), *empty, ragged)
 
 
-def fit(observe: Observe, *, fallback: Problem) -> FittedProblem:
+def fit(observe: Observe, *, contract: Contract, fallback: Problem) -> FittedProblem:
     """Return the problem for a kernel.
 
     Args:
         observe: Simulates the kernel.
+        contract: Its contract, under which problems are fitted.
         fallback: Problem of a kernel that refuses the others.
     """
-    return _Fit(observe, fallback).fit()
+    return _Fit(observe, contract, fallback).fit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +138,11 @@ class _Grid:
     depends_on_device: bool = False
 
 
-def _problem(*groups: Group) -> Problem:
-    return Problem("+".join(map(str, groups)), groups)
-
-
-_MANY = _problem(Group(1, _MANY_TILES * _STEP_N, _STEP_K))
-
-
 class _Fit:
-    def __init__(self, observe: Observe, fallback: Problem) -> None:
+    def __init__(self, observe: Observe, contract: Contract, fallback: Problem) -> None:
         self._observe = observe
+        self._contract = contract
+        self._many = self._problem(Group(1, _MANY_TILES * _STEP_N, _STEP_K))
         self._fallback = fallback
         self._why: list[str] = []
         self._sms: int | None = None
@@ -162,9 +159,9 @@ class _Fit:
         left = _ROUNDS
         while True:
             left -= 1
-            problem = sizes.problem
+            problem = self._problem(*sizes.groups)
             # The small device's first job also records the launch with very many tiles: a job costs seconds to start.
-            many = [] if self._grid is None or self._grid.depends_on_device else [_MANY]
+            many = [] if self._grid is None or self._grid.depends_on_device else [self._many]
             done, *small = self._observe([problem, *many], (1,) * len(many), self._sms)
             if (grid := self._grid) is not None and (why := self._on_whole_device(grid, done, small)) is not None:
                 self._grid = self._sms = None
@@ -173,18 +170,51 @@ class _Fit:
                 continue
             if (refusal := _refusal(done)) is not None:
                 self._why.append(f"the kernel refuses {problem.name} ({refusal})")
-                accepted = next(_accepted_instead(sizes), None)
+                accepted = next(self._accepted_instead(sizes), None)
                 if accepted is None or left < 1:
                     return self._fall_back()
                 sizes = accepted
                 continue
             if done.call is None or done.errors:
                 self._why.append("the refills of its rings could not be counted, because the kernel fails on it")
-                return FittedProblem(problem, self._sms, (*_edges(sizes), *self._why), done)
+                return FittedProblem(problem, self._sms, (*self._edges(sizes), *self._why), done)
             larger = self._larger(sizes, done.call, before)
             if larger == sizes or left < 1:
-                return FittedProblem(problem, self._sms, (*self._reached(done.call), *_edges(sizes), *self._why), done)
+                reasons = (*self._reached(done.call), *self._edges(sizes), *self._why)
+                return FittedProblem(problem, self._sms, reasons, done)
             sizes, before = larger, done.call
+
+    def _problem(self, *groups: Group) -> Problem:
+        found = self._contract.fitted(groups)
+        assert found is not None, "settings of such a contract have no fitted problem"
+        return found
+
+    def _several_groups(self, sizes: _Sizes) -> bool:
+        """Return whether the problem has the groups themselves."""
+        return self._problem(*sizes.groups).groups == sizes.groups
+
+    def _accepted_instead(self, sizes: _Sizes) -> Iterator[_Sizes]:
+        """Yield sizes that a kernel may accept in place of others: k in coarser steps, then no empty group."""
+        coarse = -(-sizes.k // (4 * _STEP_K)) * 4 * _STEP_K
+        if sizes.k != coarse:
+            yield replace(sizes, k=coarse)
+        if sizes.empty and self._several_groups(sizes):
+            yield replace(sizes, empty=False)
+
+    def _edges(self, sizes: _Sizes) -> Iterator[str]:
+        """Yield what the other groups are for."""
+        ragged = self._problem(*sizes.groups).groups[-1]
+        if not self._several_groups(sizes):
+            if ragged.n % sizes.tile_n and ragged.n > 1:
+                yield f"{ragged.m}x{ragged.n} is ragged for tiles of {sizes.tile_m}x{sizes.tile_n}"
+            return
+        if sizes.empty:
+            yield "one group has no rows"
+        yield (
+            f"{ragged.m}x{ragged.n} is ragged for tiles of {sizes.tile_m}x{sizes.tile_n}"
+            if (ragged.n % sizes.tile_n)
+            else f"{ragged.m} rows are ragged for tiles of {sizes.tile_m}"
+        )
 
     def _fall_back(self) -> FittedProblem:
         (done,) = self._observe([self._fallback], (), None)
@@ -196,7 +226,7 @@ class _Fit:
     def _measure(self) -> _Sizes:
         """Run two small tiles, record a launch with very many, and return sizes that should refill every ring."""
         rows, columns = Group(256, 128, 2 * _STEP_K), Group(256, 256, 4 * _STEP_K)
-        tall, wide, wave = self._observe([_problem(rows), _problem(columns), _MANY], (2,), None)
+        tall, wide, wave = self._observe([self._problem(rows), self._problem(columns), self._many], (2,), None)
         if tall.call is None or wide.call is None or tall.errors or wide.errors:
             self._why.append("its rings could not be measured on small tiles, because the kernel fails there")
             return _Sizes()
@@ -327,15 +357,8 @@ class _Fit:
             else:
                 yield f"{plural(writing.ctas, 'CTA')} share all tiles (persistent kernel)"
         yield from other[:_SHOWN]
-
-
-def _accepted_instead(sizes: _Sizes) -> Iterator[_Sizes]:
-    """Yield sizes that a kernel may accept in place of others: k in coarser steps, then no empty group."""
-    coarse = -(-sizes.k // (4 * _STEP_K)) * 4 * _STEP_K
-    if sizes.k != coarse:
-        yield replace(sizes, k=coarse)
-    if sizes.empty:
-        yield replace(sizes, empty=False)
+        if not refilled and not other:
+            yield "the kernel has no rings of mbarriers"
 
 
 def _rounded(k: float) -> int:
@@ -349,15 +372,3 @@ def _refusal(done: SimulationResult) -> str | None:
     if errors and all(finding.kind in _REFUSALS for finding in errors):
         return errors[0].message.splitlines()[0]
     return None
-
-
-def _edges(sizes: _Sizes) -> Iterator[str]:
-    """Yield what the other groups are for."""
-    ragged = sizes.problem.groups[-1]
-    if sizes.empty:
-        yield "one group has no rows"
-    yield (
-        f"{ragged.m}x{ragged.n} is ragged for tiles of {sizes.tile_m}x{sizes.tile_n}"
-        if (ragged.n % sizes.tile_n)
-        else f"{ragged.m} rows are ragged for tiles of {sizes.tile_m}"
-    )

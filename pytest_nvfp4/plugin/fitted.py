@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.plugin.simulations import Simulations
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class FittedProblems:
 
         with self._simulations.locked(FITTED, kernel):
             if kernel not in self._fitted:
-                self._fitted[kernel] = fit(observe, fallback=fallback)
+                self._fitted[kernel] = fit(observe, contract=contract_of(fallback), fallback=fallback)
             return self._fitted[kernel]
 
 

@@ -28,7 +28,7 @@ def test_a_recognised_kernel_has_its_contract(tmp_path: Path) -> None:
     assert found.contract == "nvfp4_dual_gemm"
     assert found.kernel_contract.tests[0].sizes == [(1536, 512, 7168, 1)]
     assert contracts_of(found) == set()
-    assert not found.on_fitted_problem
+    assert found.on_fitted_problem
 
 
 def test_a_contract_that_is_set_is_that_of_an_ambiguous_file(tmp_path: Path) -> None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_nvfp4.contracts.base import Contract
+from pytest_nvfp4.contracts.dual_gemm import DualGemm
+from pytest_nvfp4.contracts.gemm import Gemm
+from pytest_nvfp4.contracts.gemv import Gemv
 from pytest_nvfp4.contracts.group_gemm import GroupGemm
 from pytest_nvfp4.device.fitted_problem import FittedProblem, fit
 from pytest_nvfp4.device.ring_counts import REFILLS, not_refilled
@@ -11,11 +15,14 @@ from pytest_nvfp4.problem import GPUMODE
 
 from .modelled_kernels import ModelledKernel
 
+GROUP_GEMM = GroupGemm()
 
-def fitted(kernel: ModelledKernel) -> FittedProblem:
+
+def fitted(kernel: ModelledKernel, contract: Contract = GROUP_GEMM) -> FittedProblem:
     """The fitted problem, which obeys the contract."""
-    found = fit(kernel.observe, fallback=GPUMODE[0])
-    assert GroupGemm().violation(found.problem) is None
+    found = fit(kernel.observe, contract=contract, fallback=contract.tests[0])
+    assert contract.violation(found.problem) is None
+    assert found.problem.contract == contract.name
     return found
 
 
@@ -137,3 +144,31 @@ def test_rings_of_other_problems_are_named():
     shown = fitted(ModelledKernel()).shown
     assert shown.call is not None
     assert not_refilled(shown.call) == []
+
+
+@pytest.mark.parametrize("contract", [Gemm(), DualGemm(), Gemv()], ids=lambda contract: contract.name)
+@pytest.mark.parametrize("grid", ["tiles", "device", "fixed", "queue"])
+@pytest.mark.parametrize(("stages", "k_tile"), [(2, 64), (3, 256), (7, 512)])
+def test_one_problem_refills_every_stage_too(contract: Contract, grid: str, stages: int, k_tile: int):
+    kernel = ModelledKernel(stages=stages, k_tile=k_tile, grid=grid, accumulators=2)  # type: ignore[arg-type]
+    found = fitted(kernel, contract)
+    (sizes,) = found.problem.groups
+    assert refills(found)["k.py:1"] >= REFILLS
+    assert sizes.k <= max(1024, -(-(REFILLS + 1) * stages * k_tile // 256) * 256)
+    assert (refills(found)["k.py:2"] >= REFILLS) == (grid in ("device", "queue"))
+    assert "no rows" not in str(found)
+
+
+def test_one_problem_has_a_ragged_tile_where_the_kernels_tile_is_larger():
+    found = fitted(ModelledKernel(tile=(256, 256)), Gemm())
+    assert found.problem.sizes == [(256, 640, 2304, 1)]
+    assert "256x640 is ragged for tiles of 256x256" in str(found)
+    (vector,) = fitted(ModelledKernel(tile=(128, 1)), Gemv()).problem.groups
+    assert (vector.m, vector.n) == (384, 1)
+
+
+def test_one_problem_that_is_refused_has_another_k_or_is_an_official_one():
+    found = fitted(ModelledKernel(least_k=1024), Gemm())
+    assert found.problem.groups[0].k % 1024 == 0
+    refused = fitted(ModelledKernel(least_k=1 << 20), Gemm())
+    assert refused.problem == Gemm.tests[0]

@@ -229,7 +229,7 @@ def _families(contract: Contract, names: Sequence[str]) -> Mapping[str, Problem 
         return {name: shapes for name, shapes in listed.items() if name in names} or listed
     from pytest_nvfp4.numerics.families import FAMILIES
 
-    known = {name: FAMILIES[name].shapes if contract.fits else None for name in names if name in FAMILIES}
+    known = {name: FAMILIES[name].shapes if contract.own_shapes else None for name in names if name in FAMILIES}
     return known or contract.families()
 
 
@@ -247,7 +247,7 @@ def _require_known_families(contract: Contract, names: Sequence[str]) -> None:
 
 def _any_own_shapes(contract: Contract, names: Sequence[str]) -> bool:
     """Return whether an input family has sizes of its own; those of nvfp4_group_gemm have some."""
-    if not contract.fits:
+    if not contract.own_shapes:
         return False
     return not names or any(shapes is not None for shapes in _families(contract, names).values())
 
