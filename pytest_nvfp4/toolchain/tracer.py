@@ -29,7 +29,7 @@ from pytest_nvfp4.toolchain.code_hash import ASKING, code_hash, parts_without
 from pytest_nvfp4.toolchain.events import Events
 from pytest_nvfp4.toolchain.launcher import PACKAGE, PRELOAD, worker
 from pytest_nvfp4.toolchain.other_inputs import other_inputs
-from pytest_nvfp4.toolchain.own_files import own_files, user_entries
+from pytest_nvfp4.toolchain.own_files import imported_sources, own_files, user_entries
 from pytest_nvfp4.toolchain.request import TraceRequest
 from pytest_nvfp4.toolchain.surroundings import surroundings
 from pytest_nvfp4.toolchain.trace import SCHEMA, Artifact, Code, Trace
@@ -226,6 +226,7 @@ class Tracer:
         )
 
     def _job(self, request: TraceRequest, folder: Path) -> dict[str, Any]:
+        entry = request.entry.file if request.entry else None
         return {
             "kernel": str(request.kernel),
             "entry": {"file": str(request.entry.file), "function": request.entry.function} if request.entry else None,
@@ -234,6 +235,7 @@ class Tracer:
             "arch": request.arch,
             "options": list(request.options),
             "roots": [str(root) for root in dict.fromkeys((self._root, *request.all_roots))],
+            "sources": [str(file) for file in imported_sources(request.kernel, entry, roots=(self._root,))],
             "package": str(PACKAGE),
             "cache": str(self._cache.root),
             "artifacts": str(folder),

@@ -80,3 +80,13 @@ def test_a_configuration_is_picked(tmp_path: Path, pick: str, said: str, passed:
     text = checked(tmp_path, TRITON, f"--nvfp4-compile-option=--autotune {pick}", checks="compile")
     assert said in " ".join(text.split()), text
     assert f" 1 {'passed' if passed else 'failed'}" in text, text
+
+
+def test_the_compiler_of_torch_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    source = "raise RuntimeError('it ran')\n" + TRITON.replace("def custom_kernel", "@torch.compile\ndef custom_kernel")
+    text = checked(tmp_path, source, checks="compile")
+    line = source[: source.index("@torch.compile")].count("\n") + 1
+    assert f"k.py:{line}" in text, text
+    assert "k.py uses torch.compile, whose kernels torch's compiler writes" in " ".join(text.split())
+    assert " passed" not in text
+    assert "RuntimeError: it ran" not in text

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,6 +25,7 @@ from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.machine.values import device_fields, host_tensor
 from pytest_nvfp4.machine.wire import Channel, HungUpError, Message
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.toolchain.torch_compiler import torch_compiler_findings
 from pytest_nvfp4.toolchain.worker.findings import from_exception
 from pytest_nvfp4.toolchain.worker.loading import begin_imports, end_imports
 
@@ -132,6 +133,7 @@ class _KernelSide:
         torch_cuda.install(device=model, side=side)
         end_imports()
 
+        self._refuse_torch_compiler(sources, fields)
         self._notices = watch(folder=folder, sources=sources, own=self._own)
         if fields["regions"]:
             from pytest_nvfp4.profiler.sessions import begin
@@ -146,6 +148,14 @@ class _KernelSide:
             own=self._own,
         )
         return {"prepares": self._kernel.prepare is not None}
+
+    @staticmethod
+    def _refuse_torch_compiler(sources: Path, fields: Mapping[str, Any]) -> None:
+        if fields["torch_operators"]:
+            return  # what it would compile runs as torch's operators
+        source, _, name = (fields["entry"] or f"{fields['main']}::custom_kernel").rpartition("::")
+        for finding in torch_compiler_findings(sources.rglob("*.py"), first=sources / source, function=name):
+            raise RefusedKernelError(finding)
 
     def _prepare(self, command: Message) -> dict[str, Any]:
         assert self._kernel is not None

@@ -158,6 +158,7 @@ class MachineWorker(JobSteps):
                     "recorded": spec.recorded,
                     "entry": spec.entry,
                     "compile_options": spec.compile_options,
+                    "torch_operators": spec.torch_operators,
                 }
             )
         )

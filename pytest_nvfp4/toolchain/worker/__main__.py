@@ -18,6 +18,7 @@ from pytest_nvfp4.isolation.event_sender import EventSender
 from pytest_nvfp4.isolation.seal.audit import KernelAudit
 from pytest_nvfp4.isolation.seal.keeper import Sealed, keep
 from pytest_nvfp4.isolation.wall import enter_from_environment
+from pytest_nvfp4.toolchain.torch_compiler import torch_compiler_findings
 from pytest_nvfp4.toolchain.worker import contract, options
 from pytest_nvfp4.toolchain.worker.calls import call_contract, call_entry
 from pytest_nvfp4.toolchain.worker.findings import in_compile
@@ -187,7 +188,11 @@ def _stand_in(session: TraceSession, launches: _Launches, stack: contextlib.Exit
 def _import_and_compile(session: TraceSession, launches: _Launches) -> bool:
     """Import the kernel, or its entry, and compile it; False if the import failed."""
     session.stage("import kernel")
-    first = session.entry[0] if session.entry else session.kernel
+    first, function = session.entry or (session.kernel, "custom_kernel")
+    if refused := torch_compiler_findings(map(Path, session.job["sources"]), first=first, function=function):
+        for finding in refused:
+            session.report(finding)
+        return False
     try:
         module = load(first, beside=(session.kernel.parent, *session.roots))
     except BaseException as error:
