@@ -10,6 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
+from pytest_nvfp4.driver.assigned import assigned_name
+
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _LIBRARY = sysconfig.get_path("stdlib") + os.sep
 _LIBRARY_PACKAGES = ("torch", "cutlass", "cuda", "numpy", "nvidia_cutlass_dsl", "triton")
@@ -44,6 +46,14 @@ def user_line() -> UserLine | None:
     for line in reversed(lines):
         result = UserLine(*line, caller=result)
     return result
+
+
+def user_variable() -> str | None:
+    """Return the variable to which that line assigns the value of its call; None if it does not directly."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return None if frame is None else assigned_name(frame)
 
 
 @lru_cache(maxsize=4096)

@@ -77,7 +77,7 @@ def test_a_fault_in_a_process_names_line_cta_warp_and_lane(tmp_path: Path) -> No
     assert done.code == 1
     said = f"program.py:{line}: simulated, out-of-bounds: ld.global.b32, lane 28"
     made = PROGRAM.splitlines().index('    x, y = torch.ones(64, device="cuda"), torch.zeros(64, device="cuda")') + 1
-    assert f"after the end of device allocation 0 of 256 bytes (made at program.py:{made})" in done.err
+    assert f"after the end of device allocation 0 of 256 bytes (x, made at program.py:{made})" in done.err
     assert f"\n{said}" in "\n" + done.err
     assert f"RuntimeError: {said}" in done.err
     assert "CTA (0, 0, 0), warp 1, PTX line " in done.err

@@ -25,7 +25,7 @@ from pytest_nvfp4.device.worker.child_start import FOLDER, UNRAISED, VARIABLE
 from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
 from pytest_nvfp4.device.worker.simulator import simulate
 from pytest_nvfp4.driver.launches import Launch
-from pytest_nvfp4.driver.user_line import user_line
+from pytest_nvfp4.driver.user_line import user_line, user_variable
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.host import redirect
 from pytest_nvfp4.sim.fault import Fault
@@ -76,7 +76,7 @@ class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
                 race_warnings=settings.race_warnings,
             )
         )
-        self._session.memory.allocating = user_line
+        self._session.memory.allocating = _allocating
         os.environ[VARIABLE] = json.dumps({"folder": str(self._folder), "settings": settings.model_dump()})
         paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         os.environ["PYTHONPATH"] = os.pathsep.join([FOLDER, *(path for path in paths if path and path != FOLDER)])
@@ -149,6 +149,14 @@ def _has_local_sockets() -> bool:
     except OSError:
         return False
     return True
+
+
+def _allocating() -> str | None:
+    """Return the variable that gets the tensor which is being allocated, if it is one, and the line."""
+    line, variable = user_line(), user_variable()
+    if line is None:
+        return None
+    return f"made at {line}" if variable is None else f"{variable}, made at {line}"
 
 
 def _place(finding: Finding) -> str:

@@ -23,7 +23,7 @@ class SimulatedMemory:
 
     Attributes:
         most: Largest number of bytes of an allocation.
-        allocating: Returns the user's line that allocates, for the allocation's name, if that is known here.
+        allocating: Returns where the user's code allocates, for the allocation's name, if that is known here.
     """
 
     def __init__(self, memory: GlobalMemory, *, room: tuple[int, int] | None = None) -> None:
@@ -34,7 +34,7 @@ class SimulatedMemory:
         self._sizes: dict[int, int] = {}
         self._count = 0
         self.most = 1 << 46  # any
-        self.allocating: Callable[[], object | None] | None = None
+        self.allocating: Callable[[], str | None] | None = None
 
     def allocate(self, size: int) -> int:
         """Allocate ``size`` bytes at a multiple of ``ALIGN``, filled with ``POISON``.
@@ -44,8 +44,8 @@ class SimulatedMemory:
         if size > self.most:
             raise MemoryError(f"an allocation of {size} bytes; the limit is {self.most}")
         name = f"device allocation {self._count} of {size} bytes"
-        if self.allocating is not None and (line := self.allocating()) is not None:
-            name = f"{name} (made at {line})"
+        if self.allocating is not None and (made := self.allocating()) is not None:
+            name = f"{name} ({made})"
         self._count += 1
         address = self._arena.allocate(size, name=name, align=ALIGN)
         if size < _SPARSE:
