@@ -131,11 +131,16 @@ def ceil_div(a, b):
     return (a + b - 1) // b
 
 
+def select(condition, chosen, other):
+    """One of two Int32 or Int64 values at run time."""
+    return type(chosen)(cutlass.select_(condition, chosen, other))
+
+
 def pick(values, index):
     """The item at a run-time index."""
     chosen = values[0]
     for i in range(1, len(values)):
-        chosen = cutlass.select_(index == i, values[i], chosen)
+        chosen = select(index == i, values[i], chosen)
     return chosen
 
 
@@ -148,7 +153,7 @@ def map_type():
 def map_address(atom):
     """Address of an atom's tensor map, a parameter of the kernel."""
     executable = cute_nvgpu_ir.atom_make_exec_tma(atom._trait.value)
-    return cute_nvgpu_ir.get_tma_desc_addr(map_type(), executable).toint()
+    return Int64(cute_nvgpu_ir.get_tma_desc_addr(map_type(), executable).toint())
 
 
 def map_pointer(address):
@@ -239,7 +244,7 @@ def advance(stage: Int32, parity: Int32, stages: cutlass.Constexpr):
     """The next stage of a ring, and the parity to wait for."""
     following = stage + 1
     wraps = following == stages
-    return cutlass.select_(wraps, Int32(0), following), cutlass.select_(wraps, parity ^ 1, parity)
+    return select(wraps, Int32(0), following), select(wraps, parity ^ 1, parity)
 
 
 class GroupGemm:
@@ -322,7 +327,7 @@ class GroupGemm:
         """The group of an item, its column of weights, first token, tokens of the MMA, and k."""
         group = Int32(0)
         for g in cutlass.range_constexpr(1, self.groups):
-            group = cutlass.select_(item >= sizes[g][0], Int32(g), group)
+            group = select(item >= sizes[g][0], Int32(g), group)
         first, m, k, columns = (pick([one[i] for one in sizes], group) for i in range(4))
         y = (item - first) // columns
         x = item - first - y * columns
@@ -484,7 +489,7 @@ class GroupGemm:
                 if before + tokens > ACC_COLUMNS:
                     cute.arch.mbarrier_wait(acc_empty_mbar + (slot ^ 1), acc_parity ^ slot)
                 fence_tcgen05_after_sync()
-                acc = tmem + cutlass.select_(slot == 0, Int32(0), ACC_COLUMNS - tokens)
+                acc = tmem + select(slot == 0, Int32(0), ACC_COLUMNS - tokens)
                 instruction = INSTRUCTION_DESCRIPTOR | (tokens >> 3) << 17
                 for k_tile in cutlass.range(k // TILE_K, unroll=1):
                     cute.arch.mbarrier_wait(full_mbar + stage, parity)
@@ -539,7 +544,7 @@ class GroupGemm:
                 c_map = map_pointer(pick(maps[3], group))
                 cute.arch.mbarrier_wait(acc_full_mbar + slot, acc_parity)
                 fence_tcgen05_after_sync()
-                acc = cutlass.select_(slot == 0, Int32(0), ACC_COLUMNS - tokens)
+                acc = select(slot == 0, Int32(0), ACC_COLUMNS - tokens)
                 chunks = ceil_div(tokens, CHUNK)
                 for chunk in cutlass.range(chunks, unroll=1):
                     cute.arch.cp_async_bulk_wait_group(self.c_buffers - 1, read=True)
