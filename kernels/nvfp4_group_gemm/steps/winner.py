@@ -271,7 +271,7 @@ class GroupGemm:
             m, n = Int32(table[g, M]), Int32(table[g, N])
             k = Int32(table[g, K])
             columns_of_group = ceil_div(n, WEIGHTS)
-            sizes.append((first, m, k, columns_of_group))
+            sizes.append((first, m, k // TILE_K, columns_of_group))
             first = first + ceil_div(m, self.tokens) * columns_of_group
             group = self.encode(table, g, cutlass.max(m, 1), n, k)
             atoms.append(tuple(info[0] for info in group))
@@ -324,16 +324,16 @@ class GroupGemm:
 
     @cute.jit
     def find(self, sizes: tuple[tuple[Int32, ...], ...], item: Int32):
-        """The group of an item, its column of weights, first token, tokens of the MMA, and k."""
+        """The group of an item, its column of weights, first token, tokens of the MMA, and stages of K."""
         group = Int32(0)
         for g in cutlass.range_constexpr(1, self.groups):
             group = select(item >= sizes[g][0], Int32(g), group)
-        first, m, k, columns = (pick([one[i] for one in sizes], group) for i in range(4))
-        y = (item - first) // columns
+        first, m, k_tiles, columns = (pick([one[i] for one in sizes], group) for i in range(4))
+        y = Int32(cutlass.Uint32(item - first) // cutlass.Uint32(columns))
         x = item - first - y * columns
         token = y * self.tokens
-        tokens = cutlass.min(ceil_div(m - token, 16) * 16, self.tokens)
-        return group, x, token, tokens, k
+        tokens = cutlass.min((m - token + 15) & -16, self.tokens)
+        return group, x, token, tokens, k_tiles
 
     @cute.jit
     def following(self, item: Int32, step: Int32, columns: Int32):
@@ -398,17 +398,17 @@ class GroupGemm:
         if warp == WEIGHTS_WARP:
             stage, parity = Int32(0), Int32(1)
             item = pair
-            group, x, token, tokens, k = self.find(sizes, item)
+            group, x, token, tokens, k_tiles = self.find(sizes, item)
             weights_at, sf_at = (pick(maps[i], group) for i in range(2))
             cute.arch.cluster_wait()
             if cutlass.const_expr(WEIGHTS_WAIT):
                 cute.arch.griddepcontrol_wait()
             while item < total:
                 weights_map, sf_map = map_pointer(weights_at), map_pointer(sf_at)
-                blocks = ceil_div(tokens, SF_BLOCK)
+                blocks = tokens + SF_BLOCK - 1 >> 7
                 expected = 2 * (A_BYTES + SF_BYTES + blocks * SF_BYTES) + tokens * ROW_BYTES
                 row = x * WEIGHTS + rank * CTA_WEIGHTS
-                for k_tile in cutlass.range(k // TILE_K, unroll=1):
+                for k_tile in cutlass.range(k_tiles, unroll=1):
                     cute.arch.mbarrier_wait(empty_mbar + stage, parity)
                     mbar = full_mbar + stage
                     if leads:
@@ -421,13 +421,13 @@ class GroupGemm:
                     load(atoms[0][1], scales, sSFA[None, None, stage], mbar, sf_map)
                     stage, parity = advance(stage, parity, self.stages)
                 item = self.following(item, step, columns)
-                group, x, token, tokens, k = self.find(sizes, item)
+                group, x, token, tokens, k_tiles = self.find(sizes, item)
                 weights_at, sf_at = (pick(maps[i], group) for i in range(2))
 
         if warp == TOKENS_WARP:
             stage, parity = Int32(0), Int32(1)
             item = pair
-            group, x, token, tokens, k = self.find(sizes, item)
+            group, x, token, tokens, k_tiles = self.find(sizes, item)
             ats = tuple(pick(one, group) for one in (maps[2], *maps[4:]))
             cute.arch.cluster_wait()
             cute.arch.griddepcontrol_wait()
@@ -435,7 +435,7 @@ class GroupGemm:
                 sf_map, *token_maps = (map_pointer(at) for at in ats)
                 rows = tokens // 2
                 token_row = token + rank * rows
-                for k_tile in cutlass.range(k // TILE_K, unroll=1):
+                for k_tile in cutlass.range(k_tiles, unroll=1):
                     cute.arch.mbarrier_wait(empty_mbar + stage, parity)
                     mbar = full_mbar + stage
                     at = k_tile * TILE_K
@@ -457,7 +457,7 @@ class GroupGemm:
                             load(atoms[0][2], source, shared, mbar, sf_map, cutlass.Int16(3))
                     stage, parity = advance(stage, parity, self.stages)
                 item = self.following(item, step, columns)
-                group, x, token, tokens, k = self.find(sizes, item)
+                group, x, token, tokens, k_tiles = self.find(sizes, item)
                 ats = tuple(pick(one, group) for one in (maps[2], *maps[4:]))
 
         # The two warps of a pair allocate together, after both CTAs have started.
@@ -483,7 +483,7 @@ class GroupGemm:
             before = Int32(0)
             item = pair
             while item < total:
-                group, x, token, tokens, k = self.find(sizes, item)
+                group, x, token, tokens, k_tiles = self.find(sizes, item)
                 cute.arch.mbarrier_wait(acc_empty_mbar + slot, acc_parity)
                 # Columns of the tile before that this one needs
                 if before + tokens > ACC_COLUMNS:
@@ -491,7 +491,7 @@ class GroupGemm:
                 fence_tcgen05_after_sync()
                 acc = tmem + select(slot == 0, Int32(0), ACC_COLUMNS - tokens)
                 instruction = INSTRUCTION_DESCRIPTOR | (tokens >> 3) << 17
-                for k_tile in cutlass.range(k // TILE_K, unroll=1):
+                for k_tile in cutlass.range(k_tiles, unroll=1):
                     cute.arch.mbarrier_wait(full_mbar + stage, parity)
                     fence_tcgen05_after_sync()
                     # In units of 16 bytes
@@ -540,7 +540,7 @@ class GroupGemm:
                 registers[half].fill(0.0)
             item = pair
             while item < total:
-                group, x, token, tokens, k = self.find(sizes, item)
+                group, x, token, tokens, k_tiles = self.find(sizes, item)
                 c_map = map_pointer(pick(maps[3], group))
                 cute.arch.mbarrier_wait(acc_full_mbar + slot, acc_parity)
                 fence_tcgen05_after_sync()
