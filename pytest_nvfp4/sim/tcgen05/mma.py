@@ -8,7 +8,10 @@ and of D, N / 2 rows of B, and the scale factors of its rows of A and of all of 
 - ``.collector::a::{fill,use,lastuse,discard}`` have no effect, because the hardware may reload A at any time.
 - ``disable-output-lane``: a lane whose bit is set keeps D. Set bits are unsupported for a pair of CTAs.
 - ``scale-input-d`` (f16, tf32): D is multiplied by 2**-s first.
-- ``.ws``, ``.sp``, ``.ashift`` and a zero-column mask are unsupported.
+- ``.ashift`` (A in TMEM, M = 128 for each CTA): behind the product row i of A becomes row i + 1, but for the last row.
+  The ISA says that it shifts the rows down by one. That the product sees A as it was, and the next one the shifted A,
+  is what NVIDIA's example of it depends on (``slicek_m32n8k128``).
+- ``.ws``, ``.sp`` and a zero-column mask are unsupported.
 
 Checked at issue: descriptors and shapes (kind ``descriptor``); that D, A and the scale factors lie in allocated columns
 whose lanes were written as far as they are read; that every byte of A and B in shared memory was written; that one lane
@@ -39,6 +42,7 @@ from pytest_nvfp4.sim.tcgen05.descriptor import KINDS, InstructionDescriptor, de
 from pytest_nvfp4.sim.tcgen05.group import group_of, pair_of, single_lane
 from pytest_nvfp4.sim.tcgen05.mma_plan import CtaOperands, MmaForm, MmaPlan, decode_mma
 from pytest_nvfp4.sim.tcgen05.operand import Geometry, geometry
+from pytest_nvfp4.sim.tcgen05.tmem import LANES
 
 _VECTORS = {
     "mxf8f6f4": {"": 1, "scale_vec::1X": 1, "block32": 1},
@@ -48,6 +52,7 @@ _VECTORS = {
 _WIDE = (10, 3)
 """Compute capability that multiplies 96 elements of K at once."""
 _COLLECTORS = tuple(f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard"))
+_KEPT = ("collector::a::fill", "collector::a::use")
 
 
 def issue(
@@ -135,6 +140,8 @@ def _plan(
             part.sfb = scales.reader(tmem, columns_b, ins.n, vector=ins.vector, sf_id=ins.b_id, halves=path.halves)
         if form.a_in_tmem:
             part.a_path, part.a_column = _tmem_a(each, a, decoded.family, path, what)
+            if form.shifts_a and (part.a_path.lanes is not None or ins.rows != LANES):
+                raise Fault("descriptor", f"{what}: .ashift with M = {ins.m}, which is not 128 for each CTA")
         else:
             part.a_first, part.a_geometry = _shared_operand(
                 each, a, ins.rows, ins.a_mn, decoded.a_bytes, row_bytes, f"{what}: A"
@@ -214,32 +221,36 @@ def _enabled(words: Sequence[Bits], path: Datapath, form: MmaForm) -> NDArray[np
     return ~bits if path.lanes is None else path.lanes & ~bits
 
 
-def _form(ins: Instruction) -> tuple[OpcodeReader, str, int, int]:
-    """Parse an opcode: its reader, kind, group and scale factors per row."""
+def _form(ins: Instruction) -> tuple[OpcodeReader, str, int, int, bool]:
+    """Parse an opcode: its reader, kind, group, scale factors per row, and whether it shifts A."""
     group, read = group_of(ins, ordered=False)
     kind = read.one(*(f"kind::{kind}" for kind in KINDS)).removeprefix("kind::")
     scaled = read.has("block_scale")
     vector = read.maybe("scale_vec::1X", "scale_vec::2X", "scale_vec::4X", "block16", "block32")
-    read.maybe(*_COLLECTORS)
+    shifts_a = read.has("ashift")
+    if read.maybe(*_COLLECTORS) in _KEPT and shifts_a:
+        raise read.refuse(".ashift with an A that stays in the collector")
     read.done()
     if scaled != KINDS[kind].scaled:
         raise read.refuse(".block_scale is required with the mx kinds and allowed with no others")
     if not scaled:
         if vector:
             raise read.refuse(f".{vector} without .block_scale")
-        return read, kind, group, 0
+        return read, kind, group, 0, shifts_a
     count = _VECTORS[kind].get(vector)
     if count is None:
         raise read.refuse(f"scale vector size {vector or '(none)'} for .kind::{kind}")
-    return read, kind, group, count
+    return read, kind, group, count, shifts_a
 
 
 def _lower(ins: Instruction, e: Emitter) -> None:
-    read, kind, group, vector = _form(ins)
+    read, kind, group, vector, shifts_a = _form(ins)
     operands = list(ins.operands)
     if len(operands) < 5:
         raise read.refuse(f"{len(operands)} operands")
     a_in_tmem = isinstance(operands[1], (Address, TensorAddress))
+    if shifts_a and not a_in_tmem:
+        raise read.refuse(".ashift with A in shared memory")
     d = e.address(operands[0])
     a = e.address(operands[1]) if a_in_tmem else e.value(operands[1], 64)
     b, descriptor = e.value(operands[2], 64), e.value(operands[3], 32)
@@ -266,7 +277,7 @@ def _lower(ins: Instruction, e: Emitter) -> None:
         shift = rest[1].value
     elif len(rest) > 2:
         raise read.refuse(f"{len(operands)} operands")
-    form = e.constant(MmaForm(kind, group, vector, a_in_tmem, shift, f"tcgen05.mma.kind::{kind}"), "form")
+    form = e.constant(MmaForm(kind, group, vector, a_in_tmem, shift, f"tcgen05.mma.kind::{kind}", shifts_a), "form")
     lanes = "(" + "".join(f"{word}, " for word in disable) + ")"
     e.line(e.call(issue, "w", e.mask, d, a, b, descriptor, enable, lanes, sfa, sfb, form, str(e.at)))
 

@@ -34,6 +34,7 @@ class MmaForm:
         a_in_tmem: Whether A lies in TMEM instead of shared memory.
         shift: ``scale-input-d``: D is multiplied by 2**-shift first.
         what: The opcode, for messages.
+        shifts_a: ``.ashift``: behind the product each row of A in TMEM but the last becomes the next one.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class MmaForm:
     a_in_tmem: bool
     shift: int
     what: str
+    shifts_a: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,6 +143,7 @@ class MmaPlan:
                     _accesses(
                         self.decoded, self.path, self.column, self.enable, part.a_geometry, part.a_first,
                         part.a_column, part.b_geometry, part.b_first, part.sfa_column, part.sfb_column,
+                        self.form.shifts_a,
                     ),
                 )
                 for part in self.parts
@@ -161,6 +164,9 @@ class MmaPlan:
                     groups = containers.packed(chunks.view(np.uint8).reshape(-1, 16), bits)
                     chunks = groups.reshape(-1).view(np.complex128)
                 in_tmem.append(chunks)
+                if self.form.shifts_a:
+                    columns = part.tmem.data[part.a_column : part.a_column + 8]
+                    columns[:, :-1] = columns[:, 1:].copy()
         chain = self._chain()
         chain.length += 1
         for number, recorded in enumerate(chain.parts):
@@ -201,7 +207,7 @@ class MmaPlan:
 @lru_cache(maxsize=4096)
 def _accesses(
     decoded: DecodedMma, path: Datapath, column: int, enable: bool, a: Geometry | None, a_first: int, a_column: int,
-    b: Geometry, b_first: int, sfa_column: int, sfb_column: int,
+    b: Geometry, b_first: int, sfa_column: int, sfb_column: int, shifts_a: bool,
 ) -> PipeAccesses:  # fmt: skip
     """Return what an instruction reads and writes in a CTA. Cached, so that all CTAs share one object."""
     ins = decoded.ins
@@ -212,7 +218,8 @@ def _accesses(
         shared.append(a.table.ravel() + a_first)
     else:
         reads.extend(path.boxes(a_column, 8))
+    writes = boxes + path.boxes(a_column, 8) if shifts_a else boxes
     if ins.vector:
         reads.append(TmemBox(sfa_column, scales.span(ins.rows, ins.vector, ins.a_id), 0, LANES))
         reads.append(TmemBox(sfb_column, scales.span(ins.n, ins.vector, ins.b_id, halves=path.halves), 0, LANES))
-    return PipeAccesses(np.unique(np.concatenate(shared)), tuple(reads), boxes)
+    return PipeAccesses(np.unique(np.concatenate(shared)), tuple(reads), writes)

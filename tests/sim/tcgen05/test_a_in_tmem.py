@@ -69,3 +69,43 @@ def test_a_waits_for_nobody_but_the_accumulator_it_was() -> None:
     cut = (tmem.data[64:72].T & 0xFFFFE000).view(np.float32).astype(np.float64)
     other = (db.reshape(8, 32).view("<u4") & 0xFFFFE000).view("<f4").astype(np.float64)
     assert ((cut @ other.T).astype(np.float32) == tmem.floats[128:136].T).all()
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_a_shift_of_a_is_seen_by_the_next_product(group: int) -> None:
+    """Row i becomes row i + 1 behind the product, in each CTA; the last row stays."""
+    ctas = make_ctas(group)
+    rng = np.random.default_rng(0)
+    rows, values = [], []
+    for cta in ctas:
+        tmem = own(cta)
+        va, da = draw(rng, "tf32", (128, 8), packed=False)
+        vb, db = draw(rng, "tf32", (16 // group, 8), packed=False)
+        b = put(cta, 33792, db, swizzle=2, mn=False)
+        tmem.data[A : A + 8] = da.reshape(128, 32).view("<u4").T
+        tmem.wrote(A, 8)
+        rows.append(va)
+        values.append(vb)
+    bits = idesc("tf32", "tf32", "tf32", 128 * group, 16)
+    w = ctas[0].warps[0]
+    for number, shifts in enumerate((True, True, False, False)):
+        form = MmaForm("tf32", group, 0, True, 0, "test", shifts)
+        issue(w, 1, 32 * number, A, b, bits, False, (), 0, 0, form, 0)
+    for cta, of in zip(ctas, rows, strict=True):
+        tmem = cta.unit(Tmem)
+        tmem.settle(0, 512)
+        for number, by in enumerate((0, 1, 2, 2)):
+            shifted = np.concatenate([of[by:], *[of[-1:]] * by])
+            want = (shifted @ np.concatenate(values).T).astype(np.float32)
+            assert np.abs(tmem.floats[32 * number : 32 * number + 16].T - want).max() <= np.spacing(np.abs(want).max())
+
+
+def test_a_shift_of_fewer_rows_than_128() -> None:
+    ctas = make_ctas()
+    tmem = own(ctas[0])
+    tmem.wrote(A, 8)
+    _, db = draw(np.random.default_rng(0), "tf32", (8, 8), packed=False)
+    b = put(ctas[0], 33792, db, swizzle=2, mn=False)
+    bits = idesc("tf32", "tf32", "tf32", 64, 8)
+    with pytest.raises(Fault, match="ashift with M = 64"):
+        issue(ctas[0].warps[0], 1, 0, A, b, bits, False, (), 0, 0, MmaForm("tf32", 1, 0, True, 0, "test", True), 0)

@@ -59,11 +59,14 @@ ACCEPTED = [
     f"tcgen05.st.sync.aligned.32x32b.x16.b32 [%r1], {registers(16)};",
     f"tcgen05.st.sync.aligned.16x64b.x2.unpack::16b.b32 [%r1], {registers(2)};",
     f"tcgen05.st.sync.aligned.16x32bx2.x2.b32 [%r1], 64, {registers(2)};",
+    "tcgen05.mma.cta_group::1.kind::f16.ashift [%r1], [%r4], %rd2, %r2, %p1;",
+    "tcgen05.mma.cta_group::1.kind::f8f6f4.ashift.collector::a::discard [%r1], [%r4], %rd2, %r2, %p1;",
 ]
 REFUSED = [
     "tcgen05.mma.ws.cta_group::1.kind::f16 [%r1], %rd1, %rd2, %r2, %p1;",
     "tcgen05.mma.sp.cta_group::1.kind::f16 [%r1], %rd1, %rd2, [%r4], %r2, %p1;",
-    "tcgen05.mma.cta_group::1.kind::f16.ashift [%r1], [%r4], %rd2, %r2, %p1;",
+    "tcgen05.mma.cta_group::1.kind::f16.ashift [%r1], %rd1, %rd2, %r2, %p1;",
+    "tcgen05.mma.cta_group::1.kind::f16.ashift.collector::a::use [%r1], [%r4], %rd2, %r2, %p1;",
     "tcgen05.mma.cta_group::1.kind::f16.collector::b0::fill [%r1], %rd1, %rd2, %r2, %p1;",
     "tcgen05.mma.kind::f16 [%r1], %rd1, %rd2, %r2, %p1;",
     "tcgen05.mma.cta_group::1.kind::f64 [%r1], %rd1, %rd2, %r2, %p1;",
