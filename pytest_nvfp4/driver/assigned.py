@@ -10,6 +10,8 @@ from itertools import islice
 from types import FrameType
 from typing import NamedTuple
 
+from pytest_nvfp4.syntax import parse
+
 
 class _Span(NamedTuple):
     """First line and column, last line and column, as ``co_positions`` and ``ast`` have them."""
@@ -35,8 +37,8 @@ def assigned_name(frame: FrameType) -> str | None:
 @lru_cache(maxsize=64)
 def _names(file: str) -> dict[_Span, str]:
     try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
+        tree = parse("".join(linecache.getlines(file)))
+    except SyntaxError:
         return {}
     return {
         _Span(call.lineno, call.col_offset, call.end_lineno or 0, call.end_col_offset or 0): name
