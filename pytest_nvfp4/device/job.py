@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, model_validator
 from pytest_nvfp4 import schedules
 from pytest_nvfp4.isolation.door.fields import STRICT
 from pytest_nvfp4.problem import GROUP_GEMM, Axis, Group, Problem
+from pytest_nvfp4.toolchain.own_files import extension_sources
 
 SCHEMA: Literal[1] = 1
 """Version of the JSON of jobs and results; a worker rejects a job of another version."""
@@ -35,7 +36,7 @@ class Model(BaseModel):
 
 
 class SourceFile(Model):
-    """One of the user's Python files.
+    """One of the user's source files, of Python or of an extension.
 
     Attributes:
         path: Path relative to the common folder of the files, with forward slashes.
@@ -152,7 +153,8 @@ class KernelSpec(Model):
 
         Args:
             main: The kernel's file.
-            others: Further files that it needs, such as a trace's dependencies.
+            others: Further files that it needs, such as a trace's dependencies; sources of extensions below its folder
+                are packed without being named.
             arch: Architecture to compile for.
             entry: Name of the entry function, for a kernel outside the contract.
             entry_file: File of the entry function; the kernel's file if None.
@@ -166,6 +168,7 @@ class KernelSpec(Model):
         paths = {main.resolve(), *(path.resolve() for path in others)}
         if entry_file is not None:
             paths.add(entry_file.resolve())
+        paths.update(extension_sources(paths))
         base = main.resolve().parent
         while not all(path.is_relative_to(base) for path in paths):
             base = base.parent

@@ -15,6 +15,12 @@ from pytest_nvfp4.syntax import parse
 _MOST_BESIDE = 2000
 """Number of files of a folder above which it is no folder of a kernel."""
 
+_MOST_SOURCES = 500
+"""Number of source files of extensions below a folder above which they belong to no single kernel."""
+
+_EXTENSION = frozenset({".cu", ".cuh", ".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx", ".inc", ".inl"})
+"""Suffixes of C++ and CUDA."""
+
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 """Folders of installed packages that are on the import path by PYTHONPATH, or by Debian, and not in `sysconfig`."""
 
@@ -30,8 +36,8 @@ def own_files(kernel: Path, entry: Path | None, *, roots: Sequence[Path]) -> Own
     """Return the files that belong to a kernel: what it imports, and what lies beside it.
 
     These are the kernel, its entry, the modules below ``roots`` or on the import path that an ``import`` statement of
-    one of these files names, all files of packages among them, and the files beside the kernel and its entry whose
-    names do not begin with a dot. Other files of the user's repository are not read.
+    one of these files names, all files of packages among them, the files beside the kernel and its entry whose names
+    do not begin with a dot, and the sources of its extensions. Other files of the user's repository are not read.
     """
     first = [path for path in (kernel, entry) if path is not None]
     folders = [*dict.fromkeys(path.parent for path in first)]
@@ -39,12 +45,42 @@ def own_files(kernel: Path, entry: Path | None, *, roots: Sequence[Path]) -> Own
     files, used = _imported(first, [*dict.fromkeys(folder.resolve() for folder in search)])
     for folder in folders:
         files.update(_beside(folder))
+    files.update(extension_sources(files))
     listed = {*folders, *used}
     home = Path(os.path.expanduser("~")).resolve()  # noqa: PTH111 - Path.home() raises where there is none
     return OwnFiles(
         tuple(sorted(map(str, files))),
         tuple(sorted(str(folder) for folder in listed if not home.is_relative_to(folder.resolve()))),
     )
+
+
+def extension_sources(files: Iterable[Path]) -> tuple[Path, ...]:
+    """Return the files of C++ and CUDA below the folders of those Python files that use ``torch.utils.cpp_extension``.
+
+    A folder with too many files, such as that of a whole project, counts as none; hidden folders are left out.
+    """
+    folders = dict.fromkeys(path.parent for path in files if path.suffix == ".py" and _uses_extension(path))
+    return tuple(sorted({path for folder in folders for path in _sources(folder)}))
+
+
+def _uses_extension(path: Path) -> bool:
+    try:
+        return b"cpp_extension" in path.read_bytes()
+    except OSError:
+        return False
+
+
+def _sources(folder: Path) -> list[Path]:
+    found: list[Path] = []
+    count = 0
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        count += len(names) + len(folders)
+        paths = (Path(place, name) for name in names if not name.startswith("."))
+        found += (path for path in paths if path.suffix in _EXTENSION and path.is_file() and not path.is_symlink())
+        if count > _MOST_BESIDE or len(found) > _MOST_SOURCES:
+            return []
+    return found
 
 
 def imported_sources(kernel: Path, entry: Path | None, *, roots: Sequence[Path]) -> tuple[Path, ...]:

@@ -29,7 +29,7 @@ from pytest_nvfp4.toolchain.code_hash import ASKING, code_hash, parts_without
 from pytest_nvfp4.toolchain.events import Events
 from pytest_nvfp4.toolchain.launcher import PACKAGE, PRELOAD, worker
 from pytest_nvfp4.toolchain.other_inputs import other_inputs
-from pytest_nvfp4.toolchain.own_files import imported_sources, own_files, user_entries
+from pytest_nvfp4.toolchain.own_files import extension_sources, imported_sources, own_files, user_entries
 from pytest_nvfp4.toolchain.request import TraceRequest
 from pytest_nvfp4.toolchain.surroundings import surroundings
 from pytest_nvfp4.toolchain.trace import SCHEMA, Artifact, Code, Trace
@@ -311,6 +311,7 @@ class Tracer:
         place: Path | None = None,
     ) -> Trace:
         known = {*events.dependencies, str(request.kernel), *([str(request.entry.file)] if request.entry else [])}
+        known.update(map(str, extension_sources(map(Path, tuple(known)))))
         folders = [request.kernel.parent, *([request.entry.file.parent] if request.entry else [])]
         search = [*dict.fromkeys((*folders, self._root, *request.all_roots, *user_entries()))]
         return Trace(

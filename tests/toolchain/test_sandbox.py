@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_nvfp4.device.job import KernelSpec
 from pytest_nvfp4.isolation.wall import Part, Wall
 from pytest_nvfp4.sandbox_mode import INSIDE_VARIABLE, MODE_VARIABLE, mode_from
-from pytest_nvfp4.toolchain.own_files import own_files
+from pytest_nvfp4.toolchain.own_files import extension_sources, own_files
 from pytest_nvfp4.toolchain.sandbox import Sandbox, SandboxError
 from pytest_nvfp4.toolchain.worker.findings import from_exception
 
@@ -90,6 +91,24 @@ def test_a_kernel_s_own_files_are_what_it_imports_and_what_lies_beside_it(tmp_pa
         *("kernels/k.py", "kernels/table.bin", "kernels/helper.py"),
         *("library/__init__.py", "library/used.py", "library/constants.json", "library/inner/far.py"),
     }
+
+
+def test_sources_of_extensions_are_a_kernel_s_own_wherever_they_lie_below_it(tmp_path: Path) -> None:
+    for name in ("k.py", "csrc/a.cu", "csrc/deep/a.h", "csrc/notes.txt", ".hidden/b.cu"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    kernel = tmp_path / "k.py"
+    assert extension_sources([kernel]) == ()
+    kernel.write_text("from torch.utils.cpp_extension import load\n")
+    expected = {"csrc/a.cu", "csrc/deep/a.h"}
+    assert {os.path.relpath(path, tmp_path) for path in extension_sources([kernel])} == expected
+    own = own_files(kernel, None, roots=[])
+    assert {os.path.relpath(path, tmp_path) for path in own.files} == {"k.py", *expected}
+    spec, _ = KernelSpec.from_files(kernel, arch="sm_100a")
+    assert {file.path for file in spec.files} == {"k.py", *expected}
+    for number in range(501):
+        (tmp_path / f"csrc/{number}.h").write_text("")
+    assert extension_sources([kernel]) == ()
 
 
 def test_packages_on_the_import_path_are_not_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.driver.launches import HostSideError, NoCompilerError
-from pytest_nvfp4.host.extension import compilers, symbols
+from pytest_nvfp4.host.compile_cache import CompileCache
+from pytest_nvfp4.host.extension import compilers, kept, symbols
 from pytest_nvfp4.host.extension.build import CompileError, Extension, build
 from tests.host.extension import sources
 
@@ -50,6 +51,30 @@ def test_a_library_without_device_code_is_built(tmp_path: Path) -> None:
     assert ctypes.CDLL(str(library)).number() == 7
     assert {path.name for path in read} == {"plain.cpp", "beside.h"}
     assert symbols.unanswered(library) == []
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_a_kept_library_is_not_used_once_a_header_has_changed(tmp_path: Path) -> None:
+    header, file = tmp_path / "kernel/beside.h", tmp_path / "kernel/plain.cpp"
+    header.parent.mkdir()
+    file.write_text('#include "beside.h"\nextern "C" int number() { return NUMBER; }\n')
+    header.write_text("#define NUMBER 7\n")
+    found = compilers.find(cuda=False)
+    cache = CompileCache(keep=tmp_path / "kept", known=(tmp_path / "kept",))
+
+    def built() -> tuple[str, Path | None]:
+        extension = Extension(name="plain", sources=(file,), torch=False)
+        key = extension.key(header.parent, found)
+        return key, kept.find(cache, key, "plain", header.parent)
+
+    key, before = built()
+    library, read = build(Extension(name="plain", sources=(file,), torch=False), found, tmp_path / "built")
+    kept.store(cache, key, library, read, header.parent)
+    same, after = built()
+    assert (before, same) == (None, key)
+    assert after is not None
+    header.write_text("#define NUMBER 8\n")
+    assert built() == (key, None)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
