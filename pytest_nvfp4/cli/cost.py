@@ -49,18 +49,17 @@ def cost_command(
     conflicts, global sectors against the fewest possible, atomics, barriers, and instructions by warp. None is a time:
     the simulator has no clock. The floor follows from the published peaks of the device and is no measurement.
     """
-    from pytest_nvfp4.device.sim import SimDevice
     from pytest_nvfp4.device.simulate import simulate
 
     subject = runnable(kernel, names, arch=arch, configuration=configuration, simulated=True)
-    device = SimDevice(arch=subject.spec.arch)
+    device = subject.simulator(timeout_s=timeout)
     if (unsupported := device.unsupported(subject.spec.arch)) is not None:
         raise InputError(f"{subject.label}: {unsupported}")
     with temporary_folder("cost") as folder, output.working(f"simulating {subject.label}"):
         done = simulate(
             device,
             subject.spec,
-            subject.cases([_FAMILY]),
+            subject.cases(),
             folder=Path(folder),
             base=subject.base,
             deadline_s=timeout,

@@ -10,7 +10,7 @@ from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.temporary import temporary_folder
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.cli.model.subject import Subject
+    from pytest_nvfp4.cli.simulation import Runnable
     from pytest_nvfp4.device.job import JobCase
     from pytest_nvfp4.profile.explain import Simulated
     from pytest_nvfp4.profile.result import Profile
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def explained(
-    profile: Profile, subject: Subject | None = None, case: JobCase | None = None, *, timeout_s: float = 600.0
+    profile: Profile, subject: Runnable | None = None, case: JobCase | None = None, *, timeout_s: float = 600.0
 ) -> tuple[list[Block], dict[str, Any]]:
     """Return what a profile shows, for readers and as data.
 
@@ -34,19 +34,18 @@ def explained(
     from pytest_nvfp4.profile.explain import explain
     from pytest_nvfp4.report.profiles import explanation_data, explanation_sections
 
-    simulated = None if subject is None else _simulated(profile, subject, case or subject.cases[0], timeout_s)
+    simulated = None if subject is None else _simulated(profile, subject, case or subject.cases()[0], timeout_s)
     explanation = explain(profile, simulated)
     return list(explanation_sections(explanation)), dict(explanation_data(explanation))
 
 
-def _simulated(profile: Profile, subject: Subject, case: JobCase, timeout_s: float) -> Simulated:
-    from pytest_nvfp4.device.sim import SimDevice
+def _simulated(profile: Profile, subject: Runnable, case: JobCase, timeout_s: float) -> Simulated:
     from pytest_nvfp4.device.simulate import simulate
     from pytest_nvfp4.driver.device_model import for_arch
     from pytest_nvfp4.profile.explain import simulated_call
 
     arch = subject.spec.arch
-    device = SimDevice(arch=arch)
+    device = subject.simulator(timeout_s=timeout_s)
     if (why := device.unsupported(arch)) is not None:
         raise InputError(f"{subject.label}: {why}")
     measured_on = profile.device

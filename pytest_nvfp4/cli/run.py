@@ -144,21 +144,16 @@ def _device(subject: Runnable, how: _How, folder: Path) -> Device:
     """Return the device. Raises InputError if no device can run the kernel."""
     from pytest_nvfp4.device.base import DeviceUnavailableError
     from pytest_nvfp4.device.select import select
-    from pytest_nvfp4.device.sim import SimDevice
 
-    arch = subject.spec.arch
-    sim = SimDevice(arch=arch)
-    if how.device == "sim" or how.trace is not None or how.schedule != "eager":
-        found: Device = sim
-    else:
+    arch, found = subject.spec.arch, None
+    if how.device != "sim" and how.trace is None and how.schedule == "eager":
         try:
             found = select(how.device, folder=folder)
-            if found.name == "sim" or (how.device == "auto" and found.unsupported(arch) is not None):
-                found = sim
         except DeviceUnavailableError as error:
             if how.device != "auto":
                 raise InputError(str(error)) from error
-            found = sim
+    if found is None or found.name == "sim" or (how.device == "auto" and found.unsupported(arch) is not None):
+        found = subject.simulator(timeout_s=how.timeout_s)
     unsupported = found.unsupported(arch)
     if unsupported is not None:
         raise InputError(f"{subject.label}: {unsupported}")

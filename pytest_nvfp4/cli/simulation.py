@@ -7,18 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.subject import check_kernel_file, configured, relative
 from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.problem import Problem, ProblemError
 from pytest_nvfp4.settings import find_root, load
-from pytest_nvfp4.toolchain.request import Entry
+from pytest_nvfp4.toolchain.request import Entry, TraceRequest
 from pytest_nvfp4.toolchain.trace_archive import MOST_BYTES, SUFFIX
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
+    from pytest_nvfp4.device.sim import SimDevice
     from pytest_nvfp4.finding import Finding
 
+_FAMILY = "gpumode"
 ELSE_CONTRACT = (
     "name a contract of your own for it (`contract` and `call` in [tool.pytest_nvfp4] of pyproject.toml, see "
     "`nvfp4 guide contracts`), or run a program that launches it with `nvfp4 exec --device sim PROGRAM`"
@@ -37,6 +40,7 @@ class Runnable:
         problems: Problems to run it on.
         root: The folder that paths are shown relative to.
         verified: Problems that it is verified on.
+        request: Its trace on the first problem; None for recorded host code, which compiles nothing.
     """
 
     label: str
@@ -45,8 +49,26 @@ class Runnable:
     problems: tuple[Problem, ...]
     root: Path
     verified: tuple[Problem, ...]
+    request: TraceRequest | None = None
 
-    def cases(self, families: Sequence[str]) -> list[JobCase]:
+    def simulator(self, *, timeout_s: float) -> SimDevice:
+        """Return the simulator. An extension of torch that the kernel builds is built with its trace, and kept."""
+        from pytest_nvfp4.device.sim import SimDevice
+        from pytest_nvfp4.toolchain.tracer import Limits, Tracer, builds_extension
+
+        request = self.request
+        if request is None or not builds_extension(request):
+            return SimDevice(arch=self.spec.arch)
+        tracer = Tracer(root=self.root, limits=Limits(deadline_s=timeout_s), notify=output.note)
+        tracer.trace(request)
+
+        def copy_compiled(kernel: KernelSpec, base: Path, into: Path) -> bool:
+            files = {str(base / file.path): file.sha256 for file in kernel.files}
+            return tracer.copy_compiled(files, arch=kernel.arch, options=kernel.compile_options, into=into)
+
+        return SimDevice(arch=self.spec.arch, compiled=copy_compiled)
+
+    def cases(self, families: Sequence[str] = (_FAMILY,)) -> list[JobCase]:
         """Return one case for every problem and input family."""
         from pytest_nvfp4.device.job import JobCase, ProblemSpec
 
@@ -108,7 +130,17 @@ def runnable(
         )
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         raise InputError(f"{label}: cannot be read: {error}") from error
-    return Runnable(label, spec, base, problems, settings.root, own.verify or own.kernel_contract.tests)
+    request = TraceRequest(
+        path,
+        problems[0],
+        entry=entry,
+        calls=entry is not None,
+        arch=spec.arch,
+        options=spec.compile_options,
+        readable=own.readable,
+        network=own.network,
+    )
+    return Runnable(label, spec, base, problems, settings.root, own.verify or own.kernel_contract.tests, request)
 
 
 def _recorded(path: Path, names: Sequence[str]) -> Runnable:

@@ -184,7 +184,7 @@ def of_archive(path: Path) -> Traced:
 def trace(subject: Subject, *, cache: Path | None = None) -> Traced:
     """Return the trace of a kernel, from the cache or by a compile, whose progress goes to standard error."""
     traces = TraceCache(cache)
-    tracer = Tracer(root=subject.root, cache=traces, limits=Limits(deadline_s=subject.timeout_s))
+    tracer = Tracer(root=subject.root, cache=traces, limits=Limits(deadline_s=subject.timeout_s), notify=output.note)
     known = tracer.cached(subject.request)
     for line in refused_lines(traces.sealed.refused):
         output.note(line)

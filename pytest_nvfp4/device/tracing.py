@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from pytest_nvfp4.device.base import Device
@@ -60,7 +61,7 @@ class RemoteTracer(Tracer):
     Args:
         device: Device of the other machine.
         scope: What its traces depend on besides the kernel: the remote and its environment.
-        root, cache, limits, session, fresh: See ``Tracer``.
+        root, cache, limits, session, fresh, notify: See ``Tracer``.
     """
 
     def __init__(
@@ -73,8 +74,9 @@ class RemoteTracer(Tracer):
         limits: Limits | None = None,
         session: str | None = None,
         fresh: bool = False,
+        notify: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(root=root, cache=cache, limits=limits, session=session, fresh=fresh)
+        super().__init__(root=root, cache=cache, limits=limits, session=session, fresh=fresh, notify=notify)
         self._device = device
         self._scope = scope
 

@@ -350,16 +350,11 @@ class RemoteRun:
 
     def _progress(self, progress: Progress) -> None:
         """Write a line of progress at intervals, from the session's thread and past pytest's capture."""
-        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         now = time.monotonic()
         every = _TERMINAL_S if sys.stdout.isatty() else _LOG_S
-        if reporter is None or not progress.open or now - self._last_line < every:
-            return
-        self._last_line = now
-        with contextlib.suppress(Exception):
-            reporter.ensure_newline()
-            reporter.write_line(f"nvfp4: {self.request.name}: {progress}")
-            reporter.flush()
+        if progress.open and now - self._last_line >= every:
+            self._last_line = now
+            self._config.stash[RUN].notify(f"{self.request.name}: {progress}")
 
     def used(self) -> dict[str, object]:
         """Return what the session used, for the JSON report: seconds of containers, dollars, and what it lost.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -119,7 +120,17 @@ class Run:
             limits=Limits(deadline_s=self.options.timeout_s),
             session=getattr(self._config, "workerinput", {}).get("testrunuid"),  # xdist's id of the whole run
             fresh=bool(self._config.getoption("--nvfp4-fresh")),
+            notify=self.notify,
         )
+
+    def notify(self, message: str) -> None:
+        """Write a line past pytest's capture; nothing in a test process of xdist."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            with contextlib.suppress(OSError, ValueError):  # a closed terminal
+                reporter.ensure_newline()
+                reporter.write_line(f"nvfp4: {message}")
+                reporter.flush()
 
     def relative(self, path: Path) -> str:
         """Return a path for messages: relative to the root if it is below it, with control characters escaped."""

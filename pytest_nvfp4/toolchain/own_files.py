@@ -59,11 +59,12 @@ def extension_sources(files: Iterable[Path]) -> tuple[Path, ...]:
 
     A folder with too many files, such as that of a whole project, counts as none; hidden folders are left out.
     """
-    folders = dict.fromkeys(path.parent for path in files if path.suffix == ".py" and _uses_extension(path))
+    folders = dict.fromkeys(path.parent for path in files if path.suffix == ".py" and uses_extension(path))
     return tuple(sorted({path for folder in folders for path in _sources(folder)}))
 
 
-def _uses_extension(path: Path) -> bool:
+def uses_extension(path: Path) -> bool:
+    """Return whether a Python file names ``torch.utils.cpp_extension``."""
     try:
         return b"cpp_extension" in path.read_bytes()
     except OSError:

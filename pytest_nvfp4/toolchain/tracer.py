@@ -7,7 +7,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -29,7 +29,13 @@ from pytest_nvfp4.toolchain.code_hash import ASKING, code_hash, parts_without
 from pytest_nvfp4.toolchain.events import Events
 from pytest_nvfp4.toolchain.launcher import PACKAGE, PRELOAD, worker
 from pytest_nvfp4.toolchain.other_inputs import other_inputs
-from pytest_nvfp4.toolchain.own_files import extension_sources, imported_sources, own_files, user_entries
+from pytest_nvfp4.toolchain.own_files import (
+    extension_sources,
+    imported_sources,
+    own_files,
+    user_entries,
+    uses_extension,
+)
 from pytest_nvfp4.toolchain.request import TraceRequest
 from pytest_nvfp4.toolchain.surroundings import surroundings
 from pytest_nvfp4.toolchain.trace import SCHEMA, Artifact, Code, Trace
@@ -47,10 +53,17 @@ _BUILD_S = 1800.0
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-def _builds_extension(request: TraceRequest) -> bool:
+def builds_extension(request: TraceRequest) -> bool:
     """Return whether a kernel, or its entry, names ``torch.utils.cpp_extension``."""
-    files = (request.kernel, *([request.entry.file] if request.entry else []))
-    return any(b"cpp_extension" in file.read_bytes() for file in files if file.is_file())
+    return any(map(uses_extension, (request.kernel, *([request.entry.file] if request.entry else []))))
+
+
+def building(kernel: str) -> str:
+    """Return the message about a kernel whose extension is about to be built."""
+    return (
+        f"building the C++ and CUDA extension of {kernel}, a minute or more with torch's headers; it is kept until its "
+        "sources, a header or a compiler change"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +120,7 @@ class Tracer:
         limits: Resource limits of a worker.
         session: Name of this test run; within it failed traces are reused too.
         fresh: Reuse no trace of another test run.
+        notify: Gets a message before a step that takes long.
     """
 
     def __init__(
@@ -117,7 +131,9 @@ class Tracer:
         limits: Limits | None = None,
         session: str | None = None,
         fresh: bool = False,
+        notify: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._notify = notify
         self._root = root.resolve()
         self._cache = cache or TraceCache()
         self._limits = limits or Limits()
@@ -199,12 +215,14 @@ class Tracer:
                 "PYTHONFAULTHANDLER": "1",
                 "PYTHONUNBUFFERED": "1",
             }
+            if builds := builds_extension(request):
+                self._notify(building(request.kernel.name))
             bytecode.write_missing(request.toolchain.python)
             preload = PRELOAD if uses_torch(request.kernel, request.entry.file if request.entry else None) else ()
             outcome = isolation.run(
                 worker(_WORKER, job, python=request.toolchain.python, preload=preload),
                 cwd=scratch,
-                deadline_s=self._limits.deadline_s + (_BUILD_S if _builds_extension(request) else 0.0),
+                deadline_s=self._limits.deadline_s + (_BUILD_S if builds else 0.0),
                 environ=environ,
                 wall=self._wall(request, build / "job"),
                 output_bytes=self._limits.output_bytes,

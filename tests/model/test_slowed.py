@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.bench.modelled_facts import causes, modelled_facts, time_change
-from pytest_nvfp4.cli.model.subject import subject_of
+from pytest_nvfp4.cli.simulation import runnable
 from pytest_nvfp4.device.modelled import ModelledCall, conditions_of, device_for, modelled_call, recordings_of
 from pytest_nvfp4.device.sim import SimDevice
 from pytest_nvfp4.device.simulate import simulate
@@ -24,9 +24,9 @@ SHAPE = "128x128x2048"
 
 def modelled(file: Path, source: str) -> ModelledCall:
     file.write_text(source)
-    subject = subject_of(file, [SHAPE], arch=None, configuration=None)
+    subject = runnable(file, [SHAPE], arch=None, configuration=None, simulated=True)
     (done,) = simulate(
-        SimDevice(), subject.spec, subject.cases, folder=file.parent / "jobs", base=subject.base, recording=True
+        SimDevice(), subject.spec, subject.cases(), folder=file.parent / "jobs", base=subject.base, recording=True
     )
     assert done.status == "passed", done.findings
     device = device_for("sm_100a")

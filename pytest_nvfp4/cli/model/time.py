@@ -18,8 +18,8 @@ from pytest_nvfp4.temporary import temporary_folder
 
 if TYPE_CHECKING:
     from pytest_nvfp4.cli.model.page import Answer, Modelled
-    from pytest_nvfp4.cli.model.subject import Subject
     from pytest_nvfp4.cli.model.tune import Outcome, Variant
+    from pytest_nvfp4.cli.simulation import Runnable
     from pytest_nvfp4.device.job import JobCase
     from pytest_nvfp4.device.modelled import ModelledCall
     from pytest_nvfp4.device.simulate import SimulationResult
@@ -116,20 +116,20 @@ def time_command(
     change of the device or the kernel would bring. Kernels unlike those that the model was compared with are refused.
     """
     from pytest_nvfp4.cli.model import tune
-    from pytest_nvfp4.cli.model.subject import subject_of
+    from pytest_nvfp4.cli.simulation import runnable
     from pytest_nvfp4.device.modelled import conditions_of, device_for
     from pytest_nvfp4.device.sim import SimDevice
     from pytest_nvfp4.model.constants import ConstantsError
 
     wanted = tune.parse(tuned)
-    subject = subject_of(kernel, names, arch=arch, configuration=configuration)
+    subject = runnable(kernel, names, arch=arch, configuration=configuration, simulated=True)
     if (unsupported := SimDevice(arch=subject.spec.arch).unsupported(subject.spec.arch)) is not None:
         raise InputError(f"{subject.label}: {unsupported}")
     if timeline is not None and not timeline.absolute().parent.is_dir():
         raise InputError(f"--timeline {timeline}: there is no folder {timeline.absolute().parent}")
-    if timeline is not None and (len(subject.cases) > 1 or wanted):
+    if timeline is not None and (len(subject.cases()) > 1 or wanted):
         raise InputError("--timeline shows one call: name one --problem, and leave out --tune")
-    if wanted and len(subject.cases) > 1:
+    if wanted and len(subject.cases()) > 1:
         raise InputError("--tune ranks by the time of one call: name one --problem")
     if small is not None and not wanted:
         raise InputError("--verify-problem is that of --tune, which is not given")
@@ -146,11 +146,11 @@ def time_command(
         return _timed(subject, how, timeline, timeline_sms, asked=asked)
 
 
-def _timed(subject: Subject, how: _How, timeline: Path | None, sms: int, *, asked: bool) -> Document:
+def _timed(subject: Runnable, how: _How, timeline: Path | None, sms: int, *, asked: bool) -> Document:
     from pytest_nvfp4.cli.model import page
 
     with output.working(f"recording {subject.label} in the simulator"):
-        done = _record(subject, subject.cases, how)
+        done = _record(subject, subject.cases(), how)
     with output.working(f"replaying it on {how.device.title}"):
         modelled = [_modelled(each, how, asked=asked) for each in done]
     if timeline is not None and modelled[0].ok:
@@ -173,12 +173,13 @@ def _timed(subject: Subject, how: _How, timeline: Path | None, sms: int, *, aske
     return Document(f"Modelled times of {subject.label}", blocks, data, all(each.ok for each in modelled))
 
 
-def _record(subject: Subject, cases: Sequence[JobCase], how: _How, *, recording: bool = True) -> list[SimulationResult]:
-    from pytest_nvfp4.device.sim import SimDevice
+def _record(
+    subject: Runnable, cases: Sequence[JobCase], how: _How, *, recording: bool = True
+) -> list[SimulationResult]:
     from pytest_nvfp4.device.simulate import simulate
 
     return simulate(
-        SimDevice(arch=subject.spec.arch),
+        subject.simulator(timeout_s=how.timeout_s),
         subject.spec,
         cases,
         folder=how.folder,
@@ -262,14 +263,14 @@ def _write_timeline(file: Path, done: SimulationResult, how: _How, *, sms: int) 
     output.note(f"{file}: open it at https://ui.perfetto.dev; its time is modelled, not measured")
 
 
-def _tuned(subject: Subject, made: Sequence[Variant], how: _How, small: str | None) -> Document:
+def _tuned(subject: Runnable, made: Sequence[Variant], how: _How, small: str | None) -> Document:
     from pytest_nvfp4.cli.model import page, tune
     from pytest_nvfp4.device.modelled import conditions_text
 
     verified_on = _small_case(subject, small)
     with output.working(f"verifying and modelling {len(made)} variants of {subject.label}"):
         found = tune.tried(made, lambda variant: _attempt(variant, how, verified_on))
-    (case,) = subject.cases
+    (case,) = subject.cases()
     where = verified_on.problem.name
     conditions = conditions_text(how.conditions)
     blocks: list[Block] = [
@@ -295,12 +296,12 @@ def _tuned(subject: Subject, made: Sequence[Variant], how: _How, small: str | No
     )
 
 
-def _small_case(subject: Subject, name: str | None) -> JobCase:
+def _small_case(subject: Runnable, name: str | None) -> JobCase:
     """Return the case that variants are verified on."""
     from pytest_nvfp4.device.job import ProblemSpec
     from pytest_nvfp4.settings import load
 
-    (case,) = subject.cases
+    (case,) = subject.cases()
     contract = case.problem.contract
     named = load(subject.root).resolve_problems([name], contract=contract) if name else ()
     problems = named or (*subject.verified, case.problem.problem())
@@ -316,7 +317,7 @@ def _attempt(variant: Variant, how: _How, verified_on: JobCase) -> Outcome:
     (judged,) = _record(variant.subject, [verified_on], how, recording=False)
     if judged.status != "passed":
         return Outcome(None, reason=_reason(variant, judged))
-    (done,) = _record(variant.subject, variant.subject.cases, how)
+    (done,) = _record(variant.subject, variant.subject.cases(), how)
     modelled = _modelled(done, how, asked=False)
     if modelled.call is None:
         return Outcome(None, reason=_reason(variant, done))

@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.model.page import micro
-from pytest_nvfp4.cli.model.subject import Subject
+from pytest_nvfp4.cli.simulation import Runnable
 from pytest_nvfp4.cores import cores
 from pytest_nvfp4.report.document import Cell, Column, Styled, Table
 from pytest_nvfp4.toolchain.module_constants import ConstantError, Value, constants, parse_value, same, with_constants
@@ -34,7 +34,7 @@ class Variant:
     """
 
     values: Constants
-    subject: Subject
+    subject: Runnable
     as_it_is: bool
 
 
@@ -73,7 +73,7 @@ def parse(texts: Sequence[str]) -> dict[str, list[Value]]:
     return wanted
 
 
-def variants(subject: Subject, wanted: Mapping[str, Sequence[Value]]) -> list[Variant]:
+def variants(subject: Runnable, wanted: Mapping[str, Sequence[Value]]) -> list[Variant]:
     """Return the kernel as it is, and every combination of values.
 
     Raises:
@@ -95,7 +95,7 @@ def variants(subject: Subject, wanted: Mapping[str, Sequence[Value]]) -> list[Va
     return made
 
 
-def _variant(subject: Subject, source: str, values: Constants) -> Variant:
+def _variant(subject: Runnable, source: str, values: Constants) -> Variant:
     spec = subject.spec
     text = with_constants(source, values)
     files = tuple(file.with_text(text) if file.path == spec.main else file for file in spec.files)

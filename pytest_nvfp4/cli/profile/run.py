@@ -27,7 +27,7 @@ from pytest_nvfp4.report.document import Block, Column, Document, Facts, Section
 from pytest_nvfp4.temporary import temporary_folder
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.cli.model.subject import Subject
+    from pytest_nvfp4.cli.simulation import Runnable
     from pytest_nvfp4.device.base import Device
     from pytest_nvfp4.device.job import Profiling
     from pytest_nvfp4.profile.result import Profile
@@ -124,11 +124,11 @@ def run_command(
         raise click.UsageError("name a KERNEL, or give --probe")
     from pydantic import ValidationError
 
-    from pytest_nvfp4.cli.model.subject import subject_of
+    from pytest_nvfp4.cli.simulation import runnable
     from pytest_nvfp4.device.job import Profiling
     from pytest_nvfp4.profile.measure import Request, lacking, profile_kernel
 
-    subject = subject_of(kernel, names, arch=arch, configuration=configuration)
+    subject = runnable(kernel, names, arch=arch, configuration=configuration, simulated=True)
     if counted:
         metrics = _with_counters(mode, metrics, subject.spec.arch)
     try:
@@ -151,7 +151,7 @@ def run_command(
     profiles: list[Profile] = []
     with temporary_folder("profile") as name, _opened(device, remote, Path(name)) as where:
         _check(where, subject)
-        for number, case in enumerate(subject.cases):
+        for number, case in enumerate(subject.cases()):
             job_folder, files = Path(name) / f"job-{number}", _files_folder(out, Path(name), number, subject)
             job_folder.mkdir()
             request = Request(subject.label, subject.spec, subject.base, case, profiling, timeout)
@@ -172,7 +172,7 @@ def _with_counters(mode: str, metrics: tuple[str, ...], arch: str) -> tuple[str,
 
 
 def _document(
-    subject: Subject, profiling: Profiling, profiles: Sequence[Profile], out: Path | None, simulated_s: float | None
+    subject: Runnable, profiling: Profiling, profiles: Sequence[Profile], out: Path | None, simulated_s: float | None
 ) -> Document:
     """Return the profiles; with a time for simulations, each beside one of the same call."""
     from pytest_nvfp4.cli.explanation import explained
@@ -180,7 +180,7 @@ def _document(
 
     blocks: list[Block] = []
     explanations = []
-    for case, profile in zip(subject.cases, profiles, strict=True):
+    for case, profile in zip(subject.cases(), profiles, strict=True):
         problem = profile.configuration.problem if profile.configuration is not None else ""
         blocks.append(profile_section(profile, f"{subject.label} on {problem}, {profiling.mode}"))
         try:
@@ -210,10 +210,10 @@ def _errors(profile: Profile) -> bool:
     return any(defect.severity == "error" for defect in profile.defects)
 
 
-def _files_folder(out: Path | None, folder: Path, number: int, subject: Subject) -> Path:
+def _files_folder(out: Path | None, folder: Path, number: int, subject: Runnable) -> Path:
     """Return the folder of a problem's files. Raises InputError."""
     place = folder / f"files-{number}" if out is None else out
-    if out is not None and len(subject.cases) > 1:
+    if out is not None and len(subject.cases()) > 1:
         place = out / str(number)
     try:
         place.mkdir(parents=True, exist_ok=out is not None)
@@ -224,7 +224,7 @@ def _files_folder(out: Path | None, folder: Path, number: int, subject: Subject)
     return place
 
 
-def _check(device: Device, subject: Subject) -> None:
+def _check(device: Device, subject: Runnable) -> None:
     from pytest_nvfp4.device.base import DeviceUnavailableError
 
     try:

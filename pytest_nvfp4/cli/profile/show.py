@@ -41,14 +41,14 @@ def show_command(
     read too. What limits each launch follows from its metrics; no conclusion rests on one that is unknown.
     """
     from pytest_nvfp4.cli.explanation import explained
-    from pytest_nvfp4.cli.model.subject import subject_of
     from pytest_nvfp4.cli.profile.tables import profile_section
+    from pytest_nvfp4.cli.simulation import runnable
 
     if counted is None and problem is not None:
         raise click.UsageError("--problem names the problem of the kernel of --counted; give --counted")
     profile = load(report, kernel)
     names = () if problem is None else (problem,)
-    subject = None if counted is None else subject_of(counted, names, arch=None, configuration=None)
+    subject = None if counted is None else runnable(counted, names, arch=None, configuration=None, simulated=True)
     blocks, data = explained(profile, subject, timeout_s=timeout)
     whole = {**profile.model_dump(mode="json"), "explanation": data}
     return Document(str(report), [profile_section(profile, str(report)), *blocks], whole)

@@ -87,10 +87,10 @@ def regions_command(
             raise InputError("--save is for a kernel: the records of a file are saved already")
         timelines = [sources.saved(source)]
     else:
-        from pytest_nvfp4.cli.model.subject import subject_of
+        from pytest_nvfp4.cli.simulation import runnable
 
-        subject = subject_of(source, [name] if name else [], arch=arch, configuration=configuration)
-        (case,) = subject.cases
+        subject = runnable(source, [name] if name else [], arch=arch, configuration=configuration, simulated=True)
+        (case,) = subject.cases()
         _check_room(slices, events)
         with output.working(f"running {subject.label} with its regions"):
             room = sources.Room(warmup=warmup, slices=slices, events=events)
@@ -126,13 +126,13 @@ def _check_room(slices: int, events: int) -> None:
 
 
 def _modelled(subject: object, case: object, table: str | None, timeout_s: float) -> list[Timeline]:
-    from pytest_nvfp4.cli.model.subject import Subject
     from pytest_nvfp4.cli.regions import sources
+    from pytest_nvfp4.cli.simulation import Runnable
     from pytest_nvfp4.device.job import JobCase
     from pytest_nvfp4.device.modelled import device_for
     from pytest_nvfp4.model.constants import ConstantsError
 
-    assert isinstance(subject, Subject)
+    assert isinstance(subject, Runnable)
     assert isinstance(case, JobCase)
     try:
         constants = device_for(subject.spec.arch, table)

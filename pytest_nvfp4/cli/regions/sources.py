@@ -19,7 +19,7 @@ from pytest_nvfp4.profiler import dag, exchange, iket
 from pytest_nvfp4.profiler.spans import Timeline, timeline_of
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.cli.model.subject import Subject
+    from pytest_nvfp4.cli.simulation import Runnable
     from pytest_nvfp4.device.job import GivenInputs, JobCase, KernelSpec
     from pytest_nvfp4.model.constants import DeviceConstants
 
@@ -72,7 +72,7 @@ def edges(file: Path) -> list[dag.Edge]:
 
 
 def run(
-    subject: Subject, case: JobCase, room: Room, *, device: str, timeout_s: float, with_iket: bool = False
+    subject: Runnable, case: JobCase, room: Room, *, device: str, timeout_s: float, with_iket: bool = False
 ) -> Ran | None:
     """Run a kernel with its regions on a device.
 
@@ -175,10 +175,9 @@ def _answer(text: str, label: str, *, how: str, with_iket: bool) -> Ran:
     return Ran(timeline_of(records, source=source), values, answer.wrong)
 
 
-def modelled(subject: Subject, case: JobCase, table: DeviceConstants, *, timeout_s: float) -> Timeline:
+def modelled(subject: Runnable, case: JobCase, table: DeviceConstants, *, timeout_s: float) -> Timeline:
     """Return the regions of a kernel in modelled time; without spans and with the reason if there is no such time."""
     from pytest_nvfp4.device.modelled import conditions_of, conditions_text, recordings_of
-    from pytest_nvfp4.device.sim import SimDevice
     from pytest_nvfp4.device.simulate import simulate
     from pytest_nvfp4.model.regions import modelled_regions
     from pytest_nvfp4.model.replay import ReplayError, replay_sequence
@@ -188,7 +187,7 @@ def modelled(subject: Subject, case: JobCase, table: DeviceConstants, *, timeout
     source = f"modelled on {table.title} ({conditions_text(conditions)})"
     with temporary_folder("regions") as folder:
         (done,) = simulate(
-            SimDevice(arch=subject.spec.arch),
+            subject.simulator(timeout_s=timeout_s),
             subject.spec,
             [case],
             folder=Path(folder),

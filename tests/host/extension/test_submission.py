@@ -78,3 +78,4 @@ def test_a_fault_names_the_line_of_the_literal(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stdout[-3000:]
     assert f"filler.py:{line}: simulated, out-of-bounds: st.global" in done.stdout
     assert "outputs wrong" in done.stdout
+    assert done.stdout.count("nvfp4: building the C++ and CUDA extension of filler.py") == 1
