@@ -40,6 +40,7 @@ KERNELS = Path(__file__).parent / "triton_kernels.py"
 CASES = (
     "add",
     "product",
+    "pairs",
     "maps",
     "own_maps",
     "special",
@@ -60,18 +61,34 @@ def test_elements(said):
     assert said["add"] == {"result": True, "findings": [], "launches": [["add", [4, 1, 1], [128, 1, 1], [1, 1, 1]]]}
 
 
-def test_products_on_the_tensor_core_and_on_pairs_of_ctas(said):
-    assert said["product"]["result"] == [True, True]
-    assert said["product"]["findings"] == []
-    one, two = said["product"]["launches"]
-    assert one == ["product", [2, 2, 1], [128, 1, 1], [1, 1, 1]]
-    assert two == ["product", [4, 2, 1], [128, 1, 1], [2, 1, 1]]
+def release(said: dict[str, Any]) -> tuple[int, ...]:
+    """Return the release of Triton."""
+    return tuple(int(part) for part in said["version"].split(".")[:2])
+
+
+def test_products_on_the_tensor_core(said):
+    assert said["product"] == {
+        "result": True, "findings": [], "launches": [["product", [2, 2, 1], [128, 1, 1], [1, 1, 1]]]
+    }  # fmt: skip
+
+
+def test_products_on_pairs_of_ctas(said):
+    if release(said) < (3, 6):  # it allocates for pairs and multiplies for one CTA
+        assert ".cta_group::1, but an earlier tcgen05 instruction" in said["pairs"]["result"]
+        return
+    assert said["pairs"] == {
+        "result": True, "findings": [], "launches": [["product", [4, 2, 1], [128, 1, 1], [2, 1, 1]]]
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", ["maps", "special"])
 def test_tensor_maps_and_specialised_warps(said, case):
     assert said[case]["result"] is True
-    assert said[case]["findings"] == []
+    if case == "special" and release(said) < (3, 7):
+        assert said[case]["findings"]
+        assert all("tensormap.replace" in finding for finding in said[case]["findings"])
+    else:
+        assert said[case]["findings"] == []
     ((_, _, block, _),) = said[case]["launches"]
     assert block == [256 if case == "special" else 128, 1, 1]  # four more warps than ``num_warps``
 
@@ -134,6 +151,8 @@ def test_registers_and_spills_are_those_of_ptxas(said):
 
 
 def test_gluon(said):
+    if release(said) < (3, 7):
+        pytest.skip("Gluon's functions have other names")
     assert said["gluon"]["result"] is True
     assert said["gluon"]["findings"] == []
     assert said["gluon_unordered"]["result"] == ["race"]
@@ -149,5 +168,5 @@ def line_of(text: str, file: Path = KERNELS) -> str:
 
 def test_hopper(tmp_path):
     said = run(tmp_path, "sm_90a", "add", "product", "maps")
-    assert [said[case]["result"] for case in ("add", "product", "maps")] == [True, [True, True], True]
+    assert [said[case]["result"] for case in ("add", "product", "maps")] == [True, True, True]
     assert [said[case]["findings"] for case in ("add", "product", "maps")] == [[], [], []]
