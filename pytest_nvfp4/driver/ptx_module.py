@@ -186,6 +186,18 @@ def shared_bytes(scanned: Scanned) -> int:
     return sum(each.size for text in texts for each in _variables(text) if each.space == "shared")
 
 
+def parameters_and_body(text: str, kernel: str) -> tuple[dict[str, bool], str]:
+    """Return whether each parameter of a kernel is an array, by name and in order, and its body without comments.
+
+    Raises:
+        PtxModuleError: no such kernel, or one whose parameters are not those of PTX.
+    """
+    entry = next((each for each in scan(text).entries if each.name == kernel and each.complete), None)
+    if entry is None:
+        raise PtxModuleError(f"the PTX has no kernel {kernel}")
+    return {match[3]: match[4] is not None for match in _parameters(kernel, entry.params)}, entry.body
+
+
 def _extents(directive: re.Pattern[str], text: str) -> tuple[int, int, int] | None:
     found = directive.search(text)
     return None if found is None else (int(found[1]), int(found[2] or 1), int(found[3] or 1))
@@ -193,15 +205,20 @@ def _extents(directive: re.Pattern[str], text: str) -> tuple[int, int, int] | No
 
 def _params(name: str, text: str) -> Iterator[tuple[int, int]]:
     offset = 0
-    for one in text.split(",") if text.strip() else ():
-        match = _PARAM.fullmatch(one.strip())
-        if match is None:
-            raise PtxModuleError(f"{name}: the parameter {' '.join(one.split())[:100]!r} is not readable")
+    for match in _parameters(name, text):
         element = int(match[2]) // 8
         size, align = element * int(match[4] or 1), int(match[1] or element) or 1
         offset = -(-offset // align) * align
         yield offset, size
         offset += size
+
+
+def _parameters(name: str, text: str) -> Iterator[re.Match[str]]:
+    for one in text.split(",") if text.strip() else ():
+        match = _PARAM.fullmatch(one.strip())
+        if match is None:
+            raise PtxModuleError(f"{name}: the parameter {' '.join(one.split())[:100]!r} is not readable")
+        yield match
 
 
 def _variables(text: str) -> Iterator[_Variable]:

@@ -16,6 +16,7 @@ from pytest_nvfp4.driver import cubin, ptx_module
 from pytest_nvfp4.driver.device_model import DeviceModel
 from pytest_nvfp4.driver.launch_limits import check_launch
 from pytest_nvfp4.driver.launches import Dim3, HostSideError, Launch, LaunchAttribute, LaunchRejectedError, ModuleImage
+from pytest_nvfp4.driver.parameter_bytes import Read, read_bytes, with_zeros
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.host.device_side import DeviceSide
 
@@ -46,6 +47,15 @@ class LoadedKernel:
     cluster: tuple[int, int, int] | None = None
     """The cluster that its PTX requires, which a launch need not state."""
     attributes: dict[int, int] = field(default_factory=dict)
+    _read: Read | None = field(default=None, init=False, repr=False)
+
+    def meaningful(self, params: Sequence[bytes]) -> tuple[bytes, ...]:
+        """Return the bytes of a launch's parameters, with zeros for what no instruction reads."""
+        if self.image.ptx is None:
+            return tuple(params)
+        if self._read is None:
+            self._read = read_bytes(self.image.ptx, self.entry.name)
+        return with_zeros(params, self._read)
 
 
 class LoadedModules:
@@ -248,7 +258,7 @@ class LoadedModules:
             cluster=(widths[0] or 1, widths[1] or 1, widths[2] or 1),
             dynamic_smem=dynamic_smem,
             stream=stream,
-            params=tuple(params),
+            params=kernel.meaningful(params),
             attributes=attributes,
             module=kernel.image,
             ordinal=next(self._launched),
