@@ -11,7 +11,7 @@ from pytest_nvfp4.sim.run.source import statement
 
 _WARNING_KINDS = frozenset(
     {
-        *("exit-before-read", "mbarrier-reuse", "own-quadrant", "race-warning", "unaligned-box"),
+        *("exit-before-read", "mbarrier-reuse", "own-quadrant", "prefetch", "race-warning", "unaligned-box"),
         "written-twice",
     }
 )

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,6 +106,10 @@ def lower_bulk(ins: Instruction, e: Emitter) -> None:
         values.append(e.value(operands[4], e.width(operands[4]) or 16) if multicast else "0")
     run = bulk_out if route == _STORE else bulk_in
     e.line(e.call(run, "w", e.mask, str(e.at), e.constant(form, "copy"), *values))
+
+
+PREFETCH: Final = "prefetch"
+"""Kind of a finding: a warning of a prefetch that passes the end of a tensor."""
 
 
 def lower_prefetch_bulk(ins: Instruction, e: Emitter) -> None:
@@ -282,12 +287,21 @@ def _reduce(region: Region, offset: int, form: BulkForm, cta: Cta, data: NDArray
 
 
 def prefetch_bulk(w: Warp, mask: int, what: str, address: Bits, size: Bits) -> None:
-    """Check the range of a prefetch. Raises Fault."""
-    memory = w.cta.launch.machine.memory
+    """Check the range of a prefetch, which reads nothing: beyond the end of a tensor it is a warning. Raises Fault."""
+    launch = w.cta.launch
+    memory = launch.machine.memory
     for _, (start, count) in by_lane(mask, (address, size), what=what, fatal=False, report=None):
         _check_size(count, what)
         check_aligned(start, ALIGN, what)
-        memory.region(start, count, write=False, what=what)
+        region = memory.find(start)
+        if region is not None and start + count > region.end:
+            launch.report(
+                PREFETCH,
+                f"{what}: prefetches {start + count - region.end} of {count} bytes beyond the end of {region.name}",
+                hint="end the prefetch with the tensor: these bytes are of no use, and may belong to no allocation",
+            )
+        else:
+            memory.region(start, count, write=False, what=what)
 
 
 def prefetch_tensor(

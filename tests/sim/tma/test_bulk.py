@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from pytest_nvfp4.device.worker.sim_findings import worker_finding
 from pytest_nvfp4.driver.tensormap import ElementType
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.run.asynchronous import Eager, Lazy
+from pytest_nvfp4.sim.tma.bulk import PREFETCH
 from tests.sim.ptx_case import run_ptx
 from tests.sim.tma.bulk import CLUSTER, SHARED, exchange, load, run_load, run_store, to_peer
 from tests.sim.tma.kernels import DATA, copy_out, expect, first, noise, prologue, run_tensor, wait
@@ -168,10 +170,19 @@ def test_prefetches_are_checked_and_move_nothing():
     assert not any(key.startswith(("tma", "bulk")) for key in ran.grid.counters)
 
 
+def test_a_prefetch_beyond_the_end_of_a_tensor_lets_the_run_go_on():
+    grid = run_load("cp.async.bulk.prefetch.L2.global [%rd100], 8192;" + load()).grid
+    (found,) = grid.findings
+    assert found.kind == PREFETCH
+    assert "of 8192 bytes beyond the end of in" in found.message
+    assert worker_finding(found).severity == "warning"
+    assert grid.counters["bulk.load.requests"] == 1
+
+
 @pytest.mark.parametrize(
     ("issue", "kind"),
     [
-        ("cp.async.bulk.prefetch.L2.global [%rd100], 8192;", "out-of-bounds"),
+        ("cp.async.bulk.prefetch.L2.global [%rd100+1048576], 1024;", "out-of-bounds"),
         ("cp.async.bulk.prefetch.L2.global [%rd100], 8;", "bulk-copy"),
         ("cp.async.bulk.prefetch.L2.global [%rd100+8], 16;", "misaligned"),
         (load(src="%rd100+8"), "misaligned"),
