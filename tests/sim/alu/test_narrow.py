@@ -9,25 +9,21 @@ from tests.sim.alu.narrow import TYPES, dst, expected, many, scale, width
 from tests.sim.alu.patterns import float_patterns
 
 
+@pytest.mark.parametrize("target", ["f16x2", "bf16x2"])
 @pytest.mark.parametrize("kind", TYPES)
-def test_every_code_is_widened_as_ml_dtypes_does(kind: str) -> None:
+def test_every_code_is_widened_as_ml_dtypes_does(kind: str, target: str) -> None:
     dtype, form, _ = TYPES[kind]
     codes = np.arange(2 * form.sign)
     want = codes.astype(np.uint8).view(dtype).astype(np.float64)
     assert np.array_equal(form.values, want, equal_nan=True)
     upper, lower = np.meshgrid(codes, codes)
-    pairs = (upper << width(kind) | lower).ravel()
-    got = many(
-        f"cvt.rn.f16x2.{kind} r0, {dst(kind)}1",
-        **{f"{dst(kind)}1": pairs.astype(np.uint8 if dst(kind) == "b" else np.uint16)},
-    )
-    halves = want.astype(np.float16).view(np.uint16).astype(np.uint32)
+    pairs = (upper << width(kind) | lower).ravel().astype(np.uint8 if dst(kind) == "b" else np.uint16)
+    got = many(f"cvt.rn.{target}.{kind} r0, {dst(kind)}1", **{f"{dst(kind)}1": pairs})
+    to = np.float16 if target == "f16x2" else ml_dtypes.bfloat16
+    halves = want.astype(to).view(np.uint16).astype(np.uint32)
     halves = np.where(np.isnan(want), 0x7FFF, halves)
     assert np.array_equal(got, halves[upper.ravel()] << 16 | halves[lower.ravel()])
-    got = many(
-        f"cvt.rn.relu.f16x2.{kind} r0, {dst(kind)}1",
-        **{f"{dst(kind)}1": pairs.astype(np.uint8 if dst(kind) == "b" else np.uint16)},
-    )
+    got = many(f"cvt.rn.relu.{target}.{kind} r0, {dst(kind)}1", **{f"{dst(kind)}1": pairs})
     halves = np.where(want <= 0, 0, halves)
     assert np.array_equal(got, halves[upper.ravel()] << 16 | halves[lower.ravel()])
 
@@ -110,7 +106,7 @@ def test_every_scale_is_a_power_of_two() -> None:
         "cvt.rn.satfinite.e4m3.f32 h0, r1",
         "cvt.rs.satfinite.e4m3x4.f32 r0, {r1, r2, r3, r4}, r5",
         "cvt.rn.ue8m0x2.f32 h0, r1, r2",
-        "cvt.rn.bf16x2.e4m3x2 r0, h1",
+        "cvt.rn.satfinite.bf16x2.e4m3x2 r0, h1",
         "cvt.rn.satfinite.s2f6x2.f32 h0, r1, r2",
         "cvt.rn.satfinite.scaled::n2::ue8m0.e4m3x2.f32 h0, r1, r2, h3",
     ],

@@ -20,7 +20,10 @@ from tests.sim.alu.spellings import NOT_MODELLED, candidates, judge
 ACCEPTED = Path(__file__).parent / "accepted_by_ptxas_13_0.txt"
 """Of ``candidates()``, what ptxas 13.0 accepts for sm_100a (sm_90a accepts a subset); other lines are refused by it."""
 
-NEWER = r"cvt\.rn\.(satfinite|satfinite\.relu|relu\.satfinite)\.e\wm\wx2\.(f16x2|bf16x2) .*"
+NEWER = (
+    r"cvt\.rn\.(satfinite|satfinite\.relu|relu\.satfinite)\.e\wm\wx2\.(f16x2|bf16x2) .*"
+    r"|cvt\.rn(\.relu)?\.bf16x2\.e\wm\wx2 .*"
+)
 """Forms of a later PTX ISA than ptxas 13.0 knows."""
 
 
