@@ -113,7 +113,7 @@ def runnable(
     if not own.is_run:
         raise InputError(f"{label}: has an entry in its settings; {ELSE_CONTRACT}")
     own = own.with_own_problems()
-    check_kernel_file(path, label=label, has_entry=own.call is not None, way=ELSE_CONTRACT)
+    check_kernel_file(path, label=label, has_entry=own.call is not None or own.called == "run", way=ELSE_CONTRACT)
     default = (own.simulate if simulated else None) or own.problems or own.verify or own.kernel_contract.tests
     problems = settings.resolve_problems(names, contract=own.contract) if names else default[:1]
     for problem in problems:
@@ -121,7 +121,7 @@ def runnable(
     try:
         source, entry = f"{settings.file}, call", None
         if own.own_contract is not None:
-            entry = Entry.of_call(own.call, kernel=path, root=settings.root, source=source)
+            entry = Entry.of_call(own.call, kernel=path, function=own.called, root=settings.root, source=source)
         spec, base = KernelSpec.from_files(
             path,
             entry=None if entry is None else entry.function,

@@ -76,7 +76,9 @@ class KernelFile(pytest.File):
 
 def _needs_function(case: KernelCase) -> bool:
     """Return whether the kernel's file must define ``custom_kernel``."""
-    return case.settings.entry is None and case.settings.call is None and case.error is None
+    settings = case.settings
+    named = settings.entry is not None or settings.call is not None or settings.called != "custom_kernel"
+    return not named and case.error is None
 
 
 def collect_file(path: Path, parent: pytest.Collector, collectors: list[pytest.Collector]) -> list[pytest.Collector]:

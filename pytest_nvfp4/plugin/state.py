@@ -214,7 +214,10 @@ class Run:
         entry, calls = None, case.settings.entry is None and case.settings.own_contract is not None
         if calls:
             source = source or f"{self.settings.file}, call"
-            entry = Entry.of_call(case.settings.call, kernel=case.path, root=self.options.root, source=source)
+            own = case.settings
+            entry = Entry.of_call(
+                own.call, kernel=case.path, function=own.called, root=self.options.root, source=source
+            )
         elif case.settings.entry:
             source = source or str(self.settings.file or "--nvfp4-entry")
             entry = Entry.parse(case.settings.entry, root=self.options.root, source=source)

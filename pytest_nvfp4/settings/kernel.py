@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from pytest_nvfp4.contracts.base import Contract
+from pytest_nvfp4.contracts.own.files import is_definition
 from pytest_nvfp4.contracts.registry import contract_named, is_own
 from pytest_nvfp4.problem import GROUP_GEMM, Group, Problem
 
@@ -32,7 +33,7 @@ class KernelSettings:
         entry: ``FILE::FUNCTION`` relative to the root; None for a kernel that follows GPU MODE's contract.
         contract: Name of its contract, or the absolute ``FILE::NAME`` of the user's own one. None for the one that its
             file is recognised as, and for an entry that is not run.
-        call: ``FILE::FUNCTION`` relative to the root, which the contract calls; None for ``custom_kernel``.
+        call: ``FILE::FUNCTION`` relative to the root, which the contract calls; None for `called`.
         arch: Architecture to compile for.
         problems: The problems it is traced on. None for the default: ``gpumode-0`` for a kernel that follows the
             contract, and one trace without a problem's name for an entry.
@@ -93,6 +94,12 @@ class KernelSettings:
     def own_contract(self) -> str | None:
         """The user's own contract, if it has one."""
         return self.contract if self.contract is not None and is_own(self.contract) else None
+
+    @property
+    def called(self) -> str:
+        """The function of the kernel's file that its contract calls if ``call`` names none."""
+        own = self.own_contract
+        return "run" if own is not None and is_definition(own.partition("::")[0]) else "custom_kernel"
 
     def with_own_problems(self) -> KernelSettings:
         """Return the settings with the problems of the user's own contract, which runs for it; as they are without one.

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_nvfp4.contracts.own.files import RETURNING, is_definition
 from pytest_nvfp4.contracts.registry import contract_named
 from pytest_nvfp4.problem import ProblemError
 from pytest_nvfp4.settings.error import SettingsError
@@ -34,7 +35,7 @@ class TableReader:
         if value is None:
             return default
         file, _, name = value.partition("::")
-        if not name and not file.endswith(".py"):
+        if not name and not file.endswith(".py") and not is_definition(file):
             try:
                 return contract_named(value).name
             except ProblemError as error:
@@ -44,6 +45,8 @@ class TableReader:
             raise self.fail(
                 "contract", value, f"{path} is no file" if name.isidentifier() else "FILE::NAME is expected"
             )
+        if is_definition(file) and name not in ("", RETURNING):
+            raise self.fail("contract", value, f"a definition stands alone, or {file}::{RETURNING}")
         return f"{path}::{name}"
 
     def check_keys(self, known: Sequence[str]) -> None:

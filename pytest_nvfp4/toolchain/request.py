@@ -42,13 +42,13 @@ class Entry:
         return cls(path, function)
 
     @classmethod
-    def of_call(cls, text: str | None, *, kernel: Path, root: Path, source: str) -> Entry:
-        """Return the function that a contract of the user's own calls: the one named, else ``custom_kernel``.
+    def of_call(cls, text: str | None, *, kernel: Path, function: str, root: Path, source: str) -> Entry:
+        """Return the function that a contract of the user's own calls: the one named, else one of the kernel's file.
 
         Raises:
             EntryError: See `parse`.
         """
-        return cls(kernel.resolve(), "custom_kernel") if text is None else cls.parse(text, root=root, source=source)
+        return cls(kernel.resolve(), function) if text is None else cls.parse(text, root=root, source=source)
 
     def __str__(self) -> str:
         return f"{self.file.name}::{self.function}"

@@ -15,7 +15,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_nvfp4.contracts.own.files import is_definition
 from pytest_nvfp4.contracts.own.packing import ITEMS, Array, pack, unpack
+from pytest_nvfp4.contracts.own.wrong import Wrong
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
 from pytest_nvfp4.isolation.wall import enter_from_environment
 
@@ -23,10 +25,6 @@ _FAMILY = "contract"
 """Name of the one input family of a contract that lists none."""
 _ENOUGH_BYTES = 256 << 20
 """Bytes of arrays after which the rest of a request is left to another process."""
-
-
-class Wrong(Exception):
-    """What a contract returned cannot be used."""
 
 
 def main() -> None:
@@ -56,7 +54,7 @@ def _described(error: BaseException, file: str) -> dict[str, Any]:
     own = [frame for frame in frames if frame.filename == file]
     line = own[-1].lineno if own else getattr(error, "lineno", None)
     text = str(error) if isinstance(error, Wrong) else f"{type(error).__name__}: {error}"
-    text = "".join(f"{note}: " for note in getattr(error, "__notes__", ())) + text
+    text = "".join(f"{note}: " for note in reversed(getattr(error, "__notes__", ()))) + text
     return {"message": text[:4000], "line": line}
 
 
@@ -84,6 +82,11 @@ class _Contract:
     """The contract: an instance of the user's class, or the user's module."""
 
     def __init__(self, file: Path, name: str) -> None:
+        if is_definition(file.name):
+            from pytest_nvfp4.contracts.own.definition import Definition
+
+            self._own: Any = Definition(file, name)
+            return
         sys.path.insert(0, str(file.parent))
         spec = importlib.util.spec_from_file_location("nvfp4_contract", file)
         assert spec is not None
@@ -137,7 +140,8 @@ class _Contract:
             if not isinstance(values, range | list | tuple) or not values:
                 raise Wrong(f"axes: {name} must be a range or a list of at least one value")
             if isinstance(values, range):
-                made[str(name)] = {"least": min(values), "most": max(values), "step": abs(values.step)}
+                least, most = sorted((values[0], values[-1]))
+                made[str(name)] = {"least": least, "most": most, "step": abs(values.step)}
             else:
                 made[str(name)] = list(values)
         return made
@@ -167,7 +171,7 @@ class _Contract:
         values = self._drawn(problems.get(name, one["axes"]) | {"name": name}, one["family"], int(one["seed"]))
         outputs = None
         if one["results"]:
-            outputs = [[result.name, result.dtype, result.shape] for result in self._results(values)[0]]
+            outputs = [[result.name, result.dtype, result.shape] for result in self._results(values, name)[0]]
         answer = {
             "inputs": [_json(key, value) for key, value in values.items()],
             "outputs": outputs,
@@ -179,7 +183,7 @@ class _Contract:
         """Return the results of given inputs, and their bounds (``answers.Computed``)."""
         taken = iter(given)
         values = {key: next(taken) if kind == "array" else value for key, kind, value in one["inputs"]}
-        results, bounds = self._results(values)
+        results, bounds = self._results(values, one["problem"])
         return {"bounds": bool(bounds)}, results + bounds
 
     def _drawn(self, problem: dict[str, Any], family: str, seed: int) -> dict[str, Any]:
@@ -199,7 +203,7 @@ class _Contract:
             )
         return {str(name): _value(str(name), value, "inputs") for name, value in made.items()}
 
-    def _results(self, values: dict[str, Any]) -> tuple[list[Array], list[Array]]:
+    def _results(self, values: dict[str, Any], problem: str) -> tuple[list[Array], list[Array]]:
         """Return the results of the reference, and the bound of each, if there are any."""
         import numpy as np
 
@@ -217,13 +221,16 @@ class _Contract:
             if np.isnan(number).any() and not getattr(self._own, "allow_nan", False):
                 where = np.argwhere(np.isnan(number))[0].tolist()
                 raise Wrong(f"reference returned NaN in {result.name}{where}; set allow_nan = True if that is meant")
-        if tolerance is None or tolerance == 0:
+        if hasattr(self._own, "bounds"):
+            bounds = self._own.bounds(problem, numbers)
+        elif tolerance is None or tolerance == 0:
             return results, []
-        if callable(tolerance):
+        elif callable(tolerance):
             bounds = [_float64(value) for _, value in _named(tolerance(**inputs))]
         else:
             relative, absolute = (tolerance, tolerance) if isinstance(tolerance, int | float) else tolerance
-            bounds = [absolute + relative * np.abs(number) for number in numbers]
+            finite = [np.where(np.isfinite(number), np.abs(number), 0.0) for number in numbers]
+            bounds = [absolute + relative * number for number in finite]
         if len(bounds) != len(results):
             raise Wrong(f"tolerance returned {len(bounds)} bounds for {len(results)} results")
         made = []

@@ -13,12 +13,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pytest_nvfp4 import isolation
 from pytest_nvfp4.contracts.own.answers import Computed, Drawn, Legal, Listed
 from pytest_nvfp4.contracts.own.axes import Axes, read_axes, text_of, values_of
+from pytest_nvfp4.contracts.own.files import files_of
 from pytest_nvfp4.contracts.own.packing import Array, pack, unpack
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import read_file
@@ -78,7 +78,7 @@ class OwnProblems:
 
 @lru_cache(maxsize=64)
 def identity(place: str) -> str:
-    """Return ``FILE::NAME#HASH`` for ``FILE::NAME``: the hash is that of the file when the run began.
+    """Return ``FILE::NAME#HASH`` for ``FILE::NAME``: the hash is that of the files when the run began.
 
     Raises:
         ContractError: The file cannot be read.
@@ -87,8 +87,11 @@ def identity(place: str) -> str:
 
 
 def _digest(file: str) -> str:
+    digest = hashlib.sha256()
     try:
-        return hashlib.sha256(read_file(Path(file), source="the contract", most=_FILE_BYTES)).hexdigest()[:_DIGITS]
+        for path in files_of(file):
+            digest.update(read_file(path, source=f"{path.name}:", most=_FILE_BYTES))
+        return digest.hexdigest()[:_DIGITS]
     except (OSError, DoorError) as error:
         raise ContractError(f"the contract cannot be read: {error}", file=file) from error
 
@@ -174,7 +177,8 @@ def _ask(contract: str, request: dict[str, Any], arrays: Sequence[Array] = ()) -
         raise ContractError(f"the contract changed during the run (its hash is {now}): run again", file=file)
     with temporary_folder("contract") as folder:
         (folder / "request").write_bytes(pack({"request": request}, arrays))
-        wall = Wall(folder=str(folder), readable=(str(Path(file).parent),), memory_bytes=_MEMORY_BYTES)
+        readable = tuple({str(path.parent): None for path in files_of(file)})
+        wall = Wall(folder=str(folder), readable=readable, memory_bytes=_MEMORY_BYTES)
         try:
             outcome = isolation.run(
                 module_command("pytest_nvfp4.contracts.own.program", file, name),

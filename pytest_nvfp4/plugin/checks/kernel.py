@@ -157,7 +157,13 @@ class KernelUnderTest:
             return None
         source = f"{self.run.settings.file}, call"
         try:
-            return Entry.of_call(settings.call, kernel=self.case.path, root=self.run.options.root, source=source)
+            return Entry.of_call(
+                settings.call,
+                kernel=self.case.path,
+                function=settings.called,
+                root=self.run.options.root,
+                source=source,
+            )
         except EntryError as error:
             raise CheckFailure(str(error), file=str(self.case.path)) from error
 
