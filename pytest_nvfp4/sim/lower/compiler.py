@@ -181,11 +181,11 @@ class Program:
         """Return whether blocks report the execution of an instruction."""
         return place in self._watched
 
-    def uses_now(self, uses: Uses, mask: int) -> bool:
+    def uses_now(self, uses: Uses, mask: int, *, certain: bool = False) -> bool:
         """Return whether the running block, behind its current instruction, may use what that loads in some lanes.
 
         Uses that the block is compiled to watch are not counted, nor those whose guard, or branch around them, is known
-        to keep the lanes from them.
+        to keep the lanes from them; with ``certain`` neither those whose guard or branch is not known yet.
         """
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code not in self._places:
@@ -196,11 +196,11 @@ class Program:
         at = places[frame.f_lineno - 2][0]
         unseen = uses.all - self._watching.get(frame.f_code, frozenset())
         written: set[int] = set()
-        regions = [(len(self.kernel.instructions), mask)]
+        regions = [(len(self.kernel.instructions), mask, False)]
         for place in sorted({place for place, _ in places[frame.f_lineno - 2 :] if place > at}):
             while place >= regions[-1][0]:
                 regions.pop()
-            inside = regions[-1][1]
+            _, inside, doubtful = regions[-1]
             instruction = self.kernel.instructions[place]
             guard = instruction.guard
             held = None
@@ -209,10 +209,11 @@ class Program:
             taken = inside
             if guard is not None and held is not None and place not in uses.deciding:
                 taken = (lanes.guard_mask_not if guard.negated else lanes.guard_mask)(held, inside)
-            if place in unseen and (inside if instruction.root == "bra" else taken):
+            unknown = doubtful or (guard is not None and held is None)
+            if place in unseen and (inside if instruction.root == "bra" else taken) and not (certain and unknown):
                 return True
             if (stop := self._regions.get(place)) is not None:
-                regions.append((stop, inside & ~taken if held is not None else inside))
+                regions.append((stop, inside & ~taken if held is not None else inside, unknown))
             written.update(register.slot for register in results(instruction))
         return False
 

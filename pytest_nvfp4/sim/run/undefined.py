@@ -47,7 +47,7 @@ def loaded_undefined(
         registers: Numbers, in the first operand of the instruction, of those that depend on the bytes. None: all.
         shows: The lanes hold NaN, so that results show a use that is not watched, and no doubtful one is reported.
         ends: A use is a fault, which ends the launch, as it does for a copy in flight: the writer is late, and what it
-            writes behind the use is of no interest.
+            writes behind the use is of no interest. A doubtful use, behind a guard that is not known yet, is none.
 
     Raises:
         Fault: ``fault``, here or at a use, if that ends the launch.
@@ -58,15 +58,14 @@ def loaded_undefined(
     if not uses.all:
         return
     where = launch.where(w, at, mask=lanes)
-    ends = ends or fault.kind == "in-flight"
 
     def report() -> None:
-        if ends:
+        if ends or fault.kind == "in-flight":
             fault.where = where
             raise fault
         launch.report(fault.kind, fault.message, hint=fault.hint, where=where)
 
-    if not shows and program.uses_now(uses, lanes):
+    if not shows and program.uses_now(uses, lanes, certain=ends):
         report()
         return
     program.watch(uses.all | {at})

@@ -50,7 +50,7 @@ class Program:
         """Every register is a result of the test, so that each load is used at once."""
         return Uses(frozenset({at}), frozenset(), carried=False)
 
-    def uses_now(self, _uses: Uses, _mask: int) -> bool:
+    def uses_now(self, _uses: Uses, _mask: int, *, certain: bool) -> bool:  # noqa: ARG002
         return True
 
 

@@ -125,13 +125,24 @@ tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r4], 32; ld.shared.b32
 tcgen05.st.sync.aligned.32x32b.x2.b32 [%r9], {%r0, %r0}; tcgen05.wait::st.sync.aligned;
 tcgen05.ld.sync.aligned.32x32b.x4.b32 {%r10, %r11, %r12, %r13}, [%r9]; tcgen05.wait::ld.sync.aligned;
 """
+LOADED = """
+mov.b32 %r20, 0; AGAIN: tcgen05.ld.sync.aligned.32x32b.x4.b32 {%r10, %r11, %r12, %r13}, [%r9];
+setp.lt.u32 %p3, %r0, 32; @%p3 st.global.b32 [%rd3], %r12;
+add.u32 %r20, %r20, 1; setp.lt.u32 %p5, %r20, 3; @%p5 bra AGAIN;
+"""
 FREED = "tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r9, 32;"
 REGISTERS = {
     "no use": ("", 0),
     "a written register": ("st.global.b32 [%rd3], %r11;", 0),
     "a dead copy": ("add.u32 %r14, %r12, %r13;", 0),
     "a branch around it": ("@!%p1 bra END; @!%p1 st.global.b32 [%rd3], %r12; END: bar.sync 0;", 0),
+    "a guard that is computed behind it": ("setp.gt.u32 %p3, %r0, 31; @%p3 st.global.b32 [%rd3], %r12;", 0),
+    "a branch that is computed behind it": (
+        "setp.lt.u32 %p3, %r0, 32; @%p3 bra END; st.global.b32 [%rd3], %r12; END: bar.sync 0;",
+        0,
+    ),
     "a store": ("st.global.b32 [%rd3], %r12;", 1),
+    "a store under a guard that is known": ("@%p1 st.global.b32 [%rd3], %r12;", 1),
     "a store behind a barrier": ("bar.sync 0; st.global.b32 [%rd3], %r13;", 1),
     "an exchange": ("shfl.sync.idx.b32 %r14, %r12, 31, 31, -1; st.global.b32 [%rd3], %r14;", 1),
     "a store in one lane": ("setp.eq.u32 %p3, %r0, 31; bar.sync 0; @%p3 st.global.b32 [%rd3], %r13;", 1),
@@ -152,6 +163,11 @@ def test_registers_of_matrices_and_of_tensor_memory(load: str, use: str) -> None
     for finding in found:
         assert finding.where is not None
         assert finding.where.text.startswith(("ldmatrix", "tcgen05.ld"))
+
+
+def test_a_doubtful_use_is_found_when_a_warp_makes_it_again() -> None:
+    with pytest.raises(Fault, match="never written"):
+        run_ptx(COLUMNS + LOADED + FREED, buffers={"out": np.zeros(32, np.uint32)}, shared=4096)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ class Program:
     def uses(self, at: int, _registers: frozenset[int] | None = None) -> Uses:
         return Uses(frozenset({at}), frozenset(), carried=False)
 
-    def uses_now(self, _uses: Uses, _mask: int) -> bool:
+    def uses_now(self, _uses: Uses, _mask: int, *, certain: bool) -> bool:  # noqa: ARG002
         return True
 
 
