@@ -550,9 +550,9 @@ class GroupGemm:
                     cute.arch.cp_async_bulk_wait_group(self.c_buffers - 1, read=True)
                     cute.arch.sync_warp()
                     c = sC[None, None, warp * self.c_buffers + buffer]
-                    last = (chunk + 1) * CHUNK <= tokens
+                    whole = (chunk + 1) * CHUNK <= tokens
                     self.load_halves(ld, source, acc + chunk * CHUNK, registers[0])
-                    if last:
+                    if whole:
                         self.load_halves(ld, source, acc + chunk * CHUNK + 16, registers[1])
                     cute.arch.fence_view_async_tmem_load()
                     for half in cutlass.range_constexpr(2):

@@ -100,6 +100,13 @@ SUBJECTS = (
     # Three parts of six or seven k-tiles of 128, and of two.
     Subject("split_k", f"{STRUCTURES}/split_k.py", ((136, 128, 2560), (72, 256, 768))),
     Subject("epilogue_smem", f"{STRUCTURES}/epilogue_smem.py", ((136, 128, 1280), (72, 256, 512))),
+    # Two pairs with several tiles each, of which two in succession overlap in tensor memory.
+    Subject(
+        "winner",
+        "kernels/nvfp4_group_gemm/steps/winner.py",
+        ((760, 256, 512), (208, 256, 1536), (72, 256, 256)),
+        small=(("SMS = 148\n", "SMS = 4\n"),),
+    ),
     # One CTA takes over all tiles of a group.
     Subject("clc", f"{STRUCTURES}/clc.py", ((136, 384, 768), (72, 256, 512)), sms=1),
 )

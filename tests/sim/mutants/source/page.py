@@ -22,10 +22,10 @@ _STORED = 400
 _HEAD = """# Mutants and refactorings
 
 What the checks report of {mutants} mistakes and {refactorings} harmless changes in the Python of {kernels} kernels: the
-shipped ones, and six grouped GEMMs of other structures (`tests/sim/mutants/structures`). The mistakes are written as a
-tired author makes them: a wait is lost in a merge, a commit moves up, a k block is fixed, a stride loses its Int64. All
-are *simulated*: {found} are found by running the kernel once or twice, and {missed} are not; none needs a snapshot. No
-refactoring has a finding.
+shipped ones, `nvfp4_group_gemm/steps/winner.py`, and six grouped GEMMs of other structures
+(`tests/sim/mutants/structures`). The mistakes are written as a tired author makes them: a wait is lost in a merge, a
+commit moves up, a k block is fixed, a stride loses its Int64. All are *simulated*: {found} are found by running the
+kernel once or twice, and {missed} are not; none needs a snapshot. No refactoring has a finding.
 
 The edits are diffs in `tests/sim/mutants/source`, each with the check, the first line of its message and the line of
 the kernel that it names. `pytest tests/sim/mutants/source -m slow` runs them again and compares; `python -m
