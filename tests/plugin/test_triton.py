@@ -12,7 +12,7 @@ import pytest
 
 from pytest_nvfp4.toolchain.cache_root import CACHE_VARIABLE
 
-from .triton_source import BEYOND, TRITON, WRONG
+from .triton_source import BEYOND, GEMM, NEIGHBOURS, TRITON, WRONG
 
 pytestmark = [
     pytest.mark.slow,
@@ -28,10 +28,10 @@ simulate-problems = ["{PROBLEM}"]
 """
 
 
-def checked(folder: Path, source: str, *arguments: str, checks: str) -> str:
+def checked(folder: Path, source: str, *arguments: str, checks: str, problem: str = PROBLEM) -> str:
     (folder / "k.py").write_text(source)
-    (folder / "pyproject.toml").write_text(SETTINGS)
-    chosen = f"({checks}) and {PROBLEM}"
+    (folder / "pyproject.toml").write_text(SETTINGS.replace(PROBLEM, problem))
+    chosen = f"({checks}) and {problem}"
     command = [sys.executable, "-m", "pytest", "k.py", "--nvfp4-device=sim", "-k", chosen]
     environment = {**os.environ, CACHE_VARIABLE: str(folder / "cache")}
     ran = subprocess.run(
@@ -90,3 +90,20 @@ def test_the_compiler_of_torch_is_refused_before_anything_runs(tmp_path: Path) -
     assert "k.py uses torch.compile, whose kernels torch's compiler writes" in " ".join(text.split())
     assert " passed" not in text
     assert "RuntimeError: it ran" not in text
+
+
+@pytest.mark.parametrize(("pick", "change"), [("0", None), ("1", None), ("BN=64", NEIGHBOURS)])
+def test_a_gemm(tmp_path: Path, pick: str, change: tuple[str, str] | None) -> None:
+    source = GEMM if change is None else GEMM.replace(*change)
+    assert (source == GEMM) == (change is None)
+    checks = "verify" if change else "compile or verify or coverage or races or cost"
+    arguments = ("--snapshot-update", f"--nvfp4-compile-option=--autotune {pick}")
+    text = checked(tmp_path, source, *arguments, checks=checks, problem="128x128x512x2")
+    if change is not None:
+        assert " 1 failed" in text, text
+        assert "provenance: the SFB" in text
+        return
+    assert " 5 passed" in text, text
+    assert f"number {pick} (counted from 0), which --autotune {pick} picks" in " ".join(text.split())
+    (cost,) = (path.read_text() for path in tmp_path.rglob("snapshots/**/*.txt") if path.name.startswith("cost"))
+    assert f"# options  --autotune {pick}\n" in cost

@@ -49,3 +49,45 @@ BEYOND = ("acc.to(tl.float16), inside)", "acc.to(tl.float16))")
 """Without a mask, rows behind M are written."""
 WRONG = ("x_scale = tl.load(sfa + of_x + block % 4)", "x_scale = tl.load(sfa + of_x + block % 2)")
 """Two of four scale factors are used twice."""
+
+GEMM = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.autotune(
+    configs=[
+        triton.Config({"BM": 128, "BN": 128, "BK": 256}, num_stages=3),
+        triton.Config({"BM": 128, "BN": 64, "BK": 128}, num_stages=2),
+    ],
+    key=["N"],
+)
+@triton.jit
+def gemm(a, b, sfa, sfb, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    columns = tl.program_id(1) * BN + tl.arange(0, BN)
+    pairs, blocks = tl.arange(0, BK // 2), tl.arange(0, BK // 16)
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a + rows[:, None] * (K // 2) + (k // 2 + pairs)[None, :])
+        y = tl.load(b + columns[:, None] * (K // 2) + (k // 2 + pairs)[None, :])
+        x_scale = tl.load(sfa + rows[:, None] * (K // 16) + (k // 16 + blocks)[None, :])
+        y_scale = tl.load(sfb + columns[:, None] * (K // 16) + (k // 16 + blocks)[None, :])
+        acc = tl.dot_scaled(x, x_scale, "e2m1", y.T, y_scale, "e2m1", acc)
+    tl.store(c + rows[:, None] * N + columns[None, :], acc.to(tl.float16))
+
+
+def custom_kernel(data):
+    a, b, sfa, sfb, _, _, c = data
+    (m, n, l), k = c.shape, 2 * a.shape[1]
+    for at in range(l):
+        grid = lambda meta: (triton.cdiv(m, meta["BM"]), triton.cdiv(n, meta["BN"]))
+        packed = a[:, :, at].view(torch.uint8), b[:, :, at].view(torch.uint8)
+        gemm[grid](*packed, sfa[:, :, at], sfb[:, :, at], c[:, :, at], n, k)
+    return c
+"""
+"""``nvfp4_gemm``: batches of a product, with plain scale factors."""
+
+NEIGHBOURS = ("tl.load(sfb + columns[:, None]", "tl.load(sfb + (columns ^ 1)[:, None]")
+"""Each column of B has the scale factors of its neighbour."""
