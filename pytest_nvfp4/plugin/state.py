@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shlex
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -124,10 +125,17 @@ class Run:
         )
 
     def notify(self, message: str) -> None:
-        """Write a line past pytest's capture; nothing in a test process of xdist."""
-        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        """Write a line past pytest's capture; nothing in a test process of xdist.
+
+        Capture belongs to the main thread: what other threads write while a test runs is a part of its output.
+        """
+        plugins = self._config.pluginmanager
+        reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
         if reporter is not None:
-            with contextlib.suppress(OSError, ValueError):  # a closed terminal
+            past = contextlib.nullcontext()
+            if capture is not None and threading.current_thread() is threading.main_thread():
+                past = capture.global_and_fixture_disabled()
+            with past, contextlib.suppress(OSError, ValueError):  # a closed terminal
                 reporter.ensure_newline()
                 reporter.write_line(f"nvfp4: {message}")
                 reporter.flush()
