@@ -11,6 +11,7 @@ import json
 import math
 import copy
 import torch
+from torch import library
 from pytest_nvfp4.host import torch_cuda
 from pytest_nvfp4.driver.launches import HostSideError
 said = {}
@@ -480,7 +481,6 @@ except HostSideError as error:
 
 OPERATORS = """
 import sys
-from torch import library
 
 @library.custom_op("nvfp4_tests::double_into", mutates_args=("y",))
 def double_into(x: torch.Tensor, y: torch.Tensor) -> None:
