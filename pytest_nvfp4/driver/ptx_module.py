@@ -21,7 +21,7 @@ _SKIPPED: Final = re.compile(r'//[^\n]*|/\*(?s:.*?(?:\*/|\Z))|"[^"\n]*"')
 _MARK: Final = re.compile(r"\.entry\b|[{};]")
 _NAMED: Final = re.compile(r"\s+([\w$.]+)\s*")
 _PARAM: Final = re.compile(
-    r"\.param\s+(?:\.align\s+(\d{1,9})\s+)?\.[a-z]+(\d{1,4})\s+(?:\.ptr\b[^\[]*\s)?([\w$]+)(?:\[(\d{1,9})\])?\s*"
+    r"\.param\s+(?:\.align\s+(\d{1,9})\s+)?\.([a-z]+)(\d{1,4})\s+(?:\.ptr\b[^\[]*\s)?([\w$]+)(?:\[(\d{1,9})\])?\s*"
 )
 _EXTENTS: Final = r"(\d{1,9})(?:\s*,\s*(\d{1,9}))?(?:\s*,\s*(\d{1,9}))?"
 _REQUIRED: Final = re.compile(rf"\.reqntid\s+{_EXTENTS}")
@@ -192,10 +192,24 @@ def parameters_and_body(text: str, kernel: str) -> tuple[dict[str, bool], str]:
     Raises:
         PtxModuleError: no such kernel, or one whose parameters are not those of PTX.
     """
+    entry = _found(text, kernel)
+    return {match[4]: match[5] is not None for match in _parameters(kernel, entry.params)}, entry.body
+
+
+def parameter_types(text: str, kernel: str) -> list[str]:
+    """Return the type of each parameter of a kernel, such as ``u32``; that of its elements for an array.
+
+    Raises:
+        PtxModuleError: no such kernel, or one whose parameters are not those of PTX.
+    """
+    return [match[2] + match[3] for match in _parameters(kernel, _found(text, kernel).params)]
+
+
+def _found(text: str, kernel: str) -> Entry:
     entry = next((each for each in scan(text).entries if each.name == kernel and each.complete), None)
     if entry is None:
         raise PtxModuleError(f"the PTX has no kernel {kernel}")
-    return {match[3]: match[4] is not None for match in _parameters(kernel, entry.params)}, entry.body
+    return entry
 
 
 def _extents(directive: re.Pattern[str], text: str) -> tuple[int, int, int] | None:
@@ -206,8 +220,8 @@ def _extents(directive: re.Pattern[str], text: str) -> tuple[int, int, int] | No
 def _params(name: str, text: str) -> Iterator[tuple[int, int]]:
     offset = 0
     for match in _parameters(name, text):
-        element = int(match[2]) // 8
-        size, align = element * int(match[4] or 1), int(match[1] or element) or 1
+        element = int(match[3]) // 8
+        size, align = element * int(match[5] or 1), int(match[1] or element) or 1
         offset = -(-offset // align) * align
         yield offset, size
         offset += size

@@ -99,7 +99,7 @@ class TensorMap:
 Argument: TypeAlias = (
     "NDArray[Any] | Array | Uninitialised | Reference | Pointers | TensorMap | np.generic | bytes | bool | int | float"
 )
-"""What may be passed: a number takes the size of its parameter, a numpy scalar and bytes have their own."""
+"""What may be passed: a number takes the type of its parameter, a numpy scalar and bytes have their own."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import json
 import os
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,8 +149,8 @@ class Launcher:
             else:
                 region.initialised = np.zeros(size, np.bool_)
 
-    def parameters(self, sizes: tuple[int, ...], kernel: str) -> list[bytes]:
-        """Return the bytes of each parameter. Raises RefusedError."""
+    def parameters(self, sizes: tuple[int, ...], types: Sequence[str], kernel: str) -> list[bytes]:
+        """Return the bytes of each parameter; ``types`` are those of PTX. Raises RefusedError."""
         arguments = self._job["arguments"]
         if len(arguments) != len(sizes):
             raise RefusedError(
@@ -159,9 +159,9 @@ class Launcher:
                 )
             )
         made = []
-        for number, (argument, size) in enumerate(zip(arguments, sizes, strict=True)):
+        for number, (argument, size, kind) in enumerate(zip(arguments, sizes, types, strict=True)):
             try:
-                data = self._bytes(argument, size)
+                data = self._bytes(argument, size, kind)
             except (HostSideError, OverflowError, struct.error) as error:
                 raise RefusedError(Finding("launch", f"argument {number} of {kernel}: {error}")) from None
             if len(data) != size:
@@ -170,7 +170,7 @@ class Launcher:
             made.append(data)
         return made
 
-    def _bytes(self, argument: Mapping[str, Any], size: int) -> bytes:
+    def _bytes(self, argument: Mapping[str, Any], size: int, kind: str) -> bytes:
         if "array" in argument:
             return (self._addresses[argument["array"]] + int(argument["offset"])).to_bytes(8, "little")
         if "bytes" in argument:
@@ -185,11 +185,13 @@ class Launcher:
             fields = dict(argument["map"])
             return encode_tiled(address=self._addresses[fields.pop("array")], **fields)
         number = argument["number"]
-        if isinstance(number, float):
+        if isinstance(number, float) and kind[0] in "us" and not number.is_integer():
+            raise HostSideError(f"{number} is no integer, as its parameter ({kind}) is; f32:{number} passes its bits")
+        if isinstance(number, float) if kind[0] == "b" else kind[0] == "f":
             formats = {2: "<e", 4: "<f", 8: "<d"}
             if size not in formats:
                 raise HostSideError(f"a parameter of {size} bytes is no floating-point number: give its type (f32:0.5)")
-            return struct.pack(formats[size], number)
+            return struct.pack(formats[size], float(number))
         return int(number).to_bytes(size, "little", signed=number < 0)
 
     def results(self) -> None:
@@ -251,7 +253,9 @@ def simulate(job: Mapping[str, Any], folder: Path, answer: dict[str, Any]) -> No
             block=tuple(job["block"]),
             dynamic_smem=job["smem"],
             stream=0,
-            params=launcher.parameters(tuple(size for _, size in entry.params), symbol),
+            params=launcher.parameters(
+                tuple(size for _, size in entry.params), ptx_module.parameter_types(text, symbol), symbol
+            ),
             attributes=attributes,
             cooperative=job["cooperative"],
         )

@@ -78,6 +78,15 @@ def test_a_template() -> None:
     assert (launch.grid, launch.counters["instructions"] > 0) == ((2, 1, 1), True)
 
 
+def test_a_number_is_of_its_parameters_type() -> None:
+    whole, half = (
+        run_source(SOURCE, kernel="scale<3>", grid=2, block=64, args=[X, Uninitialised((128,), "f32", "y"), n, by])
+        for n, by in ((1.0, 2), (1, 2.0))
+    )
+    assert np.array_equal(whole.arrays["y"], half.arrays["y"])
+    assert whole.arrays["y"].max() > 100
+
+
 def test_a_fault_and_a_race_name_the_line_of_the_literal() -> None:
     y = Uninitialised((192,), "f32", "y")
     done = run_source(SOURCE, kernel="scale<3>", grid=3, block=64, args=[Array(X, "x"), y, 1, 0.5])
@@ -142,6 +151,7 @@ def test_errors_of_the_compiler_name_the_line(tmp_path: Path) -> None:
     [
         ({"kernel": "gather", "args": [1]}, "gather takes 3 parameters of .128, 8, 8. bytes, got 1"),
         ({"kernel": "scale<2>", "args": [X, X, np.int64(1), 0.5]}, "argument 2 of .* has 8 bytes, and its parameter 4"),
+        ({"kernel": "scale<2>", "args": [X, X, 1.5, 0.5]}, "argument 2 of .* 1.5 is no integer, as its parameter .u32"),
         ({"kernel": "scale<2>", "args": [X, X, 1, 0.5], "block": 2048}, "X must be 1 to 1024"),
         ({"kernel": "scale<2>", "args": [X, X, 1, 0.5], "smem": 300_000}, "requests 300000 bytes"),
     ],
