@@ -56,9 +56,11 @@ class DeviceModel:
             "MAX_GRID_DIM_Y": 65535,
             "MAX_GRID_DIM_Z": 65535,
             "MAX_SHARED_MEMORY_PER_BLOCK": self.smem_per_block,
+            "SHARED_MEMORY_PER_BLOCK": self.smem_per_block,  # the older name of the same number
             "TOTAL_CONSTANT_MEMORY": 65536,
             "WARP_SIZE": self.warp_size,
             "MAX_REGISTERS_PER_BLOCK": self.registers_per_sm,
+            "REGISTERS_PER_BLOCK": self.registers_per_sm,
             "CLOCK_RATE": self.clock_khz,
             "GPU_OVERLAP": 1,
             "MULTIPROCESSOR_COUNT": self.sm_count,

@@ -158,6 +158,7 @@ if all(said["patched"]):
 
 
 def test_places_of_operations_are_those_of_the_dsl(tmp_path: Path) -> None:
+    pytest.importorskip("cutlass._mlir_helpers.op", reason="DSL 4.4 looks up the line alone")
     said = run_script(POSITIONS, tmp_path, prelude=PRELUDE)
     assert len(set(said["patched"])) == 1
     if said["patched"][0]:
