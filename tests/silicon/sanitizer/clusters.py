@@ -92,7 +92,7 @@ remote = Idiom(
         Defect("a wait that acquires from the own CTA only", {"wait": wait("%r3", 0, "GOT")}, None),
         Defect("a release to the own CTA only", {"arrive": lambda line: line.replace("release.cluster", "release.cta")},
                Said("race", ("write", "read"))),
-        Defect("no cluster barrier behind mbarrier.init", {"made": "bar.sync 0;"}, Said("mbarrier", ("arrive",)),
+        Defect("no cluster barrier behind mbarrier.init", {"made": "bar.sync 0;"}, Said("uninitialised", ("arrive",)),
                hangs=True),
     ),
     block=32, grid=2, cluster=2,
@@ -149,7 +149,7 @@ multicast = Idiom(
                {"expect": "mov.u32 %r10, %cluster_ctarank; setp.eq.and.u32 %p3, %r10, 0, %p10; "
                 "@%p3 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 128;"},
                Said("deadlock", ("wait",)), hangs=True),
-        Defect("no cluster barrier behind mbarrier.init", {"made": "bar.sync 0;"}, Said("mbarrier", ("load",)),
+        Defect("no cluster barrier behind mbarrier.init", {"made": "bar.sync 0;"}, Said("race", ("init", "load")),
                hangs=True),
     ),
     block=32, grid=2, cluster=2,

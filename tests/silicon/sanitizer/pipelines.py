@@ -126,7 +126,7 @@ def _generic(stages: int) -> Idiom:
             Defect("relaxed wait for full", {"full": _relaxed}, _FULL),
             Defect("relaxed wait for empty", {"empty": _relaxed}, _FULL),
             Defect("no barrier after mbarrier.init", {"made": "MADE:"}, Said("race", ("init_full",)), hangs=True),
-            Defect("mbarriers are not initialised", {"init_full": ""}, Said("mbarrier", ("full",)), hangs=True),
+            Defect("mbarriers are not initialised", {"init_full": ""}, Said("uninitialised", ("full",)), hangs=True),
         ),
     )
 
@@ -205,7 +205,7 @@ life = Idiom(
     lambda x: place(x[_T ^ 32]),
     (
         Defect("no wait", {"wait": ""}, Said("race", ("write", "read"))),
-        Defect("used without mbarrier.init", {"init": ""}, Said("mbarrier", ("arrive",)), hangs=True),
+        Defect("used without mbarrier.init", {"init": ""}, Said("uninitialised", ("arrive",)), hangs=True),
         Defect("made anew without mbarrier.inval", {"inval": ""}, Said("mbarrier-reuse", ("reinit",))),
         Defect("used after mbarrier.inval", {"reinit": ""}, Said("mbarrier", ("arrive_again",)), hangs=True),
         Defect("ended while others still wait", {"met": ""}, Said("mbarrier", ("wait",)), hangs=True),
