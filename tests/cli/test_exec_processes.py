@@ -110,3 +110,12 @@ def test_a_child_that_needs_no_device_imports_nothing_and_keeps_its_own_customis
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([FOLDER, str(tmp_path)]), VARIABLE: "{}"}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout == "own\n[]\n"
+
+
+@pytest.mark.slow
+def test_a_name_that_the_installed_dsl_lacks_is_explained(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("from cutlass.cute.nvgpu.common import NeverThere\n")
+    done = run("--device", "sim", program)
+    assert done.code == 1
+    assert "cutlass.cute.nvgpu.common has no NeverThere: it is written for another version" in done.err

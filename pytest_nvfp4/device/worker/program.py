@@ -18,6 +18,7 @@ from types import ModuleType
 
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
 from pytest_nvfp4.isolation.wall import enter_from_environment
+from pytest_nvfp4.toolchain.dsl_names import missing_name
 
 SIMULATING_VARIABLE = "NVFP4_SIMULATING"
 """Environment variable with the settings of the simulator."""
@@ -52,6 +53,8 @@ def _run(file: Path, arguments: list[str]) -> int:
     except BaseException as error:
         first = error.__traceback__.tb_next if error.__traceback__ else None
         traceback.print_exception(error.with_traceback(first))
+        if hint := missing_name(error):
+            sys.stderr.write(f"{hint}\n")
         return 1
     return 0
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from pytest_nvfp4.driver.launches import NoCompilerError
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sandbox_mode import inside
+from pytest_nvfp4.toolchain.dsl_names import missing_name
 
 _COMPILER = re.compile(r"cutlass/base_dsl/(?:dsl|compiler)\.py$")
 _EXECUTOR = re.compile(r"cutlass/(?:base_dsl|cutlass_dsl)/\w*jit_executor\.py$")
@@ -138,6 +139,6 @@ def from_exception(
         return Finding("exit", message, file=file, line=line, text=text or None)
     detail = _plain("".join(traceback.format_exception(error))[-20_000:])
     message = f"{what}: {'out of memory' if kind == 'memory' else described(error)}"
-    if hint := "\n".join(filter(None, (hint, _refusal(error)))):
+    if hint := "\n".join(filter(None, (hint, missing_name(error), _refusal(error)))):
         message = f"{message}\n{hint}"
     return Finding(kind, message, file=file, line=line, text=text or None, detail=detail)
