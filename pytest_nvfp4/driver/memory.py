@@ -22,6 +22,9 @@ class DeviceMemory(Protocol):
     def allocate(self, size: int) -> int:
         """Allocate ``size`` bytes, filled with ``POISON``, and return their address, a multiple of ``ALIGN``."""
 
+    def repeat(self, address: int, period: memoryview) -> None:
+        """Fill a block with repetitions of some bytes, whole pages of them; nothing may write the block afterwards."""
+
     def free(self, address: int) -> None:
         """Free a block; null is allowed. Raises HostSideError for an address that is no allocated block."""
 
@@ -49,6 +52,14 @@ class HostBlocks:
         ctypes.memset(address, POISON, size)
         self._blocks[address] = block
         return address
+
+    def repeat(self, address: int, period: memoryview) -> None:
+        """See ``DeviceMemory``."""
+        block = self._blocks[address]
+        size = ctypes.sizeof(block) - ALIGN
+        source = period.tobytes()
+        for start in range(0, size, len(source)):
+            ctypes.memmove(address + start, source, min(len(source), size - start))
 
     def free(self, address: int) -> None:
         """See ``DeviceMemory``."""

@@ -127,6 +127,8 @@ class LocalOperators:
     def __init__(self, memory: DeviceMemory, streams: Streams) -> None:
         self._memory = memory
         self._streams = streams
+        self._repeated: set[int] = set()
+        """Addresses of tensors whose random numbers repeat (``large_random``)."""
 
     def run(
         self,
@@ -138,9 +140,21 @@ class LocalOperators:
         generator: torch.Generator | None,
     ) -> tuple[Any, bool]:
         """See ``DeviceOperators``."""
+        import torch
+
+        from pytest_nvfp4.host import large_random
         from pytest_nvfp4.machine import operators
         from pytest_nvfp4.machine.torch_effects import report
 
+        if (short := large_random.shortened(func, args, kwargs)) is not None:
+            whole, few = short
+            period = self.run(func, few, kwargs, on_device=on_device, generator=generator)[0]
+            large = self._place(whole, initialised=False)
+            self._memory.repeat(large.data_ptr(), memoryview(period.view(torch.uint8).numpy()))
+            self._repeated.add(large.data_ptr())
+            return large, True
+        if self._repeated:
+            self._check_writes(func, args, kwargs)
         ran = operators.run(func, args, kwargs, on_device=on_device, place=self._place, generator=generator)
         if ran.effects is not None and self._streams.watcher is not None:
             report(self._streams, func, ran.effects)
@@ -152,6 +166,19 @@ class LocalOperators:
 
         self._streams.work("a read by the host", reads=[extent(tensor)], waits=True)
         return tensor
+
+    def _check_writes(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Raise MemoryError if an operator writes a tensor whose random numbers repeat."""
+        import torch
+
+        for position, argument in enumerate(func._schema.arguments):
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            written = argument.alias_info is not None and argument.alias_info.is_write
+            if written and isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() in self._repeated:
+                raise MemoryError(
+                    f"{func} writes a random tensor of {value.untyped_storage().nbytes()} bytes: one of 16 GiB or more "
+                    "is read-only without a GPU, as its numbers repeat; draw a smaller one, or start from torch.empty"
+                )
 
     def _place(self, tensor: torch.Tensor, initialised: bool) -> torch.Tensor:
         """Move a new result to a block of device memory, with its alignment."""
@@ -174,6 +201,7 @@ class LocalOperators:
         return block
 
     def _free(self, address: int) -> None:
+        self._repeated.discard(address)
         self._streams.freed(address, pooled=True)
         self._memory.free(address)
 

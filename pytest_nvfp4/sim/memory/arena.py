@@ -97,6 +97,27 @@ class Arena:
         self._live[address] = Allocation(name, address, size, low, high, poisoned)
         return address
 
+    def repeat(self, address: int, period: memoryview) -> None:
+        """Fill an allocation with repetitions of some bytes, whole pages that are stored once; it is read-only then.
+
+        Raises:
+            KeyError: No allocation starts there.
+            ValueError: The bytes are no whole pages.
+        """
+        size = self._live[address].size
+        if not period.nbytes or period.nbytes % _PAGE:
+            raise ValueError(f"{period.nbytes} bytes to repeat are no whole pages")
+        file = os.memfd_create("period")
+        try:
+            rest = period
+            while rest:
+                rest = rest[os.write(file, rest) :]
+            for start in range(0, size, period.nbytes):
+                length = -(-min(period.nbytes, size - start) // _PAGE) * _PAGE
+                self._map(address + start, length, mmap.PROT_READ, _SHARED | _FIXED, "a period", file=file)
+        finally:
+            os.close(file)
+
     def free(self, address: int) -> None:
         """Free an allocation; a later access is a segmentation fault. Raises KeyError if none starts there."""
         freed = self._live.pop(address)
@@ -154,8 +175,8 @@ class Arena:
             position -= 1
         self._free.insert(position, (low, high))
 
-    def _map(self, address: int, length: int, protection: int, flags: int, name: str) -> int:
-        mapped = self._mmap(address, length, protection, flags, -1, 0)
+    def _map(self, address: int, length: int, protection: int, flags: int, name: str, *, file: int = -1) -> int:
+        mapped = self._mmap(address, length, protection, flags, file, 0)
         if mapped is None or mapped == _FAILED:
             code = ctypes.get_errno()
             raise OSError(code, f"{name}: cannot map {length} bytes: {os.strerror(code)}")

@@ -54,6 +54,11 @@ class SimulatedMemory:
         self._sizes[address] = size
         return address
 
+    def repeat(self, address: int, period: memoryview) -> None:
+        """Fill an allocation with repetitions of some bytes, whole pages of them; a kernel that writes it faults."""
+        self._arena.repeat(address, period)
+        self.name(address, f"{self._regions[address].name}, random numbers that repeat", writable=False)
+
     def free(self, address: int) -> None:
         """Release an allocation; null is allowed. Raises HostSideError: no live allocation starts at the address."""
         if not address:

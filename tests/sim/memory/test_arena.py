@@ -146,3 +146,30 @@ def test_what_cannot_be_allocated(arena):
     with pytest.raises(OSError, match="too much"):
         arena.allocate(1 << 48, name="too much")
     assert arena.allocate(0, name="empty")
+
+
+def test_bytes_that_repeat_are_stored_once_and_freed(arena):
+    page = os.sysconf("SC_PAGESIZE")
+    period = np.random.default_rng(3).integers(0, 256, 16 * MIB, np.uint8)
+    size = (40 << 30) + 5 * page + 7
+    before = resident()
+    address = arena.allocate(size, name="large")
+    arena.repeat(address, memoryview(period))
+    for start in (0, 1000 * len(period), 40 << 30):
+        assert np.array_equal(view(address + start, min(len(period), size - start)), period[: size - start])
+    assert resident() - before < 128 * MIB
+    if (child := os.fork()) == 0:
+        signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+        view(address, size)[0] = 1
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGSEGV
+    arena.free(address)
+    again = arena.allocate(page, name="next")
+    view(again, page)[:] = 1
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_bytes_to_repeat_are_whole_pages(arena, size):
+    address = arena.allocate(MIB, name="x")
+    with pytest.raises(ValueError, match="no whole pages"):
+        arena.repeat(address, memoryview(bytes(size)))
