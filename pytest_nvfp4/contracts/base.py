@@ -62,6 +62,7 @@ class Contract(ABC):
         own_shapes: Whether input families may have problems of their own, and the far end of a large output is examined
             (``worker.far_end``).
         sets_of_inputs: Most sets of inputs that a benchmark has.
+        most: Largest number of multiply-adds of an official problem that takes the simulator seconds.
     """
 
     name: ClassVar[str]
@@ -69,6 +70,7 @@ class Contract(ABC):
     compiles: ClassVar[bool] = False
     own_shapes: ClassVar[bool] = False
     sets_of_inputs: ClassVar[int] = 8
+    most: ClassVar[int] = 2**32
     tests: tuple[Problem, ...] = ()
     benchmarks: tuple[Problem, ...] = ()
 

@@ -32,7 +32,6 @@ class BlockScaled(Contract):
         operands: Names of the B.
         multiples: What m, n and k are multiples of.
         input_families: The input families that show faults of c; one problem is enough for each of them.
-        most: Largest number of multiply-adds of an official test that is verified by default.
     """
 
     operands: ClassVar[tuple[str, ...]] = ("B",)
@@ -40,7 +39,6 @@ class BlockScaled(Contract):
     input_families: ClassVar[tuple[str, ...]] = (
         *("gpumode", "pow2_exact", "subnormal_out", "onehot", "nan_pad", "nan_isolated", "edge"),
     )
-    most: ClassVar[int] = 2**32
 
     @property
     def checked(self) -> tuple[Problem, ...]:

@@ -13,6 +13,9 @@ from its names:
    for each group. A contract on one problem has the tiles of these groups side by side (``Contract.fitted``), all with
    the large k. It is run, and the phases of every mbarrier are counted. If a ring was not refilled, k or the number
    of tiles grows, up to a limit.
+4. One small tile with each official k, which is only recorded, shows whether the host code chooses another kernel
+   there. If it does, or refuses the fitted problem, that tile is run with each official k, and the fitted problem has
+   the k that refills most rings. If the kernel refuses this too, the official problems that take seconds are tried.
 
 The reasons include rings that depend on neither, and sizes that the kernel refuses.
 """
@@ -23,14 +26,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_nvfp4.device import official_path
+from pytest_nvfp4.device.fit_reasons import reached
 from pytest_nvfp4.device.ring_counts import (
     REFILLS,
     clusters_of_tiles,
-    name_of,
     rings_of,
     takes_over,
     tiles_of_a_cta,
-    writing_launch,
 )
 from pytest_nvfp4.problem import Group, Problem
 from pytest_nvfp4.text import plural
@@ -57,8 +60,6 @@ _DEFAULT_K = 2304
 _ROUNDS = 4
 _REFUSALS = frozenset({"run", "contract"})
 """Kinds of findings about the kernel's own host code, which may refuse sizes."""
-_SHOWN = 6
-"""Largest number of rings that are listed."""
 
 Observe = Callable[[Sequence[Problem], tuple[int, ...], int | None], "Sequence[SimulationResult]"]
 """Simulates problems with rings; those at the given indices are only recorded. The last argument is the SM count."""
@@ -152,13 +153,34 @@ class _Fit:
         """The grid of a kernel that seems persistent."""
         self._small: tuple[int, dict[object, float]] | None = None
         """The larger k of the small tiles, and the phases of each ring there."""
+        self._sizes = _Sizes()
+        """The last sizes."""
+        self._official: dict[int, official_path.Paths] = {}
+        """The kernels of one tile with each official k that the host code accepts."""
 
     def fit(self) -> FittedProblem:
+        found = self._fit()
+        if found is None:
+            return self._with_official_k(replace(self._sizes, empty=False)) or self._official_problem()
+        own = official_path.paths(found.shown)
+        if found.shown.errors or all(taken <= own for taken in self._official.values()):
+            return found
+        why = list(self._why)
+        self._why.append("the host code chooses the kernel by k, which is an official one")
+        if (other := self._with_official_k(self._sizes)) is not None:
+            return other
+        kernels = "official values of k have other kernels, of which none runs on a small problem"
+        self._why = why
+        return replace(found, why=(*found.why, kernels))
+
+    def _fit(self) -> FittedProblem | None:
+        """Return a problem of any k; None if the kernel refuses it."""
         sizes = self._measure()
         before: SimulatedCall | None = None
         left = _ROUNDS
         while True:
             left -= 1
+            self._sizes = sizes
             problem = self._problem(*sizes.groups)
             # The small device's first job also records the launch with very many tiles: a job costs seconds to start.
             many = [] if self._grid is None or self._grid.depends_on_device else [self._many]
@@ -172,7 +194,7 @@ class _Fit:
                 self._why.append(f"the kernel refuses {problem.name} ({refusal})")
                 accepted = next(self._accepted_instead(sizes), None)
                 if accepted is None or left < 1:
-                    return self._fall_back()
+                    return None
                 sizes = accepted
                 continue
             if done.call is None or done.errors:
@@ -180,7 +202,7 @@ class _Fit:
                 return FittedProblem(problem, self._sms, (*self._edges(sizes), *self._why), done)
             larger = self._larger(sizes, done.call, before)
             if larger == sizes or left < 1:
-                reasons = (*self._reached(done.call), *self._edges(sizes), *self._why)
+                reasons = (*reached(done.call, sms=self._sms, per_k=self._per_k), *self._edges(sizes), *self._why)
                 return FittedProblem(problem, self._sms, reasons, done)
             sizes, before = larger, done.call
 
@@ -188,6 +210,10 @@ class _Fit:
         found = self._contract.fitted(groups)
         assert found is not None, "settings of such a contract have no fitted problem"
         return found
+
+    def _tile(self, k: int) -> Problem:
+        """Return the problem of one small tile."""
+        return self._problem(Group(_STEP_N, _STEP_N, k))
 
     def _several_groups(self, sizes: _Sizes) -> bool:
         """Return whether the problem has the groups themselves."""
@@ -216,17 +242,68 @@ class _Fit:
             else f"{ragged.m} rows are ragged for tiles of {sizes.tile_m}"
         )
 
-    def _fall_back(self) -> FittedProblem:
-        (done,) = self._observe([self._fallback], (), None)
-        reached = () if done.call is None else self._reached(done.call)
-        return FittedProblem(self._fallback, None, (*reached, *self._why), done)
+    def _with_official_k(self, sizes: _Sizes) -> FittedProblem | None:
+        """Return the problem of these sizes with the official k that refills most rings on one tile.
+
+        If the kernel fails there for an official k, it is the problem with the smallest such k; if the host code
+        refuses all of them, or the problem, it is None.
+        """
+        ks = list(self._official)
+        results = dict(zip(ks, self._observe([self._tile(k) for k in ks], (), None), strict=True)) if ks else {}
+        failing = [k for k, done in results.items() if done.errors and _refusal(done) is None]
+        calls = {k: done.call for k, done in results.items() if done.call is not None and done.call.launches}
+        if not failing and not calls:
+            return None
+        k = failing[0] if failing else official_path.best(calls)
+        problem = self._problem(*(replace(group, k=k) for group in sizes.groups))
+        (done,) = self._observe([problem], (), self._sms)
+        if _refusal(done) is not None:
+            return None
+        if failing or done.call is None or done.errors:
+            why = f"the refills of its rings could not be counted, because the kernel fails for k = {k}"
+            return FittedProblem(problem, self._sms, (why, *self._why), done)
+        reasons = (
+            *reached(done.call, sms=self._sms, per_k=self._per_k, of_k=set(official_path.of_k(calls, k))),
+            *official_path.elsewhere(calls, k),
+        )
+        return FittedProblem(problem, self._sms, (*reasons, *self._edges(sizes), *self._why), done)
+
+    def _official_problem(self) -> FittedProblem:
+        """Return the first official problem that refills every ring that goes round; of others that refill most."""
+        results: dict[Problem, SimulationResult] = {}
+        for problem in dict.fromkeys((self._fallback, *official_path.affordable(self._contract))):
+            (done,) = self._observe([problem], (), None)
+            results[problem] = done
+            if done.call is not None and official_path.wraps(done.call):
+                break
+            if done.errors and _refusal(done) is None:
+                return FittedProblem(problem, None, tuple(self._why), done)
+        calls: dict[int, SimulatedCall] = {}
+        problems: dict[int, Problem] = {}
+        for problem, done in results.items():
+            if done.call is not None and (k := official_path.depth(problem)) not in calls:
+                calls[k], problems[k] = done.call, problem
+        if not calls:
+            return FittedProblem(self._fallback, None, tuple(self._why), results[self._fallback])
+        k = official_path.best(calls)
+        reasons = (
+            *reached(calls[k], sms=self._sms, per_k=self._per_k, of_k=set(official_path.of_k(calls, k))),
+            *official_path.elsewhere(calls, k),
+        )
+        return FittedProblem(problems[k], None, (*reasons, *self._why), results[problems[k]])
 
     # ---- measurements ----------------------------------------------------------------------------------------------
 
     def _measure(self) -> _Sizes:
         """Run two small tiles, record a launch with very many, and return sizes that should refill every ring."""
         rows, columns = Group(256, 128, 2 * _STEP_K), Group(256, 256, 4 * _STEP_K)
-        tall, wide, wave = self._observe([self._problem(rows), self._problem(columns), self._many], (2,), None)
+        ks = list(official_path.official(self._contract))
+        tiles = [self._tile(k) for k in ks]
+        small = [self._problem(rows), self._problem(columns)]
+        only = tuple(range(len(small), len(small) + 1 + len(tiles)))
+        tall, wide, wave, *recorded = self._observe([*small, self._many, *tiles], only, None)
+        taken = zip(ks, map(official_path.paths, recorded), strict=True)
+        self._official = {k: launched for k, launched in taken if launched}
         if tall.call is None or wide.call is None or tall.errors or wide.errors:
             self._why.append("its rings could not be measured on small tiles, because the kernel fails there")
             return _Sizes()
@@ -328,37 +405,6 @@ class _Fit:
         for key, ring in rings_of(call).items():
             if key not in self._per_k and ring.iterations > phases.get(key, ring.iterations):
                 self._per_k[key] = (ring.iterations - phases[key]) / (sizes.k - k)
-
-    def _reached(self, call: SimulatedCall) -> Iterator[str]:
-        """Yield the rings that are refilled, then those that are not, with the reason."""
-        refilled: list[str] = []
-        other: list[str] = []
-        for key, ring in rings_of(call).items():
-            name = f"{name_of(ring)} ({plural(ring.stages, 'stage')})"
-            phases = plural(ring.iterations, "phase")
-            if ring.refills >= REFILLS:
-                refilled.append(f"{name} {ring.refills} times")
-            elif not ring.iterations:
-                other.append(f"nothing completes a phase of {name}")
-            elif key in self._per_k:
-                other.append(f"{name} completes {phases}: a larger k is not tried")
-            elif self._sms is not None:
-                other.append(f"{name} completes {phases}: neither k nor more tiles add any")
-            else:
-                other.append(f"{name} completes {phases} a tile, whatever k is, and a CTA has 1 tile")
-        if refilled:
-            more = f" and {len(refilled) - _SHOWN} more" if len(refilled) > _SHOWN else ""
-            yield f"every stage is refilled at {', '.join(refilled[:_SHOWN])}{more}"
-        writing = writing_launch(call)
-        if self._sms is not None and writing is not None:
-            took = sum(launch.counters.get("clusters.cancelled", 0) for launch in call.launches)
-            if took:
-                yield f"{plural(writing.writers or 0, 'CTA')} take over {took} (cluster launch control)"
-            else:
-                yield f"{plural(writing.ctas, 'CTA')} share all tiles (persistent kernel)"
-        yield from other[:_SHOWN]
-        if not refilled and not other:
-            yield "the kernel has no rings of mbarriers"
 
 
 def _rounded(k: float) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -25,6 +25,9 @@ class ModelledKernel:
         refuses: Problems for which the host code raises.
         fails: Problems on which the kernel faults.
         most_tiles: Tiles that a CTA computes without a deadlock.
+        instances: The stages of the instance for each k, as of a template; None if one kernel takes every k.
+        other_k: k of the instance that is launched for any other k; None if the host code raises.
+        rows: The numbers of rows that it takes; all if empty.
         pairs: Whether a cluster of two CTAs computes a tile, each half of its rows (with ``grid="tiles"``).
         seen: The problems and the SM count of each call.
     """
@@ -42,6 +45,9 @@ class ModelledKernel:
     least_sms: int = 1
     most_tiles: int = 9999
     pairs: bool = False
+    instances: Mapping[int, int] | None = None
+    other_k: int | None = None
+    rows: Sequence[int] = ()
     seen: list[tuple[str, int | None]] = field(default_factory=list)
 
     def observe(
@@ -55,12 +61,16 @@ class ModelledKernel:
         case = JobCase(problem=ProblemSpec.of(problem), family="gpumode")
         bad = any(group.k % self.least_k for group in problem.groups)
         bad |= not self.takes_empty and any(group.m == 0 for group in problem.groups)
-        if bad or problem.name in self.refuses:
+        depth = max(group.k for group in problem.groups)
+        instance = depth if self.instances is None or depth in self.instances else self.other_k
+        bad |= instance is None or (bool(self.rows) and any(group.m not in self.rows for group in problem.groups))
+        if bad or instance is None or problem.name in self.refuses:
             return SimulationResult(case, "error", (Finding("run", "ValueError: these sizes\n  are refused"),), None)
         if problem.name in self.fails or (sms or SMS) < self.least_sms:
             return SimulationResult(case, "failed", (Finding("deadlock", "all wait"),), None)
+        stages = self.stages if self.instances is None else self.instances[instance]
         tiles = [
-            -(-group.k // self.k_tile)
+            -(-(group.k if self.instances is None else instance) // self.k_tile)
             for group in problem.groups
             for _ in range(-(-group.m // self.tile[0]) * -(-group.n // self.tile[1]))
         ]
@@ -71,14 +81,14 @@ class ModelledKernel:
         most = max(own, key=sum)
         if not only and len(most) > self.most_tiles:
             return SimulationResult(case, "failed", (Finding("deadlock", "all wait"),), None)
-        rings = [_ring("k.py:1", self.stages, sum(most)), _ring("k.py:2", self.accumulators, max(map(len, own)))]
+        rings = [_ring("k.py:1", stages, sum(most)), _ring("k.py:2", self.accumulators, max(map(len, own)))]
         rings += [_ring("k.py:3", 2, 0)] * self.unused_ring
         writers = sum(bool(cta) for cta in own)
         if self.pairs:
             half = self.tile[0] // 2
             writers = sum(-(-group.m // half) * -(-group.n // self.tile[1]) for group in problem.groups)
         launch = SimulatedLaunch(
-            kernel="gemm",
+            kernel="gemm" if self.instances is None else f"gemm_{instance}",
             grid=(ctas * (1 + self.pairs), 1, 1),
             block=(128, 1, 1),
             cluster=(1 + self.pairs, 1, 1),

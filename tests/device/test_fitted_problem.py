@@ -120,9 +120,12 @@ def test_refused_sizes_are_replaced_and_said():
     full = fitted(ModelledKernel(takes_empty=False))
     assert [group.m for group in full.problem.groups] == [128, 72]
     assert "no rows" not in str(full)
-    none = fitted(ModelledKernel(takes_empty=False, refuses=["128x128x3072+72x256x256"]))
+    twice = fitted(ModelledKernel(takes_empty=False, refuses=["128x128x3072+72x256x256"]))
+    assert twice.problem.name == "128x128x4096+72x256x4096", "the smallest official k that refills every stage"
+    assert refills(twice)["k.py:1"] >= REFILLS
+    none = fitted(ModelledKernel(rows=[96, 128], stages=1))
     assert none.problem == GPUMODE[0]
-    assert "completes" in str(none), "its rings are said nevertheless"
+    assert "k.py:1 (1 stage) completes 2 phases: no official k that is tried refills it" in str(none)
 
 
 def test_a_kernel_that_fails_on_small_tiles_gets_nine_k_tiles():
@@ -172,3 +175,46 @@ def test_one_problem_that_is_refused_has_another_k_or_is_an_official_one():
     assert found.problem.groups[0].k % 1024 == 0
     refused = fitted(ModelledKernel(least_k=1 << 20), Gemm())
     assert refused.problem == Gemm.tests[0]
+
+
+INSTANCES = {256: 1, 512: 2, 1536: 4, 2048: 4, 4096: 4, 7168: 4}
+"""Stages of a kernel with an instance for each official k of dual_gemm; k = 2304 has none."""
+
+
+def test_a_kernel_with_instances_for_official_k_alone_gets_the_smallest_that_refills():
+    found = fitted(ModelledKernel(instances=INSTANCES, accumulators=2), DualGemm())
+    assert found.problem.sizes == [(128, 384, 4096, 1)]
+    assert refills(found) == {"k.py:1": 3, "k.py:2": -1}
+    assert "k.py:2 (2 stages) completes 1 phase a tile, whatever k is, and a CTA has 1 tile" in str(found)
+    assert "no official k refills k.py:1 (2 stages), which completes 2 phases for k = 512" in str(found)
+
+
+def test_an_instance_that_is_launched_for_every_other_k_is_not_the_one_that_is_searched():
+    found = fitted(ModelledKernel(instances=INSTANCES, other_k=256), DualGemm())
+    assert found.problem.groups[0].k == 4096
+    assert refills(found)["k.py:1"] >= REFILLS
+    assert "the host code chooses the kernel by k, which is an official one" in str(found)
+
+
+def test_rings_of_an_instance_that_is_not_chosen_are_said():
+    found = fitted(ModelledKernel(instances={**INSTANCES, 1536: 2, 7168: 5}), DualGemm())
+    assert found.problem.groups[0].k == 7168, "the deepest ring"
+    assert "not refilled here: k.py:1 (2 stages) of the kernel for k = 1536" in str(found)
+    assert "not refilled here: k.py:1 (4 stages) of the kernel for k = 4096" in str(found)
+
+
+def test_no_official_k_that_refills_a_ring_is_said():
+    found = fitted(ModelledKernel(instances=dict.fromkeys(INSTANCES, 40)), DualGemm())
+    assert "k.py:1 (40 stages) completes 1 phase: no official k that is tried refills it" in str(found)
+
+
+def test_official_sizes_alone_give_the_official_problem_that_refills():
+    found = fitted(ModelledKernel(instances=INSTANCES, rows=[256, 512]), DualGemm())
+    assert found.problem.sizes == [(512, 768, 7168, 1)]
+    assert refills(found)["k.py:1"] >= REFILLS
+
+
+def test_one_kernel_for_every_k_keeps_its_k():
+    kernel = ModelledKernel(k_tile=256)
+    assert fitted(kernel, DualGemm()).problem.groups[0].k == 2304
+    assert len({name for name, _ in kernel.seen if name.endswith("x7168")}) == 1, "it is recorded once"

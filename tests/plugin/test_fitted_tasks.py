@@ -46,3 +46,22 @@ def test_a_phase_that_is_not_flipped_shows_on_it_alone(tmp_path: Path) -> None:
     said = ran(tmp_path, "gemm.py", "-k", "verify and (gpumode-0 or fitted)")
     assert " 1 failed, 1 passed" in said, said
     assert "FAILED gemm.py::verify[fitted]" in said
+
+
+def test_a_wait_for_a_wrong_stage_of_an_instance_for_an_official_k_is_a_race(tmp_path: Path) -> None:
+    """The instances for small k have one iteration or two: the kernel refuses every k that is not official."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+    text = (KERNELS / "gemv_stages.py").read_text()
+    wait = "wait(empty + 8 * stage, (round"
+    assert text.count(wait) == 1
+    (tmp_path / "right.py").write_text(text)
+    (tmp_path / "wrong.py").write_text(text.replace(wait, "wait(empty, (round"))
+    said = ran(tmp_path, "right.py", "wrong.py", "-k", "races and fitted")
+    assert " 1 failed, 1 passed" in said, said
+    assert "right.py::races[fitted]: 384x1x4096: every stage is refilled at right.py:" in said
+    lines = text.splitlines()
+    copy = next(at for at, line in enumerate(lines, 1) if '"l"(from)' in line)
+    read = next(at for at, line in enumerate(lines, 1) if "part += fp4(x[byte]" in line)
+    (failed,) = (line for line in said.splitlines() if line.startswith("FAILED wrong.py::races[fitted]"))
+    assert f"wrong.py:{copy} (cp.async.bulk)" in failed
+    assert f"wrong.py:{read} (ld.shared)" in said
