@@ -92,7 +92,7 @@ def load_matrix(w: Warp, mask: int, address: lanes.Bits, shape: MatrixShape, at:
         monitor.shared_accessed(w, at, shared, index, pattern, READ)
     rows = gather(shared.data, index, pattern, access).view(np.uint8).reshape(shape.rows, 16)
     if shape.packed:
-        rows = _unpacked(rows, shape.packed)
+        rows = unpacked(rows, shape.packed)
     return tuple(fragments(rows, shape.kind, transposed=shape.transposed))
 
 
@@ -200,12 +200,10 @@ def _unwritten(shared: SharedMemory, index: int, pattern: Pattern, shape: Matrix
     return lanes.bits_of(held.any(axis=0)), frozenset(np.flatnonzero(held.any(axis=1)).tolist())
 
 
-def _unpacked(rows: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Expand the 16 elements of 4 or 6 bits at the start of each row to bytes."""
-    stream = np.unpackbits(rows[:, : 2 * bits], axis=1, bitorder="little").reshape(-1, 16, bits)
-    whole = np.zeros((rows.shape[0], 16, 8), np.uint8)
-    whole[:, :, :bits] = stream
-    return np.packbits(whole, axis=2, bitorder="little").reshape(-1, 16)
+def unpacked(groups: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Return the 16 elements of 4 or 6 bits in each group ``[..., 16]``, each in the low bits of a byte."""
+    elements = np.unpackbits(groups[..., : 2 * bits], axis=-1, bitorder="little").reshape(*groups.shape, bits)
+    return np.packbits(elements, axis=-1, bitorder="little")[..., 0]
 
 
 # ---- lowering ----------------------------------------------------------------------------------------------------

@@ -11,15 +11,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.sim.memory.matrix import unpacked
+
 ELEMENT_BITS = {"e2m1": 4, "e2m3": 6, "e3m2": 6}
 """Width of the formats that have containers."""
 
 
 def spread(groups: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     """Return the containers of groups ``[..., 16]``, of the same shape."""
-    elements = np.unpackbits(groups[..., : 2 * bits], axis=-1, bitorder="little").reshape(*groups.shape, bits)
-    codes: NDArray[np.uint8] = np.packbits(elements, axis=-1, bitorder="little")[..., 0]
-    return codes << np.uint8(_shift(bits))
+    return unpacked(groups, bits) << np.uint8(_shift(bits))
 
 
 def packed(containers: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
