@@ -107,7 +107,7 @@ class MemoryEvents(CopyEvents):
     @staticmethod
     def _now(w: Warp) -> int:
         """Return the instruction that the warp is executing."""
-        place = w.cta.launch.program.place_now()
+        place = w.cta.launch.program.frames.place_now()
         assert place is not None
         return place[0]
 

@@ -8,10 +8,8 @@ merges those that are live where they are parked, and stops before ``.sync`` ins
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_nvfp4.sim import lanes
@@ -21,6 +19,7 @@ from pytest_nvfp4.sim.lower import registers
 from pytest_nvfp4.sim.lower.control import TERMINATORS, converged, meets, terminate
 from pytest_nvfp4.sim.lower.control_slice import ControlSlice
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
+from pytest_nvfp4.sim.lower.frames import Frames
 from pytest_nvfp4.sim.lower.layout import SharedLayout
 from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.liveness import Liveness
@@ -77,6 +76,7 @@ class Program:
     Attributes:
         passages: By number, what a compiled block or region executes, if followed.
         marks: What the author named, by instruction.
+        frames: The compiled blocks that Python's stack shows.
     """
 
     def __init__(
@@ -106,10 +106,10 @@ class Program:
         self.registers = [False if r.bits == 1 else _poison(r.bits) for r in kernel.registers]
         self._parked: dict[tuple[int, tuple[int, ...]], Block] = {}
         self._lowerings = lowerings
-        self._places: dict[CodeType, list[tuple[int, str]]] = {}
         self._starts = set(self.flow.leaders)
         self._meetings: set[int] = set()
         self._regions: dict[int, int | None] = {}
+        self.frames = Frames(kernel, self._regions)
         self._sources: dict[int, list[int]] = {}
         for instruction in kernel.instructions:
             for target in self.flow.successors(instruction.index):
@@ -117,7 +117,6 @@ class Program:
                     self._sources.setdefault(target, []).append(instruction.index)
         self._waits: set[int] = set()
         self._watched: set[int] = set()
-        self._watching: dict[CodeType, frozenset[int]] = {}
         self._uses: dict[tuple[int, frozenset[int] | None], Uses] = {}
         for instruction in kernel.instructions:
             if longest_prefix(blocking, instruction.parts) is not None:
@@ -180,75 +179,6 @@ class Program:
     def watches(self, place: int) -> bool:
         """Return whether blocks report the execution of an instruction."""
         return place in self._watched
-
-    def uses_now(self, uses: Uses, mask: int, *, certain: bool = False) -> bool:
-        """Return whether the running block, behind its current instruction, may use what that loads in some lanes.
-
-        Uses that the block is compiled to watch are not counted, nor those whose guard, or branch around them, is known
-        to keep the lanes from them; with ``certain`` neither those whose guard or branch is not known yet.
-        """
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code not in self._places:
-            frame = frame.f_back
-        if frame is None:
-            return True
-        places = self._places[frame.f_code]
-        at = places[frame.f_lineno - 2][0]
-        unseen = uses.all - self._watching.get(frame.f_code, frozenset())
-        written: set[int] = set()
-        regions = [(len(self.kernel.instructions), mask, False)]
-        for place in sorted({place for place, _ in places[frame.f_lineno - 2 :] if place > at}):
-            while place >= regions[-1][0]:
-                regions.pop()
-            _, inside, doubtful = regions[-1]
-            instruction = self.kernel.instructions[place]
-            guard = instruction.guard
-            held = None
-            if guard is not None and guard.register.slot not in written:
-                held = frame.f_locals.get(f"v{guard.register.slot}")
-            taken = inside
-            if guard is not None and held is not None and place not in uses.deciding:
-                taken = (lanes.guard_mask_not if guard.negated else lanes.guard_mask)(held, inside)
-            unknown = doubtful or (guard is not None and held is None)
-            if place in unseen and (inside if instruction.root == "bra" else taken) and not (certain and unknown):
-                return True
-            if (stop := self._regions.get(place)) is not None:
-                regions.append((stop, inside & ~taken if held is not None else inside, unknown))
-            written.update(register.slot for register in results(instruction))
-        return False
-
-    def place_of(self, traceback: TracebackType | None) -> tuple[int, int] | None:
-        """Return the instruction in which an exception was raised, and the mask of its lanes."""
-        found = None
-        while traceback is not None:
-            frame = traceback.tb_frame
-            places = self._places.get(frame.f_code)
-            if places is not None:
-                at, mask = places[traceback.tb_lineno - 2]
-                found = at, _active(frame, mask)
-            traceback = traceback.tb_next
-        return found
-
-    def place_now(self) -> tuple[int, int] | None:
-        """Return the instruction that the caller's callers are running, and the mask of its lanes."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            places = self._places.get(frame.f_code)
-            if places is not None:
-                at, mask = places[frame.f_lineno - 2]
-                return at, _active(frame, mask)
-            frame = frame.f_back
-        return None
-
-    def depth_now(self) -> int:
-        """Return how many instructions of the running block precede the current one."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            places = self._places.get(frame.f_code)
-            if places is not None:
-                return max(0, places[frame.f_lineno - 2][0] - places[0][0])
-            frame = frame.f_back
-        return 0
 
     def symbol(self, name: str) -> str:
         """Return the expression of a variable's or parameter's address. Raises Unsupported."""
@@ -446,12 +376,11 @@ class Program:
         loads = "; ".join(f"v{slot} = R[{slot}]" for slot in emitter.loaded)
         body = "\n".join(emitter.lines)
         source = f"def {name}(R, {'G' if gang else 'w'}, m):\n    {loads or 'pass'}\n{body}\n"
-        # One line of loads precedes the body, so place lists are indexed by line - 2.
         code = compile(source, f"<{self.kernel.name[:40]} at {start}>", "exec")
         exec(code, emitter.globals)
         function: Callable[..., int] = emitter.globals[name]
-        self._places[function.__code__] = [(start, "m"), *emitter.line_at]
-        self._watching[function.__code__] = frozenset(self._watched)
+        # One line of loads precedes the body.
+        self.frames.add(function.__code__, [(start, "m"), *emitter.line_at], watched=frozenset(self._watched))
         return function
 
 
@@ -459,12 +388,6 @@ def _members(instruction: Instruction, emitter: Emitter) -> str:
     if "aligned" in instruction.parts or instruction.root in ("tcgen05", "wgmma", "barrier", "setmaxnreg"):
         return "0xFFFFFFFF"
     return emitter.value(instruction.operands[-1], 32)
-
-
-def _active(frame: FrameType, mask: str) -> int:
-    """Return the lanes for which a block of a warp runs, or a block of a gang for one of its warps."""
-    names = frame.f_locals
-    return int(names["G"].part if "G" in names else names.get(mask, names["m"]))
 
 
 def _again(error: Unsupported) -> Unsupported:

@@ -299,7 +299,7 @@ class Grid(HasUnits):
         """
         scheduler = self._scheduler
         warp = scheduler.running if scheduler is not None else None
-        at, mask = (where.at, None) if where is not None else self.program.place_now() or (None, None)
+        at, mask = (where.at, None) if where is not None else self.program.frames.place_now() or (None, None)
         key = (kind, message if at is None else "", at)
         self._repeats[key] += 1
         if self._repeats[key] > 1:

@@ -177,7 +177,7 @@ class Scheduler:
         return False
 
     def _where(self, warp: Warp, error: BaseException) -> Where:
-        at, mask = self.program.place_of(error.__traceback__) or (None, None)
+        at, mask = self.program.frames.place_of(error.__traceback__) or (None, None)
         return self.grid.where(warp, at, mask=mask)
 
     def _run(self, warp: Warp, left: int, *, fairly: bool = False) -> int:

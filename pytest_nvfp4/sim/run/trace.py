@@ -258,7 +258,7 @@ class Trace:
         if track is None:
             count = sum(1 for other, _ in self._units if other is cta)
             track = self._units[cta, unit] = self._track(cta, _FIRST_UNIT + count, unit)
-        place = grid.program.place_now()
+        place = grid.program.frames.place_now()
         self._keys += 1
         now = self._now(cta)
         name = _short(what, action)
@@ -284,7 +284,7 @@ class Trace:
         now = sum(warp.executed for warp in cta.warps)
         scheduler = cta.scheduler
         if scheduler.running is not None and scheduler.running.cta is cta:
-            now += scheduler.program.depth_now()
+            now += scheduler.program.frames.depth_now()
         now = max(now, self._last.get(cta, 0))
         self._last[cta] = now
         return now

@@ -65,7 +65,7 @@ def loaded_undefined(
             raise fault
         launch.report(fault.kind, fault.message, hint=fault.hint, where=where)
 
-    if not shows and program.uses_now(uses, lanes, certain=ends):
+    if not shows and program.frames.uses_now(uses, lanes, certain=ends):
         report()
         return
     program.watch(uses.all | {at})

@@ -190,7 +190,7 @@ def test_a_load_of_64_rows_is_not_a_number_where_no_row_is() -> None:
     tmem = ctas[0].unit(Tmem)
     ctas[0].launch.program = SimpleNamespace(  # type: ignore[misc]
         uses=lambda at, _registers: Uses(frozenset({at + 1}), frozenset(), carried=False),
-        uses_now=lambda _uses, _lanes, **_: True,
+        frames=SimpleNamespace(uses_now=lambda _uses, _lanes, **_: True),
         watch=lambda _places: None,
     )
     for warp in (1, 3):
