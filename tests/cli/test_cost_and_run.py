@@ -9,6 +9,7 @@ import pytest
 from pytest_nvfp4.cli.cost import floor, floor_text
 from pytest_nvfp4.problem import GPUMODE_BENCH, parse_shape
 from tests.cli.helpers import ROOT
+from tests.device.source.fill import fill as fill_ptx
 
 SHIPPED = ROOT / "kernels" / "nvfp4_group_gemm" / "sm100.py"
 SHAPE = "40x128x256"
@@ -219,27 +220,11 @@ def test_snapshots_of_costs_are_read_and_compared(cli, tmp_path) -> None:
 
 
 class TestRunOfSource:
-    PTX = """.version 8.7
-.target sm_100a
-.address_size 64
-.visible .entry fill(.param .u64 p, .param .f32 value)
-{
-	.reg .b64 %rd<4>;
-	.reg .b32 %r<3>;
-	ld.param.u64 %rd1, [p];
-	ld.param.b32 %r1, [value];
-	mov.u32 %r2, %tid.x;
-	mul.wide.u32 %rd2, %r2, 4;
-	add.s64 %rd3, %rd1, %rd2;
-	st.global.u32 [%rd3], %r1;
-	ret;
-}
-"""
     LAUNCH = ("--grid", "1", "--block", "32", "--arg", "x=f32[32]", "--arg", "0.5")
 
     @pytest.fixture
     def file(self, tmp_path):
-        (tmp_path / "fill.ptx").write_text(self.PTX)
+        (tmp_path / "fill.ptx").write_text(fill_ptx("f32"))
         np.save(tmp_path / "half.npy", np.full(32, 0.5, np.float32))
         np.save(tmp_path / "other.npy", np.full(32, 0.51, np.float32))
         return tmp_path / "fill.ptx"

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("cuda.bindings.nvrtc")
 
 from pytest_nvfp4.device.source import Array, Pointers, SourceError, TensorMap, Uninitialised, run_source
+from tests.device.source.fill import fill
 
 SOURCE = r"""
 #include <cstdint>
@@ -44,22 +45,7 @@ extern "C" __global__ void gather(const __grid_constant__ CUtensorMap map, __hal
     if (threadIdx.x == 0) table[blockIdx.x][0] = blockIdx.x + 1;
 }
 """
-PTX = """.version 8.7
-.target sm_100a
-.address_size 64
-.visible .entry fill(.param .u64 p, .param .u32 value)
-{
-	.reg .b64 %rd<4>;
-	.reg .b32 %r<3>;
-	ld.param.u64 %rd1, [p];
-	ld.param.u32 %r1, [value];
-	mov.u32 %r2, %tid.x;
-	mul.wide.u32 %rd2, %r2, 4;
-	add.s64 %rd3, %rd1, %rd2;
-	st.global.u32 [%rd3], %r1;
-	ret;
-}
-"""
+PTX = fill("u32")
 X = np.arange(128, dtype=np.float32)
 LINES = Path(__file__).read_text(encoding="utf-8").splitlines()
 
