@@ -187,11 +187,11 @@ class MbarrierFile:
             # DSL 4.4 initialises the allocator barrier of a CTA pair twice, before any use.
             return live
         if live is not None and live.phase and not live.waiters and (live.tx, live.pending) == (0, live.count):
-            self._check_balance(live)
+            self._check_seen(live, f"{what}:", "after it", "the memory of the mbarrier is used again")
             self.cta.launch.report(
                 "mbarrier-reuse",
                 f"{what}: the {live.name} is there, idle and never invalidated ({live.state()})",
-                hint="PTX asks for mbarrier.inval before the memory of an mbarrier is used again; see that no warp "
+                hint="PTX requires mbarrier.inval before the memory of an mbarrier is used again; see that no warp "
                 "waits for the old one",
             )
             live.valid = False
@@ -250,23 +250,29 @@ class MbarrierFile:
         announces such bytes on purpose (DSL 4.4).
         """
         for barrier in self.barriers.values():
-            self._check_balance(barrier)
+            if barrier.tx and (barrier.arrived or barrier.waiters):
+                self.cta.launch.report(
+                    "mbarrier",
+                    f"the CTA ended while the {barrier.name} is unbalanced: {barrier.state()}",
+                    hint="compare the bytes given to expect_tx with the bytes of the copies that signal this barrier",
+                    where=self._where(barrier),
+                )
+            else:
+                after = "after the CTA has ended, in memory of the next CTA"
+                self._check_seen(barrier, "the CTA ended, and", after, "the end of the CTA")
 
-    def _check_balance(self, barrier: Mbarrier) -> None:
-        if barrier.tx and (barrier.arrived or barrier.waiters):
-            self.cta.launch.report(
-                "mbarrier",
-                f"the CTA ended while the {barrier.name} is unbalanced: {barrier.state()}",
-                hint="compare the bytes given to expect_tx with the bytes of the copies that signal this barrier",
-                where=self._where(barrier),
-            )
-        elif barrier.loaded > barrier.seen:
+    def _check_seen(self, barrier: Mbarrier, event: str, arrival: str, limit: str) -> None:
+        """Report bytes that completed a phase, and that nothing waited for before ``event`` ended the use of a barrier.
+
+        ``arrival`` and ``limit`` are, for the message, when they may arrive, and what a wait must precede.
+        """
+        if barrier.loaded > barrier.seen:
             self.cta.launch.report(
                 "in-flight",
-                f"the CTA ended, and nothing waited for the bytes that completed phase {barrier.loaded - 1} of the "
-                f"{barrier.name}: on a device they may arrive after the CTA has ended, in memory of the next CTA",
-                hint="wait for every copy before the end of the CTA; compare the iterations of the loading warp "
-                "with those of the consuming warp",
+                f"{event} nothing waited for the bytes that completed phase {barrier.loaded - 1} of the "
+                f"{barrier.name}: on a device they may arrive {arrival}",
+                hint=f"wait for every copy before {limit}; compare the iterations of the loading warp with those of "
+                "the consuming warp",
                 where=self._where(barrier),
             )
 

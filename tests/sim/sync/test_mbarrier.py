@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -311,6 +313,20 @@ WAIT: mbarrier.try_wait.parity.shared.b64 %p1, [%r99], 0;
     assert kind == "mbarrier-reuse"
     assert "idle and never invalidated" in message
     assert "initialised at" in message
+
+
+def test_bytes_of_an_mbarrier_that_is_initialised_anew_need_a_wait():
+    copied = """
+@%p0 mbarrier.arrive.expect_tx.shared.b64 %rd1, [%r99], 16;
+@%p0 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r99], 16;
+bar.sync 0;
+"""
+    anew = "@%p0 mbarrier.init.shared.b64 [%r99], 1;"
+    (kind, message), (reused, _) = findings(init() + copied + anew)
+    assert (kind, reused) == ("in-flight", "mbarrier-reuse")
+    assert re.match(r"warp 0 \(mbarrier\.init.*\): nothing waited for the bytes that completed phase 0 of the", message)
+    assert "CTA ended" not in message
+    assert [kind for kind, _ in findings(init() + copied + wait() + anew)] == ["mbarrier-reuse"]
 
 
 @pytest.mark.parametrize("rule", LEGAL)
