@@ -22,7 +22,7 @@ The reasons include rings that depend on neither, and sizes that the kernel refu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -262,11 +262,13 @@ class _Fit:
         if failing or done.call is None or done.errors:
             why = f"the refills of its rings could not be counted, because the kernel fails for k = {k}"
             return FittedProblem(problem, self._sms, (why, *self._why), done)
-        reasons = (
-            *reached(done.call, sms=self._sms, per_k=self._per_k, of_k=set(official_path.of_k(calls, k))),
-            *official_path.elsewhere(calls, k),
-        )
+        reasons = self._reached_of_k(done.call, calls, k)
         return FittedProblem(problem, self._sms, (*reasons, *self._edges(sizes), *self._why), done)
+
+    def _reached_of_k(self, call: SimulatedCall, calls: Mapping[int, SimulatedCall], k: int) -> Iterator[str]:
+        """Yield what a call with an official k reaches of the rings, and what only another k of ``calls`` has."""
+        yield from reached(call, sms=self._sms, per_k=self._per_k, of_k=set(official_path.of_k(calls, k)))
+        yield from official_path.elsewhere(calls, k)
 
     def _official_problem(self) -> FittedProblem:
         """Return the first official problem that refills every ring that goes round; of others that refill most."""
@@ -286,10 +288,7 @@ class _Fit:
         if not calls:
             return FittedProblem(self._fallback, None, tuple(self._why), results[self._fallback])
         k = official_path.best(calls)
-        reasons = (
-            *reached(calls[k], sms=self._sms, per_k=self._per_k, of_k=set(official_path.of_k(calls, k))),
-            *official_path.elsewhere(calls, k),
-        )
+        reasons = self._reached_of_k(calls[k], calls, k)
         return FittedProblem(problems[k], None, (*reasons, *self._why), results[problems[k]])
 
     # ---- measurements ----------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The path that a kernel takes for the official problems, where its host code chooses a kernel by k.
 
 An instance of a template for each official k is not launched for another k: the host code refuses it, or launches an
-instance for which nobody cares. Rings of such instances are refilled by an official k only.
+instance that is not the one to be tested. Rings of the instances for an official k are refilled by an official k only.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import numpy as np
 
 from pytest_nvfp4.contracts.call import Tensor
 from pytest_nvfp4.device.attribution import MOST
-from pytest_nvfp4.device.worker.buffers import CallBuffers
+from pytest_nvfp4.device.worker.buffers import Buffer, CallBuffers
 from pytest_nvfp4.device.worker.call_recorder import WatchedOutput
 from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.device.worker.returned_tensors import Returned, read_tensor
@@ -89,11 +89,7 @@ class Attributor:
                     fault = self._session.faults[faults]
                     return f"they stop with a fault on other inputs: {fault.message}"[:1000], []
                 return "", [
-                    b""
-                    if one.tensor is None and buffer is None
-                    else buffer.bits(memory)
-                    if one.tensor is None and buffer is not None
-                    else read_tensor(memory, one.tensor, tensor)
+                    _elements(memory, tensor, buffer, one.tensor)
                     for (tensor, buffer), one in zip(slot.results, returned, strict=True)
                 ]
         finally:
@@ -104,6 +100,13 @@ class Attributor:
     def end(self) -> None:
         """Drop what was kept of the last call."""
         self._log.end()
+
+
+def _elements(memory: DeviceMemory, tensor: Tensor, buffer: Buffer | None, own: Any | None) -> bytes:
+    """Return the elements of an output; ``own`` is the kernel's own tensor if it returned one. Without either: none."""
+    if own is not None:
+        return read_tensor(memory, own, tensor)
+    return b"" if buffer is None else buffer.bits(memory)
 
 
 def _group(index: int, elements: int, columns: int, written: Sequence[Written]) -> dict[str, Any]:

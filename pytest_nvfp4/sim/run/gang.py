@@ -37,7 +37,7 @@ class Gang:
         registers: Values by slot.
         executed, products: See ``Warp``; of each warp, and of all.
         part: Mask of the lanes of the warp for which an instruction runs.
-        units: What units know of the gang, by class.
+        units: State of units for the gang, by class.
     """
 
     def __init__(self, scheduler: Scheduler, code: GangCode, warps: Sequence[Warp]) -> None:

@@ -68,11 +68,10 @@ def run(
 ) -> Ran:  # fmt: skip
     buffers = {"a": a, "b": b, "c": c, **{f"s{i}": words for i, (words, _) in enumerate(scales)}}
     lines = ["mov.u32 %r1, %tid.x;", "mov.b16 %rs1, 0;", "mov.b16 %rs2, 1;", "cvt.u16.u32 %rs3, %r1;"]
-    for number, (name, array) in enumerate(buffers.items()):
+    for number, array in enumerate(buffers.values()):
         width = array.shape[1]
         lines += [f"mul.wide.u32 %rd1, %r1, {4 * width};", f"add.s64 %rd2, %rd{100 + number}, %rd1;"]
         lines += [f"ld.global.b32 %r{10 * (number + 1) + i}, [%rd2+{4 * i}];" for i in range(width)]
-        assert name
     group = lambda first, count: "{" + ", ".join(f"%r{first + i}" for i in range(count)) + "}"  # noqa: E731
     n = c.shape[1]
     operands = [group(60, n), group(10, 4), group(20, 2), group(30, n)]
