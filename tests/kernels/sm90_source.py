@@ -24,7 +24,7 @@ def load(*, edit: Callable[[str], str] = lambda source: source, **names: Any) ->
     """The kernel file's constants and plain functions without the DSL; `edit` changes its source, `names` come last."""
     namespace = {"functools": functools, "heapq": heapq, "input_t": None, "output_t": None}
     for node in ast.parse(edit(KERNEL.read_text())).body:
-        if isinstance(node, ast.Assign) or (isinstance(node, ast.FunctionDef) and not is_staged(node)):
+        if isinstance(node, ast.Assign | ast.ClassDef) or (isinstance(node, ast.FunctionDef) and not is_staged(node)):
             exec(compile(ast.Module([node], []), str(KERNEL), "exec"), namespace)
     namespace.update(names)  # the functions look names up when they are called
     return SimpleNamespace(**namespace)
