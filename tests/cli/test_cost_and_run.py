@@ -11,7 +11,7 @@ from pytest_nvfp4.problem import GPUMODE_BENCH, parse_shape
 from tests.cli.helpers import ROOT
 from tests.device.source.fill import fill as fill_ptx
 
-SHIPPED = ROOT / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+SHIPPED = ROOT / "kernels" / "nvfp4_group_gemm" / "steps" / "map_updates.py"
 SHAPE = "40x128x256"
 
 FILL = """

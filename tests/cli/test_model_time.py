@@ -21,7 +21,7 @@ from pytest_nvfp4.report.render import OutputFormat, render
 from tests.cli.helpers import ROOT
 from tests.model.main_loop import main_loop
 
-SHIPPED = ROOT / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+SHIPPED = ROOT / "kernels" / "nvfp4_group_gemm" / "steps" / "map_updates.py"
 CASE = JobCase(problem=ProblemSpec(name="p", sizes=(), seed=0), family="gpumode")
 OWN = ROOT / "kernels" / "copy_transpose" / "sm90.py"
 

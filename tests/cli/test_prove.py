@@ -9,7 +9,9 @@ import pytest
 
 from pytest_nvfp4.cli.prove.options import MOST_GROUPS
 
-KERNEL = Path(__file__).parents[2] / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+FOLDER = Path(__file__).parents[2] / "kernels" / "nvfp4_group_gemm"
+KERNEL = FOLDER / "steps" / "map_updates.py"
+SHIPPED = FOLDER / "sm100.py"
 
 
 @pytest.fixture
@@ -130,6 +132,22 @@ def test_addresses_are_followed_and_a_wrong_one_is_refuted(cli, tmp_path):
     assert "SFB reads SFB of group 0, row 0, k 64" in judged["scale-factors.addresses.operands"]["counterexample"]
 
 
+@pytest.mark.slow
+def test_columns_and_scale_factors_of_the_shipped_kernel(cli, tmp_path):
+    """Its layouts are bound to no names of the DSL's, so that its addresses are followed."""
+    pytest.importorskip("cutlass")
+    text = SHIPPED.read_text()
+    wrong = tmp_path / "wrong.py"
+    right = "SFB_COLUMN = SFA_COLUMN + TILE_K // MMA_K * 4"
+    assert text.count(right) == 1
+    wrong.write_text(text.replace(right, right.replace("* 4", "* 2")))
+    names = ("operands", "columns", "depth", "run")
+    for path, ok in ((SHIPPED, True), (wrong, False)):
+        data = json.loads(cli("prove", "scale-factors", path, "--json").out)
+        judged = {one["name"]: one["status"] for one in data["statements"]}
+        assert ({judged[f"scale-factors.addresses.{name}"] for name in names} == {"proved"}) == ok
+
+
 def test_a_kernel_without_scale_factors_is_not_proved(cli, in_project):
     pytest.importorskip("cutlass")
     done = cli("prove", "scale-factors", in_project / "row_major.py", "--brief", "--static")
@@ -157,7 +175,7 @@ COMMIT = """            with cute.arch.elect_one():
 @pytest.mark.usefixtures("solver")
 def test_the_pipeline_of_the_repositorys_kernel(cli):
     pytest.importorskip("cutlass")
-    done = cli("prove", "pipeline", KERNEL, "--json", "--query-timeout", "600000")
+    done = cli("prove", "pipeline", SHIPPED, "--json", "--query-timeout", "600000")
     data = json.loads(done.out)
     judged = {one["name"].rpartition(".")[2]: one for one in data["statements"]}
     assert done.code == 0, done.out

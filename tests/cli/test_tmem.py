@@ -17,7 +17,7 @@ from pytest_nvfp4.tmem.usage import usage
 from tests.cli.helpers import ROOT, Result
 
 Cli = Callable[..., Result]
-SHIPPED = ROOT / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+SHIPPED = ROOT / "kernels" / "nvfp4_group_gemm" / "steps" / "map_updates.py"
 
 
 @pytest.fixture(scope="module")

@@ -111,12 +111,13 @@ def test_a_hang_is_stopped(device: LocalDevice, tmp_path: Path) -> None:
     seeds = count()
     result, verdicts = far_enough(
         lambda deadline_s: verify(device, tmp_path, path, seed=next(seeds), deadline_s=deadline_s),
-        lambda done: "call 0" in str(done[1][0].findings),
+        lambda done: "call 0" in str(done[1][0].findings) and done[1][0].findings[0].line,
         first_s=8,
     )
     assert result.status == "timeout"
     assert {verdict.status for verdict in verdicts} == {"timeout"}
     assert "call 0" in str(verdicts[0].findings[0])
+    assert (verdicts[0].findings[0].file, verdicts[0].findings[0].line) == (str(path), 2)
 
 
 def test_an_output_in_a_tensor_of_its_own_counts(device: LocalDevice, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def custom_kernel(data):
     assert [verdict.status for verdict in found] == ["passed"] * 2, found
 
 
-SM100 = Path(__file__).parents[2] / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+SM100 = Path(__file__).parents[2] / "kernels" / "nvfp4_group_gemm" / "steps" / "map_updates.py"
 TABLE = "    table = device_table(rows)\n"
 MAPS = 'tensormaps = torch.empty(num_tiles * NUM_TENSORMAPS * TENSORMAP_BYTES, dtype=torch.uint8, device="cuda")'
 

@@ -26,7 +26,7 @@ def draw(path: Path = PICTURE) -> None:
     """Run the command in an empty folder and write its output as SVG, without fonts from elsewhere."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        source = (ROOT / "kernels/nvfp4_group_gemm/sm100.py").read_text()
+        source = (ROOT / "kernels/nvfp4_group_gemm/steps/map_updates.py").read_text()
         (folder / "my_kernel.py").write_text(_WAIT.sub(r"\1pass", source))
         environ = {**environment(folder / "cache"), "COLUMNS": "118"}
         shell = shutil.which(COMMAND[0], path=environ["PATH"])

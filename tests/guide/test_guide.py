@@ -39,7 +39,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.getbasetemp() / "guide-project"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "kernels", folder / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "kernels/nvfp4_group_gemm/sm100.py", folder / "my_kernel.py")
+    shutil.copy(ROOT / "kernels/nvfp4_group_gemm/steps/map_updates.py", folder / "my_kernel.py")
     return folder
 
 

@@ -12,7 +12,7 @@ import pytest
 from pytest_nvfp4.insights import accesses
 from tests.cli.helpers import ROOT, run_process
 
-SHIPPED = (ROOT / "kernels/nvfp4_group_gemm/sm100.py").read_text()
+SHIPPED = (ROOT / "kernels/nvfp4_group_gemm/steps/map_updates.py").read_text()
 STORE = "            cute.autovec_copy(tDrC, tDgC)\n"
 ELEMENTS = """            for i in cutlass.range_constexpr(cute.size(tDgC)):
                 if y * TILE_N + i < n:

@@ -29,7 +29,7 @@ class Artifacts:
 
 
 def compile_gemm(folder: Path, name: str, arch: str, constants: SimpleNamespace) -> Artifacts:
-    """Compile ``name``.py of the grouped GEMM for ``arch`` in a new process."""
+    """Compile ``name``.py, a file below the grouped GEMM's folder, for ``arch`` in a new process."""
     dump = folder / "dump"
     dump.mkdir()
     (folder / "task.py").write_text(
@@ -43,9 +43,10 @@ def compile_gemm(folder: Path, name: str, arch: str, constants: SimpleNamespace)
         "CUTE_DSL_KEEP_PTX": "1",
         "CUTE_DSL_KEEP_CUBIN": "1",
         "CUTE_DSL_DUMP_DIR": str(dump),
-        "PYTHONPATH": os.pathsep.join([str(folder), str(FOLDER)]),
+        "PYTHONPATH": os.pathsep.join([str(folder), str((FOLDER / name).parent)]),
     }
-    command = [sys.executable, "-c", f"import {name}; {name}.compile_kernel([(40, 128, 256, 1)])"]
+    module = Path(name).name
+    command = [sys.executable, "-c", f"import {module}; {module}.compile_kernel([(40, 128, 256, 1)])"]
     result = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False
     )

@@ -1,4 +1,4 @@
-"""The sm_100a grouped GEMM's CTA map and host code, run as plain Python."""
+"""The CTA map and the host code of ``steps/map_updates.py``, run as plain Python."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.kernels.compiled import FOLDER
 
-KERNEL = FOLDER / "sm100.py"
+KERNEL = FOLDER / "steps" / "map_updates.py"
 
 
 def load(*, edit: Callable[[str], str] = lambda source: source, **overrides: int) -> SimpleNamespace:

@@ -1,4 +1,4 @@
-"""The grouped GEMM's CTA map, taken from the kernel's own source (no copy, no DSL) and compared with enumeration."""
+"""The CTA map of ``steps/map_updates.py``, from its own source (no copy, no DSL), compared with enumeration."""
 
 import functools
 

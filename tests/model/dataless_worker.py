@@ -1,6 +1,6 @@
 """Records kernels with and without data, in a process of its own: JSON, one line a kernel.
 
-``python -m tests.model.dataless_worker FOLDER`` records the shipped kernel and the twins of published grouped GEMMs,
+``python -m tests.model.dataless_worker FOLDER`` records the first step and the twins of published grouped GEMMs,
 with A, B and C unknown in the second recording.
 """
 
@@ -21,7 +21,7 @@ from tests.model.kernels.group_gemm.versions import VERSIONS, write_version
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.session import Session
 
-SHIPPED = Path(__file__).parents[2] / "kernels/nvfp4_group_gemm/sm100.py"
+SHIPPED = Path(__file__).parents[2] / "kernels/nvfp4_group_gemm/steps/map_updates.py"
 SHAPE = parse_shape("72x128x512,200x128x256")
 FEW: dict[str, dict[str, int]] = {"v1c": {}, "v2e": {"MOST_CTAS": 2}, "v5e": {"SMS": 4}, "v6b": {"SMS": 4}}
 """Constants with which a CTA has several tiles of the problem."""
@@ -73,9 +73,9 @@ def contract(path: Path) -> dict[str, Any]:
 def main() -> None:
     (folder,) = sys.argv[1:]
     os.environ.update(redirect.environment(Path(folder), arch="sm_100a"))
-    for name in ("sm100", *VERSIONS):
+    for name in ("map_updates", *VERSIONS):
         try:
-            said = contract(SHIPPED if name == "sm100" else write_version(name, Path(folder), FEW[name]))
+            said = contract(SHIPPED if name == "map_updates" else write_version(name, Path(folder), FEW[name]))
         except Exception:  # a worker reports whatever ended a case
             said = {"error": traceback.format_exc()}
         print("KERNEL " + json.dumps({"name": name, **said}), flush=True)  # noqa: T201

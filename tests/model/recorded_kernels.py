@@ -137,3 +137,13 @@ def content(recording: Recording) -> Any:
     ]
     lines = [((footprint.lines - first).tolist(), footprint.sectors) for footprint in recording.footprints]
     return clusters, lines, recording.sites, recording.refused
+
+
+def moved(recording: Recording) -> int:
+    """Bytes of all loads by TMA, once a request."""
+    total = Counter[int]()
+    for number, program in enumerate(recording.programs):
+        for operation in program.operations:
+            if operation["unit"] == Unit.TMA_LOAD:
+                total[number] += program.shapes[operation["shape"]].bytes
+    return sum(total[cluster.program] for cluster in recording.clusters)

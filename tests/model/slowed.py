@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_nvfp4.toolchain.module_constants import with_constants
 
-KERNEL = Path(__file__).parents[2] / "kernels/nvfp4_group_gemm/sm100.py"
+KERNEL = Path(__file__).parents[2] / "kernels/nvfp4_group_gemm/steps/map_updates.py"
 SOURCE = KERNEL.read_text()
 
 

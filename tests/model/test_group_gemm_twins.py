@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 
 import pytest
@@ -69,15 +68,6 @@ def test_a_host_that_reads_data_is_recorded_with_them(tmp_path):
     assert recordings_of(done)[0].notes == done.notes
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_version_is_one_file_with_the_parts_that_the_twins_share(version, tmp_path):
-    text = write_version(version, tmp_path).read_text()
-    module = ast.parse(text)
-    imported = {node.module or "" for node in ast.walk(module) if isinstance(node, ast.ImportFrom)}
-    assert not any(name.startswith("tests") for name in imported)
-    assert sum(isinstance(node, ast.FunctionDef) and node.name == "scales_to_tmem" for node in module.body) == 1
-
-
 def test_a_constant_that_a_file_does_not_assign_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"one_cta\.py assigns NO_SUCH 0 times"):
+    with pytest.raises(ValueError, match=r"map_parameters\.py assigns NO_SUCH 0 times"):
         write_version("v1c", tmp_path, {"NO_SUCH": 1})

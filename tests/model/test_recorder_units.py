@@ -141,6 +141,7 @@ def test_a_wait_before_the_first_phase_waits_for_nothing() -> None:
     made:
     bar.sync 0;
     mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 1;
+    selp.u32 %r2, 1, 0, %p1;
     """)
     assert [name for name, _ in events(program, program.warps[0])] == ["SIGNAL", "WAIT"]
 

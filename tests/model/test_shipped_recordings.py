@@ -14,7 +14,7 @@ from pytest_nvfp4.model import storage
 from pytest_nvfp4.model.recording import Recording, Unit
 from pytest_nvfp4.problem import parse_shape
 from tests.contracts.own import own_cases, own_kernel
-from tests.model.recorded_kernels import executed, issued
+from tests.model.recorded_kernels import executed, issued, moved
 from tests.model.untimed import execute
 
 pytest.importorskip("cutlass")
@@ -38,20 +38,10 @@ def recorded(name: str, arch: str, shape: str, folder: Path, **entry: str) -> tu
     return result, list(storage.loads(result.recording))
 
 
-def moved(recording: Recording) -> int:
-    """Bytes of all loads by TMA, once a request."""
-    total = Counter[int]()
-    for number, program in enumerate(recording.programs):
-        for operation in program.operations:
-            if operation["unit"] == Unit.TMA_LOAD:
-                total[number] += program.shapes[operation["shape"]].bytes
-    return sum(total[cluster.program] for cluster in recording.clusters)
-
-
 @pytest.mark.parametrize(
     ("name", "arch", "shape", "entry"),
     [
-        ("nvfp4_group_gemm/sm100.py", "sm_100a", "96x128x512,128x256x1024", {}),
+        ("nvfp4_group_gemm/steps/map_updates.py", "sm_100a", "96x128x512,128x256x1024", {}),
         ("copy_transpose/sm90.py", "sm_90a", "", {}),
     ],
 )

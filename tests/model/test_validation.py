@@ -23,6 +23,7 @@ from pytest_nvfp4.model.storage import loads
 from tests.model import record_twins, validation
 from tests.model.record_hopper import path_of
 from tests.model.record_twins import RECORDINGS
+from tests.model.recorded_kernels import moved
 from tests.model.tables import Errors, rows
 
 pytestmark = pytest.mark.slow
@@ -61,6 +62,18 @@ def test_errors_are_no_worse_than_the_guide_says(what, modelled):
     assert round(found.median, 1) <= said.median
     assert round(found.ninety, 1) <= said.ninety
     assert round(found.worst, 1) <= said.worst
+
+
+@pytest.mark.parametrize(("step", "version"), [("map_parameters", "v1c"), ("persistent", "v2e"), ("pairs", "v5e")])
+def test_the_steps_of_the_grouped_gemm_are_those_of_the_guide(step, version, modelled):
+    (row,) = re.findall(rf"^\| `{step}` \|[^|]*\|(.*)\|$", GUIDE.read_text(), re.MULTILINE)
+    loaded, ctas, times, published = ([float(one) for one in cell.split(",")] for cell in row.split("|"))
+    points = [point for point in modelled["grouped GEMMs"] if f"_{version}_" in point[0]]
+    (made,) = zip(*(validation.recordings(name) for name, _, _ in points), strict=True)
+    assert [round(moved(one) / 1e6, 1) for one in made] == loaded
+    assert [one.grid[0] * one.grid[1] * one.grid[2] for one in made] == ctas
+    assert [round(time, 1) for _, time, _ in points] == times
+    assert [time for *_, time in points] == published
 
 
 @pytest.mark.parametrize("what", HOPPER)

@@ -55,11 +55,17 @@ class RingMutant:
 
 
 RING_MUTANTS = {
-    "a commit before the MMAs it should follow": RingMutant("sm100.py", ((_COMMIT, ""), (_BLOCKS, _COMMIT + _BLOCKS))),
-    "a commit after two of four MMAs": RingMutant("sm100.py", ((_COMMIT, ""), (_ACCUMULATE, _ACCUMULATE + _AFTER_TWO))),
-    "a commit at the top of the loop": RingMutant("sm100.py", ((_COMMIT, ""), (_COPIES, _COMMIT + _COPIES))),
+    "a commit before the MMAs it should follow": RingMutant(
+        "steps/map_updates.py", ((_COMMIT, ""), (_BLOCKS, _COMMIT + _BLOCKS))
+    ),
+    "a commit after two of four MMAs": RingMutant(
+        "steps/map_updates.py", ((_COMMIT, ""), (_ACCUMULATE, _ACCUMULATE + _AFTER_TWO))
+    ),
+    "a commit at the top of the loop": RingMutant(
+        "steps/map_updates.py", ((_COMMIT, ""), (_COPIES, _COMMIT + _COPIES))
+    ),
     "a plain arrive instead of a commit": RingMutant(
-        "sm100.py", ((_COMMIT, _COMMIT.replace("tcgen05.commit", "cute.arch.mbarrier_arrive")),)
+        "steps/map_updates.py", ((_COMMIT, _COMMIT.replace("tcgen05.commit", "cute.arch.mbarrier_arrive")),)
     ),
     "no wait for the wgmma before the last": RingMutant(
         "sm90.py",

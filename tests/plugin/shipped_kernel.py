@@ -9,7 +9,7 @@ import pytest
 
 from tests.plugin.conftest import Ran
 
-SHIPPED = Path(__file__).parents[2] / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+SHIPPED = Path(__file__).parents[2] / "kernels" / "nvfp4_group_gemm" / "steps" / "map_updates.py"
 COLUMNS = re.compile(r"^TMEM_COLUMNS = .*$", re.MULTILINE)
 MAP = "tiles_m = ceil_div(Int32(table[low, M]), TILE_M)"
 

@@ -39,6 +39,6 @@ def test_a_short_problem_misses_it_and_the_summary_says_so(project: Project):
 
 
 def test_the_kernel_itself_has_no_finding_and_every_stage_is_refilled(project: Project):
-    ran = races(project, (KERNELS / "sm100.py").read_text(encoding="utf-8"))
+    ran = races(project, (KERNELS / "steps/map_updates.py").read_text(encoding="utf-8"))
     assert ran.code == 0, ran.text
     assert "races[fitted]: 128x128x2304, 0x128x256, 72x256x256: every stage is refilled at k.py:" in ran.text

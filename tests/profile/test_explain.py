@@ -102,7 +102,7 @@ def test_the_chip_of_a_report_that_does_not_say_is_that_of_the_simulation() -> N
 @pytest.mark.slow
 def test_gains_of_a_shipped_kernel_are_modelled(tmp_path: Path) -> None:
     pytest.importorskip("cutlass")
-    spec, base = KernelSpec.from_files(KERNELS / "nvfp4_group_gemm/sm100.py", arch="sm_100a")
+    spec, base = KernelSpec.from_files(KERNELS / "nvfp4_group_gemm/steps/map_updates.py", arch="sm_100a")
     case = JobCase(problem=ProblemSpec.of(parse_shape("96x128x512")), family="gpumode")
     (done,) = simulate(SimDevice(arch="sm_100a"), spec, [case], folder=tmp_path, base=base, recording=True)
     found = simulated_call(done, "sm_100a")
@@ -114,4 +114,4 @@ def test_gains_of_a_shipped_kernel_are_modelled(tmp_path: Path) -> None:
     launch = measured({}, name=found.call.launches[0].kernel, grid=found.call.launches[0].grid)
     whole = launch.model_copy(update={"block": found.call.launches[0].block})
     (analysis,) = explain(profile(whole, capability=(10, 0)), found).analyses
-    assert any(hint.line.startswith("sm100.py:") for hint in analysis.hints)
+    assert any(hint.line.startswith("map_updates.py:") for hint in analysis.hints)

@@ -1,4 +1,4 @@
-"""The layouts of the repository's kernel, from its reviewed snapshot: no DSL is needed."""
+"""The layouts of ``steps/map_updates.py``, as its snapshot has them: no DSL is needed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_nvfp4.layout.listing import Listing, Record
 
-SNAPSHOT = Path(__file__).parents[2] / "snapshots/kernels/nvfp4_group_gemm/sm100/layouts[gpumode-0].txt"
+SNAPSHOT = Path(__file__).with_name("map_updates_layouts.txt")
 SCOPE = "group_gemm_kernel"
 
 

@@ -15,7 +15,7 @@ from tests.proof.cta_maps import Table, functions, late_scan, walked
 
 COUNTS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), min_size=1, max_size=9)
 SEARCHES = (cta_map.scan, cta_map.binary)
-KERNEL = Path(__file__).parents[2] / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+KERNEL = Path(__file__).parents[2] / "kernels" / "nvfp4_group_gemm" / "steps" / "map_updates.py"
 
 
 @given(COUNTS)

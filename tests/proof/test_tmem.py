@@ -206,6 +206,7 @@ def test_names_that_no_rule_knows_are_not_counted_as_known() -> None:
     notes = judge("k", [256], found).notes
     assert len(notes) == 1
     assert "no tensor in TMEM has a known name" in notes[0]
+    assert judge("k", [256], found, by_compiler=True).notes == ()
 
 
 def test_values_go_to_the_kernel_that_binds_them() -> None:

@@ -65,7 +65,7 @@ def test_options_of_the_shell_do_not_reach_the_runs(tmp_path, monkeypatch) -> No
 
 @pytest.mark.slow
 def test_the_whole_command(cli) -> None:
-    kernel = ROOT / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+    kernel = ROOT / "kernels" / "nvfp4_group_gemm" / "steps" / "map_updates.py"
     before = sorted(path.name for path in kernel.parent.iterdir())
     shown = cli("bench-self", kernel, "--rounds", "1", "--json")
     assert shown.code == 0, shown.err

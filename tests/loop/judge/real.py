@@ -16,7 +16,7 @@ from tests.loop.repositories import make_repository
 
 from . import products
 
-KERNEL = Path(__file__).parents[3] / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+KERNEL = Path(__file__).parents[3] / "kernels" / "nvfp4_group_gemm" / "steps" / "map_updates.py"
 SETTINGS = """
 [[tool.pytest_nvfp4.kernel]]
 path = "k.py"

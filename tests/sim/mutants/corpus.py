@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_nvfp4.problem import Group, Problem
-from tests.sim.mutants import sm90, sm100
+from tests.sim.mutants import map_updates, sm90
 from tests.sim.mutants.outcome import Mutant, Subject
 
 __all__ = ["SUBJECTS", "Mutant", "Subject"]
@@ -12,16 +12,18 @@ SUBJECTS = {
     subject.name: subject
     for subject in (
         Subject(
-            "sm100",
+            "map_updates",
+            "steps/map_updates.py",
             "sm_100a",
             # Ragged, k of 4 and 7 tiles: both wrap the ring of three stages.
             Problem("mutants", (Group(200, 128, 1024), Group(72, 256, 1792)), seed=7),
             "nan_pad",
-            sm100.MUTANTS,
+            map_updates.MUTANTS,
             warned=("cute.copy(s2t_sfa",),
         ),
         Subject(
             "sm90",
+            "sm90.py",
             "sm_90a",
             # Two widths, both with a ragged last tile; k of 4 units wraps the three stages of weights, and the items of
             # a cluster together the five of tokens.
@@ -31,9 +33,8 @@ SUBJECTS = {
             edits=(
                 ("MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 16, 192, 8", "MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 48, 96, 48"),
                 (
-                    "    return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count // "
-                    "CLUSTER",
-                    "    return 1",
+                    "torch.cuda.get_device_properties(device).multi_processor_count // CLUSTER",
+                    "1",
                 ),
             ),
         ),

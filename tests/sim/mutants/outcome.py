@@ -100,14 +100,16 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Subject:
-    """A shipped kernel and what is run.
+    """A kernel and what is run.
 
     Attributes:
+        path: Its file, relative to the folder of the grouped GEMMs.
         edits: Replacements in its source that keep it what it is and make it compile faster.
         warned: Parts of the lines that race warnings of the kernel itself are about.
     """
 
     name: str
+    path: str
     arch: str
     problem: Problem
     family: str
@@ -118,7 +120,7 @@ class Subject:
     def copy(self, folder: Path) -> Path:
         """The kernel as a file of ``folder``."""
         target = folder / f"{self.name}.py"
-        source = KERNELS / f"{self.name}.py"
+        source = KERNELS / self.path
         if not self.edits:
             shutil.copy(source, target)
             return target

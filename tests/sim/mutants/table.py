@@ -10,13 +10,13 @@ from tests.sim.mutants.outcome import Equivalent, Found, Hidden, Mutant, Outcome
 
 PATH = Path(__file__).parent / "table.md"
 
-_HEAD = """# Mutants of the shipped kernels, and what the simulator says of each
+_HEAD = """# Mutants of the PTX of two grouped GEMMs, and what the simulator says of each
 
-Written by `python -m tests.sim.mutants.table` from `sm100.py` and `sm90.py` beside this file; `test_mutants.py` asserts
-every outcome. *Eager* does asynchronous work when it is issued, *lazy* as late as it can, with waits that give up once
-(`Lazy(patient=False)`), *races* is the eager schedule with the happens-before analysis. A finding is given by its kind
-and the user's line; "wrong" is the judgement of `pytest_nvfp4.numerics` where nothing was found; "-" is a right result
-without a finding.
+Written by `python -m tests.sim.mutants.table` from `map_updates` and `sm90.py` beside this file; `test_mutants.py`
+asserts every outcome. *Eager* does asynchronous work when it is issued, *lazy* as late as it can, with waits that give
+up once (`Lazy(patient=False)`), *races* is the eager schedule with the happens-before analysis. A finding is given by
+its kind and the user's line; "wrong" is the judgement of `pytest_nvfp4.numerics` where nothing was found; "-" is a
+right result without a finding.
 """
 
 

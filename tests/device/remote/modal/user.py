@@ -15,7 +15,7 @@ from ..loopback import Loopback
 from ..loopback.server import TOKEN_ID, TOKEN_SECRET
 
 KERNELS = Path(__file__).parents[2] / "kernels"
-SM100 = Path(__file__).parents[4] / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+SM100 = Path(__file__).parents[4] / "kernels" / "nvfp4_group_gemm" / "steps" / "map_updates.py"
 SMALL = ("--nvfp4-problem=7x128x256", "--nvfp4-problem=3x128x256", "--nvfp4-family=pow2_exact")
 _NAMES = """
 MODAL_PLANTED MODAL_API_TOKEN HF_TOKEN HUGGING_FACE_HUB_TOKEN AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN

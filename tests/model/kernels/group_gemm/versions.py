@@ -1,4 +1,4 @@
-"""The published versions whose twins are here: a kernel file, and values of its constants."""
+"""The published versions whose twins are steps of our grouped GEMM: a step, and values of its constants."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from pytest_nvfp4.problem import Problem
 __all__ = ["VERSIONS", "constants_of", "write_version"]
 
 VERSIONS: Final[dict[str, tuple[str, dict[str, object]]]] = {
-    "v1c": ("one_cta.py", {}),
-    "v2e": ("one_cta.py", {"TILE_N": 256, "STAGES": 4, "MOST_CTAS": 128, "SORTED": True}),
-    "v5e": ("two_cta.py", {"MOST_TOKENS": 128}),
-    "v6b": ("two_cta.py", {"MOST_TOKENS": 256}),
+    "v1c": ("map_parameters.py", {}),
+    "v2e": ("persistent.py", {}),
+    "v5e": ("pairs.py", {}),
+    "v6b": ("pairs.py", {"MOST_TOKENS": 256}),
 }
-
-
-_PARTS: Final = "tests.model.kernels.group_gemm.parts"
+STEPS: Final = Path(__file__).parents[4] / "kernels/nvfp4_group_gemm/steps"
 
 NARROW: Final[dict[str, object]] = {"TILE_N": 128, "STAGES": 6, "MOST_CTAS": 0}
 """v2e where tiles of 256 columns would occupy less than its 128 CTAs: one tile of 128 a CTA, as v1c has them. (Its
@@ -36,20 +34,15 @@ def constants_of(version: str, problem: Problem) -> dict[str, object]:
 def write_version(version: str, folder: Path, constants: Mapping[str, object] | None = None) -> Path:
     """Write the file of a version, with further values of constants, and return its path.
 
-    It is one self-contained file, as a submission is: the parts that the twins share stand in place of their import.
-
     Raises:
         ValueError: The file does not assign one of the constants exactly once.
     """
     name, values = VERSIONS[version]
-    here = Path(__file__).parent
-    text, parts = (here / name).read_text(), (here / "parts.py").read_text()
+    text = (STEPS / name).read_text()
     for constant, value in {**values, **(constants or {})}.items():
         text, count = re.subn(rf"^{constant} = .*$", f"{constant} = {value!r}", text, flags=re.MULTILINE)
         if count != 1:
             raise ValueError(f"{name} assigns {constant} {count} times")
-    text, count = re.subn(rf"^from {re.escape(_PARTS)} import .*\n", lambda _: parts, text, flags=re.MULTILINE)
-    assert count == 1, name
     path = folder / f"{version}.py"
     path.write_text(text)
     return path

@@ -22,7 +22,7 @@ _STORED = 400
 _HEAD = """# Mutants and refactorings
 
 What the checks report of {mutants} mistakes and {refactorings} harmless changes in the Python of {kernels} kernels: the
-shipped ones, `nvfp4_group_gemm/steps/winner.py`, and six grouped GEMMs of other structures
+shipped ones, `nvfp4_group_gemm/steps/map_updates.py`, and six grouped GEMMs of other structures
 (`tests/sim/mutants/structures`). The mistakes are written as a tired author makes them: a wait is lost in a merge, a
 commit moves up, a k block is fixed, a stride loses its Int64. All are *simulated*: {found} are found by running the
 kernel once or twice, and {missed} are not; none needs a snapshot. No refactoring has a finding.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.sim.mutants.map_updates.places import bounds, by_lane_3, elect_branch, mma_end, stores, tma
 from tests.sim.mutants.outcome import Equivalent, Found, Mutants, Wrong
-from tests.sim.mutants.sm100.places import bounds, by_lane_3, elect_branch, mma_end, stores, tma
 
 mutant = Mutants("predicate")
 

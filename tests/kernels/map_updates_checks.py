@@ -1,4 +1,4 @@
-"""Check the PTX of the sm_100a grouped GEMM."""
+"""Check the PTX of ``steps/map_updates.py``."""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
-"""NVFP4 grouped GEMM for sm_100a under GPU MODE's contract, one CTA a tile: twins of v1c and v2e (``versions.py``).
+"""NVFP4 grouped GEMM for sm_100a: 128 CTAs that stay, and two accumulators. The third step to ``sm100.py``.
 
-The structure is that of the published versions; the code is our own. Tokens, rows of A, lie on the MMA's M.
+A CTA of ``map_parameters.py`` ends with its tile; here it takes the next one, and multiplies it while its epilogue
+still stores the tile before. The structure is that of v2e of gau-nernst/gpu-mode-kernels; the code is our own. It was
+not run on a B200.
 
-- All tensor maps are parameters of the kernel, a pair for each group; nothing updates or acquires a map.
-- Scales come by bulk copies: blocks of 128 rows by 256 of K are contiguous.
-- 192 threads: warps 0-3 store, warp 4 issues MMAs, warp 5 loads.
-- v1c: tiles of 128x128x256, six stages, one CTA a tile, exactly as many CTAs as tiles.
-- v2e: tiles of 128x256x256, four stages, 128 CTAs, groups by falling m, tiles along M first. Two accumulators of 256
-  columns overlap by 48, since 512 columns also hold the scales. The epilogue loads the shared columns first, and the
-  next tile's MMAs begin when it has them.
-- Stores of 32 bytes into C, N-major, in place.
+- Tiles of 128x256x256, four stages, groups by falling m, tiles along M first. Where such tiles are fewer than the CTAs,
+  those of ``map_parameters.py`` are faster.
+- Two accumulators of 256 columns overlap by 48, since 512 columns also hold the scales. The epilogue loads the shared
+  columns first, and the next tile's MMAs begin when it has them.
+- The file is ``map_parameters.py`` with other constants.
 """
 
 import functools
@@ -19,17 +18,58 @@ import cutlass.cute as cute
 import cutlass.utils.blackwell_helpers as sm100_utils
 import cutlass.utils.blockscaled_layout as blockscaled_utils
 from cutlass import Float32, Int32, Int64
+from cutlass._mlir.dialects import cute as cute_ir
+from cutlass._mlir.dialects import cute_nvgpu as cute_nvgpu_ir
 from cutlass._mlir.dialects import llvm, nvvm
 from cutlass.cute.nvgpu import cpasync, tcgen05
 from cutlass.utils import SmemAllocator
 from task import input_t, output_t
 
-from tests.model.kernels.group_gemm.parts import ceil_div, descriptor_address, descriptor_pointer, pick, scales_to_tmem
 
-TILE_N = 128
-STAGES = 6
-MOST_CTAS = 0  # 0: as many as tiles
-SORTED = False  # groups by falling m
+def ceil_div(a, b):
+    """Quotient, rounded up."""
+    return (a + b - 1) // b
+
+
+def pick(values, index):
+    """The item at a run-time index."""
+    chosen = values[0]
+    for i in range(1, len(values)):
+        chosen = cutlass.select_(index == i, values[i], chosen)
+    return chosen
+
+
+def map_type():
+    """Type of a pointer to a tensor map."""
+    descriptor = cute_nvgpu_ir.TmaDescriptorTiledType.get()
+    return cute_ir.PtrType.get(descriptor, cute.AddressSpace.generic, 64)
+
+
+def descriptor_address(atom):
+    """Address of an atom's tensor map, a parameter of the kernel."""
+    executable = cute_nvgpu_ir.atom_make_exec_tma(atom._trait.value)
+    pointer = cute_nvgpu_ir.get_tma_desc_addr(map_type(), executable)
+    return pointer.toint()
+
+
+def descriptor_pointer(address):
+    """Pointer to the tensor map at an address."""
+    aligned = cute_ir.assume(cute_ir.ConstrainedIntType.get(64, 64), address.ir_value())
+    return cute_ir.inttoptr(map_type(), aligned)
+
+
+def scales_to_tmem(atom, shared, columns):
+    """Copy of a stage's scales to tensor memory: (copy, sources of all stages, target)."""
+    compact = cute.filter_zeros(columns)
+    copy = tcgen05.make_s2t_copy(atom, compact)
+    source = copy.get_slice(0).partition_S(cute.filter_zeros(shared))
+    return copy, tcgen05.get_s2t_smem_desc_tensor(copy, source), copy.get_slice(0).partition_D(compact)
+
+
+TILE_N = 256
+STAGES = 4
+MOST_CTAS = 128
+SORTED = True
 
 TILE_M, TILE_K, MMA_K = 128, 256, 64
 TILE = (TILE_M, TILE_N, TILE_K)

@@ -1,18 +1,15 @@
-"""NVFP4 grouped GEMM for sm_100a under GPU MODE's contract, two CTAs a tile: twins of v5e and v6b (``versions.py``).
+"""NVFP4 grouped GEMM for sm_100a: pairs of CTAs with the weights on the MMA's M. The fourth step to ``sm100.py``.
 
-The structure is that of the published versions; the code is our own. Weights, rows of B, lie on the MMA's M = 256.
+``persistent.py`` has the tokens on the MMA's M, which is 128: 40 tokens are multiplied as 128. Here two CTAs share an
+MMA (``cta_group::2``) of 256 rows of weights, and the tokens lie on its N. The structure is that of v5e of
+gau-nernst/gpu-mode-kernels (with ``MOST_TOKENS = 256`` that of v6b); the code is our own. It was not run on a B200.
 
-- All tensor maps are parameters of the kernel, four for each group; nothing updates or acquires a map.
-- A pair of CTAs keeps its 256 rows of weights and walks tiles of tokens, groups by falling m; the grid is (rows of
-  weights / 128, what fits 148 SMs).
-- v5e: tiles of 128 tokens, eight stages. v6b: tiles of 256 tokens, two MMAs of N = 128 on the same weights, five
-  stages, where these tiles still occupy all columns of the grid.
+- A pair of CTAs keeps its 256 rows of weights and walks tiles of 128 tokens, groups by falling m; the grid is (rows of
+  weights / 128, what fits 148 SMs). Eight stages; with tiles of 256 tokens five, and two MMAs on the same weights.
 - The first loads of all stages do not wait. Weights come before tokens. The pair multicasts the tokens' scales.
 - Three accumulators of 128 columns, scales from column 384 on.
 - A thread of the epilogue has one row of weights; it stores 16 tokens, 32 bytes, into a C of its own, M-major with m
-  padded to 16.
-
-Not taken over: ``tcgen05.mma``'s collector for A, which the DSL does not offer, and L2 eviction hints.
+  padded to 16, and the call returns views of these. ``sm100.py`` transposes, and stores into C in place.
 """
 
 import functools
@@ -23,12 +20,53 @@ import cutlass.utils.blackwell_helpers as sm100_utils
 import cutlass.utils.blockscaled_layout as blockscaled_utils
 import torch
 from cutlass import Boolean, Float32, Int32, Int64, pipeline, utils
+from cutlass._mlir.dialects import cute as cute_ir
+from cutlass._mlir.dialects import cute_nvgpu as cute_nvgpu_ir
 from cutlass.cute.nvgpu import cpasync, tcgen05
 from task import input_t, output_t
 
-from tests.model.kernels.group_gemm.parts import ceil_div, descriptor_address, descriptor_pointer, pick, scales_to_tmem
 
-MOST_TOKENS = 256  # of a tile: 128 or 256
+def ceil_div(a, b):
+    """Quotient, rounded up."""
+    return (a + b - 1) // b
+
+
+def pick(values, index):
+    """The item at a run-time index."""
+    chosen = values[0]
+    for i in range(1, len(values)):
+        chosen = cutlass.select_(index == i, values[i], chosen)
+    return chosen
+
+
+def map_type():
+    """Type of a pointer to a tensor map."""
+    descriptor = cute_nvgpu_ir.TmaDescriptorTiledType.get()
+    return cute_ir.PtrType.get(descriptor, cute.AddressSpace.generic, 64)
+
+
+def descriptor_address(atom):
+    """Address of an atom's tensor map, a parameter of the kernel."""
+    executable = cute_nvgpu_ir.atom_make_exec_tma(atom._trait.value)
+    pointer = cute_nvgpu_ir.get_tma_desc_addr(map_type(), executable)
+    return pointer.toint()
+
+
+def descriptor_pointer(address):
+    """Pointer to the tensor map at an address."""
+    aligned = cute_ir.assume(cute_ir.ConstrainedIntType.get(64, 64), address.ir_value())
+    return cute_ir.inttoptr(map_type(), aligned)
+
+
+def scales_to_tmem(atom, shared, columns):
+    """Copy of a stage's scales to tensor memory: (copy, sources of all stages, target)."""
+    compact = cute.filter_zeros(columns)
+    copy = tcgen05.make_s2t_copy(atom, compact)
+    source = copy.get_slice(0).partition_S(cute.filter_zeros(shared))
+    return copy, tcgen05.get_s2t_smem_desc_tensor(copy, source), copy.get_slice(0).partition_D(compact)
+
+
+MOST_TOKENS = 128
 
 SMS = 148
 WEIGHTS, TILE_K = 256, 256

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.sim.mutants.outcome import Found, Mutants, Wrong
-from tests.sim.mutants.sm100.places import (
+from tests.sim.mutants.map_updates.places import (
     load_of,
     other_map,
     published_in_place,
@@ -13,6 +12,7 @@ from tests.sim.mutants.sm100.places import (
     tma,
     width,
 )
+from tests.sim.mutants.outcome import Found, Mutants, Wrong
 
 mutant = Mutants("address")
 

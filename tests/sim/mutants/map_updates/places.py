@@ -1,4 +1,4 @@
-"""Places of ``kernels/nvfp4_group_gemm/sm100.py``: its loads, waits, loops, descriptors and stores."""
+"""Places of ``kernels/nvfp4_group_gemm/steps/map_updates.py``: its loads, waits, loops, descriptors and stores."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.sim.mutants.map_updates.places import half_store, row_of_tile, stores, tma
 from tests.sim.mutants.outcome import Found, Mutants, Wrong
-from tests.sim.mutants.sm100.places import half_store, row_of_tile, stores, tma
 
 mutant = Mutants("arithmetic")
 

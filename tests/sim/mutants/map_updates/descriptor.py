@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.sim.mutants.map_updates.places import field, idesc, sf_add, sf_desc, smem_desc, tensormap
 from tests.sim.mutants.outcome import Equivalent, Found, Mutants, Wrong
-from tests.sim.mutants.sm100.places import field, idesc, sf_add, sf_desc, smem_desc, tensormap
 
 mutant = Mutants("descriptor")
 

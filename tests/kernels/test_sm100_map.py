@@ -1,9 +1,11 @@
-"""The schedule of ``steps/winner.py``, run as plain Python: every tile once, pairs in their columns, even loads."""
+"""The schedule of ``sm100.py``, run as plain Python: every tile once, pairs in their columns, even loads."""
 
 from __future__ import annotations
 
+import array
 import ast
 import functools
+import threading
 from collections import Counter
 from types import SimpleNamespace
 
@@ -14,17 +16,23 @@ from hypothesis import strategies as st
 from pytest_nvfp4.problem import GPUMODE_BENCH
 from tests.kernels.compiled import FOLDER
 
-KERNEL = FOLDER / "steps" / "winner.py"
-FUNCTIONS = {"ceil_div", "select", "pick", "find", "following", "plan", "launches"}
+KERNEL = FOLDER / "sm100.py"
+FUNCTIONS = {
+    *("ceil_div", "select", "pick", "find", "following", "plan", "launches", "slots"),
+    *("check_problem", "Launch", "prepared", "custom_kernel"),
+}
 STAGE_BYTES = 2 * (16384 + 2048)  # of weights and their scales, of a pair
 
 
 @functools.cache
 def load(old: str = "", new: str = "") -> SimpleNamespace:
-    """The constants and the functions of the schedule, without the DSL; ``old`` becomes ``new``."""
+    """The constants, the functions of the schedule and the host code, without the DSL; ``old`` becomes ``new``."""
     text = KERNEL.read_text()
     assert old in text
     namespace = {
+        "array": array,
+        "functools": functools,
+        "threading": threading,
         "Int32": int,
         "cute": SimpleNamespace(jit=lambda function: function),
         "cutlass": SimpleNamespace(
@@ -49,14 +57,15 @@ def walks(kernel: SimpleNamespace, rows: list[tuple[int, int, int]]):
     """The tiles of each pair of CTAs, launch by launch: row, column of weights, first token, tokens, stages of K."""
     for part in kernel.launches(rows):
         tokens, total, pairs, columns = kernel.plan(part)
-        filled = part + [(0, *part[0][1:])] * (kernel.GROUPS_PER_LAUNCH - len(part))
+        groups = kernel.slots(part)
+        filled = part + [(0, *part[0][1:])] * (groups - len(part))
         sizes, first = [], 0
         for m, n, k in filled:
             across = kernel.ceil_div(n, kernel.WEIGHTS)
             sizes.append((first, m, k // kernel.TILE_K, across))
             first += kernel.ceil_div(m, tokens) * across
         assert first == total
-        gemm = SimpleNamespace(groups=kernel.GROUPS_PER_LAUNCH, tokens=tokens)
+        gemm = SimpleNamespace(groups=groups, tokens=tokens)
         pairs_of_launch = []
         for pair in range(pairs):
             item, tiles = pair, []
@@ -107,6 +116,31 @@ def test_a_pair_stays_in_its_column_if_groups_are_alike(ms, columns):
     assert covered(kernel, rows) == wanted(rows)
     if columns <= kernel.SMS // 2:
         assert all(len({x for _, x, *_ in tiles}) == 1 for launch in walks(kernel, rows) for tiles in launch)
+
+
+def permutes(kernel: SimpleNamespace) -> bool:
+    """Whether each round has the places of the one before in another order, each in its column.
+
+    The next item depends on an item's place in its round alone, and rounds follow each other: by induction every item
+    of a launch is then computed once, whatever their number is.
+    """
+    for columns in range(1, kernel.SMS // 2 + 1):
+        for step in range(columns, kernel.SMS // 2 + 1, columns):
+            rounds = [
+                [kernel.following(None, there + place, step, columns) - there - step for place in range(step)]
+                for there in (0, step, 5 * step)
+            ]
+            if any(sorted(one) != list(range(step)) or one != rounds[0] for one in rounds):
+                return False
+            if any(place % columns != at % columns for at, place in enumerate(rounds[0])):
+                return False
+    return True
+
+
+def test_all_schedules_of_the_device_compute_every_item_once():
+    assert permutes(load())
+    assert not permutes(load("across // columns * columns + across % columns", "across % columns"))
+    assert not permutes(load("turned = step - columns - across", "turned = step - 1 - across"))
 
 
 def bytes_of_pairs(kernel: SimpleNamespace, problem) -> list[int]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.sim.mutants.map_updates.places import commit_first, mma_end, parity, published, wait
 from tests.sim.mutants.outcome import Equivalent, Found, Hidden, Mutants, Wrong
-from tests.sim.mutants.sm100.places import commit_first, mma_end, parity, published, wait
 
 mutant = Mutants("synchronisation")
 
@@ -138,10 +138,7 @@ mutant(
 mutant(
     "one try of try_wait on a full stage, not repeated",
     lambda k: k.following(wait(k, "full_mbar"), "bra").unguard(),
-    Hidden(
-        "A patient try_wait answers only when the phase is complete; PTX lets it give up at any time, and the "
-        "impatient schedule does."
-    ),
+    Found("deadlock", "cute.arch.mbarrier_wait(empty_mbar"),
     Found("in-flight", "cute.copy(s2t_sfa"),
 )
 mutant(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.sim.mutants.map_updates.places import advance, half_load, load_end, mma_end, ring, stores, tma, trips
 from tests.sim.mutants.outcome import Equivalent, Found, Mutants, Wrong
-from tests.sim.mutants.sm100.places import advance, half_load, load_end, mma_end, ring, stores, tma, trips
 
 mutant = Mutants("count")
 
