@@ -62,6 +62,8 @@ class Blocks:
         """Blocks allocated since ``keep_freed``, in order; None if they are not recorded."""
         self._freed: list[Block] = []
         self._freed_most = 0
+        self._adopted: list[tuple[int, bytes]] = []
+        """Variables adopted since ``keep_freed``, with their initial values."""
         self._script: Iterator[Block] | None = None
         """While requests are repeated, the blocks that their allocations return."""
         self.dropped = False
@@ -87,9 +89,12 @@ class Blocks:
 
     def adopt(self, address: int, size: int, *, variable: str) -> None:
         """Add the block of a module's variable, which is allocated already. Nothing is done if it was added."""
-        if address not in self._blocks:
-            self._used += size
-            self._add(Block(address, size, True, _tensor(address, size), variable))
+        if address in self._blocks:
+            return
+        self._used += size
+        self._add(Block(address, size, True, _tensor(address, size), variable))
+        if self._journal is not None:
+            self._adopted.append((address, ctypes.string_at(address, size)))
 
     def _add(self, block: Block) -> None:
         self._blocks[block.address] = block
@@ -134,16 +139,22 @@ class Blocks:
     def keep_freed(self, *, most: int) -> None:
         """Keep the memory of blocks that are freed from now on, up to a number of bytes, and record new blocks."""
         self._journal, self._freed_most, self.dropped = [], most, False
+        self._adopted = []
 
     def drop_freed(self) -> None:
         """Free the memory that was kept, and keep no more."""
         for block in self._freed:
             self._memory.drop(block.address)
-        self._journal, self._freed, self.dropped = None, [], False
+        self._journal, self._freed, self._adopted, self.dropped = None, [], [], False
 
     @contextmanager
     def repeated(self) -> Iterator[None]:
-        """Make freed blocks live again, return recorded blocks for allocations, and free nothing."""
+        """Make freed blocks live again, return recorded blocks for allocations, and free nothing.
+
+        Variables of modules that were loaded since ``keep_freed`` get their initial values.
+        """
+        for address, initial in self._adopted:
+            ctypes.memmove(address, initial, len(initial))
         for block in self._freed:
             self._memory.revive(block.address)
             self._add(block)

@@ -4,6 +4,8 @@ Operands are 4-bit (``float4_e2m1fn_x2``, two to a byte, the lower half first) w
 (``float8_e4m3fn``, NVFP4) or 32 (``float8_e8m0fnu``), or 8-bit with one ``float8_e8m0fnu`` for 32 (MXFP8). Scales come
 in the layout of cuBLAS ("1D Block Scaling Factors Layout"): tiles of 128 rows and 4 columns of scales, 512 bytes each,
 in which row r and column c have the offset ``r % 32 * 16 + r // 32 * 4 + c``; tiles follow each other along k first.
+The tensor core reads NVFP4's scales as UE4M3, which has no sign (PTX ISA, "Alternate floating-point data formats"): the
+sign bit of a scale is ignored, as the simulator's ``tcgen05.mma`` does. GPU MODE's references draw negative scales.
 
 Products and their sums are computed in float64, exactly for all sizes that fit, and rounded once to float32, the
 accumulator's type, and once to the output's type. A GPU rounds its accumulator more often.
@@ -138,5 +140,7 @@ def _spread(mat: torch.Tensor, scale: torch.Tensor, shape: Any, which: str) -> t
             f"scales of {scale.dtype}, and has {scale.numel()} (shape {list(scale.shape)}, stride {scale.stride()})"
         )
     tiled = scale.reshape(tiles, groups, 32, 4, _COLUMNS).to(torch.float32).to(torch.float64)
+    if scale.dtype == torch.float8_e4m3fn:
+        tiled = tiled.abs()
     plain = tiled.permute(0, 3, 2, 1, 4).reshape(tiles * _ROWS, groups * _COLUMNS)[:rows, :columns]
     return plain.repeat_interleave(block, dim=1)[:, :k]

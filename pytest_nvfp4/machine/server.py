@@ -210,7 +210,10 @@ class Server:
         return {"module": self._modules.add(bytes(cubin), bytes(ptx) if fields.flag("has_ptx") else None)}, []
 
     def _variables(self, fields: Fields) -> Answer:
-        found = self._placed(fields.integer("module", HANDLE), fresh=fields.flag("fresh"))
+        fresh = fields.flag("fresh")
+        found = self._placed(fields.integer("module", HANDLE), fresh=fresh)
+        if fresh:  # a module that was unloaded is loaded again
+            self._observe(Kind.FILL, "the initial values of a module", writes=tuple(found.values()))
         return {"variables": {name: [where.address, where.size] for name, where in found.items()}}, []
 
     def _placed(self, module: int, *, fresh: bool = False) -> Mapping[str, Extent]:

@@ -78,6 +78,7 @@ class Monitor:
 
     Attributes:
         follows_path: Whether compiled blocks append to ``Warp.path`` what a warp executes (``lower.compiler.Passage``).
+        keeps_passed: Whether compiled blocks add to ``Warp.passed`` what a warp executes.
         without_data: Whether only what decides the course of a launch is executed (``lower.control_slice``), and no
             data are copied or multiplied. A monitor that sets it follows which bytes are unknown.
         storing: The memory to which a warp's store is being reported, if any.
@@ -85,11 +86,12 @@ class Monitor:
     """
 
     follows_path: bool = False
+    keeps_passed: bool = False
     without_data: bool = False
 
     def __init__(self) -> None:
         self.storing: NDArray[np.uint8] | None = None
-        self.doubts: list[Callable[[], None]] = []
+        self.doubts: list[Callable[[], object]] = []
 
     # ---- launches ------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,9 @@ from pytest_nvfp4.tmem.columns import COLUMNS, LEAST_ALLOCATION, allocation
 from pytest_nvfp4.tmem.usage import Usage, of_kernel, usage
 from pytest_nvfp4.toolchain.trace import Trace
 
+_ENCODING = "#ttng.tensor_memory"
+"""What Triton writes of a tensor in tensor memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -42,6 +45,7 @@ def judgements(trace: Trace) -> list[Judgement]:
     """
     values = [(value.name, value.type) for value in trace.values]
     allocating = [code for code in trace.code if code.tmem_columns and not code.library]
+    by_compiler = any(_ENCODING in value.type for value in trace.values)
     if not allocating:
         used = usage(values)
         # Without machine code (a compilation that stopped early) there are layouts but no allocations to compare.
@@ -49,14 +53,20 @@ def judgements(trace: Trace) -> list[Judgement]:
     alone = len(allocating) == 1
     return [
         judge(
-            code.source_name or code.symbol, code.tmem_columns, usage(of_kernel(values, code.source_name, alone=alone))
+            code.source_name or code.symbol,
+            code.tmem_columns,
+            usage(of_kernel(values, code.source_name, alone=alone)),
+            by_compiler=by_compiler,
         )
         for code in allocating
     ]
 
 
-def judge(kernel: str, allocated: Sequence[int | None], used: Usage) -> Judgement:
-    """Compare a kernel's allocations with the columns of its named tensors."""
+def judge(kernel: str, allocated: Sequence[int | None], used: Usage, *, by_compiler: bool = False) -> Judgement:
+    """Compare a kernel's allocations with the columns of its named tensors.
+
+    Triton's compiler places tensors and allocates (``by_compiler``): its encodings name no columns to compare.
+    """
     errors = [*_malformed(allocated), *_too_much(allocated)]
     notes: list[str] = []
     total = None if None in allocated else sum(count for count in allocated if count is not None)
@@ -69,7 +79,7 @@ def judge(kernel: str, allocated: Sequence[int | None], used: Usage) -> Judgemen
         errors.append(_too_little(total, used))
     elif total and used.tensors and not errors:
         notes += _could_be_less(total, used)
-    if total and not used.tensors:
+    if total and not used.tensors and not by_compiler:
         notes.append(
             f"it allocates {total} columns, and no tensor in TMEM has a known name (tCtAcc, tCtSFA, tCtSFB), so the "
             "columns in use are unknown"

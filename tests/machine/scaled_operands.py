@@ -34,8 +34,10 @@ def operand(rows: int, k: int, kind: str, seed: int) -> tuple[torch.Tensor, torc
     block = 16 if kind == "nvfp4" else 32
     columns = -(-k // block)
     if kind == "nvfp4":
-        scales = torch.from_numpy(rng.integers(0x28, 0x48, (rows, columns), dtype=np.uint8)).view(torch.float8_e4m3fn)
-        factors = scales.to(torch.float64).numpy()
+        sizes = rng.integers(0x28, 0x48, (rows, columns), dtype=np.uint8)
+        factors = torch.from_numpy(sizes).view(torch.float8_e4m3fn).to(torch.float64).numpy()
+        signs = rng.integers(0, 2, (rows, columns), dtype=np.uint8) << 7  # UE4M3 has none
+        scales = torch.from_numpy(sizes | signs).view(torch.float8_e4m3fn)
     else:
         scales = torch.from_numpy(rng.integers(124, 131, (rows, columns), dtype=np.uint8)).view(torch.float8_e8m0fnu)
         factors = 2.0 ** (scales.view(torch.uint8).numpy().astype(np.float64) - 127)

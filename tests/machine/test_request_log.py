@@ -12,8 +12,9 @@ import pytest
 pytest.importorskip("torch")
 
 from pytest_nvfp4.driver.device_model import B200
-from pytest_nvfp4.driver.launches import HostSideError
+from pytest_nvfp4.driver.launches import HostSideError, Launch
 from pytest_nvfp4.driver.streams import Streams
+from pytest_nvfp4.driver.variables import UnreadVariables
 from pytest_nvfp4.machine import request_log
 from pytest_nvfp4.machine.request_log import Observers, RequestLog
 from pytest_nvfp4.machine.requests import Executed, Kind
@@ -26,20 +27,43 @@ HTOD = {"what": "cuMemcpyHtoD", "stream": 0, "source": None, "waits": True}
 DTOD = {"what": "cuMemcpyDtoD", "stream": 0, "waits": True}
 
 
+COUNTS = """.version 9.0
+.target sm_100a
+.address_size 64
+.visible .global .align 4 .u32 calls;
+.visible .entry count() { ret; }
+"""
+
+
 @dataclass
 class Device:
-    """A server whose requests are logged, and every executed one."""
+    """A server whose requests are logged, and every executed one. A launch increments the variable of its module."""
 
     regions: GlobalMemory = field(default_factory=GlobalMemory)
     seen: list[Executed] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.server = Server(B200, SimulatedMemory(self.regions), Streams(), lambda _: None)
+        memory = SimulatedMemory(self.regions)
+        self.variables = UnreadVariables(memory)
+        self.server = Server(B200, memory, Streams(), self.launched, variables=self.variables)
         self.log = RequestLog(self.server)
         self.server.observer = Observers([self.log, self])
 
     def executed(self, request: Executed) -> None:
         self.seen.append(request)
+
+    def launched(self, launch: Launch) -> None:
+        (where,) = self.variables(launch.module, False).values()
+        ctypes.memmove(where.address, bytes([bytes_at(where.address, 1)[0] + 1]), 1)
+
+    def count(self, module: int) -> None:
+        dims = {"grid": [1, 1, 1], "block": [1, 1, 1], "cluster": [1, 1, 1]}
+        launch = {"module": module, "kernel": "count", "dynamic_smem": 0, "stream": 0, "attributes": [], **dims}
+        self.request("launch", **launch)
+
+    def variable(self, module: int, *, fresh: bool = False) -> int:
+        (where,) = self.request("variables", module=module, fresh=fresh)["variables"].values()
+        return int(where[0])
 
     def request(self, kind: str, *blobs: bytes, **fields: Any) -> dict[str, Any]:
         message = Message(kind, {"thread": 1, "current": 0, "line": None, **fields}, blobs)
@@ -96,6 +120,26 @@ def test_requests_are_repeated_on_other_inputs_and_leave_memory_as_it_was() -> N
     assert device.regions.find(scratch) is None
     device.log.end()
     assert not device.log.incomplete
+
+
+def test_variables_of_a_module_that_the_call_loads_hold_their_initial_values_again() -> None:
+    device = Device()
+    out = device.allocate(2)
+    old = device.request("module", b"", COUNTS.encode(), has_ptx=True)["module"]
+    device.count(old)
+    device.log.begin()
+    new = device.request("module", b"", COUNTS.encode(), has_ptx=True)["module"]
+    device.count(new)
+    device.move(out, device.variable(new), 1)
+    device.variable(old, fresh=True)
+    device.count(old)
+    device.move(out + 1, device.variable(old), 1)
+    device.count(new)
+    assert bytes_at(out, 2) == b"\1\1"
+    with device.log.repeated():
+        assert bytes_at(out, 2) == b"\1\1"
+    assert bytes_at(device.variable(new), 1) == b"\2"
+    assert bytes_at(device.variable(old), 1) == b"\1"
 
 
 def test_a_log_that_grows_too_large_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ merges those that are live where they are parked, and stops before ``.sync`` ins
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,8 +27,8 @@ from pytest_nvfp4.sim.ptx.marks import marks_of
 from pytest_nvfp4.sim.ptx.roles import products, results, sources
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Label, Module
 from pytest_nvfp4.sim.ptx.uses import Uses, uses_of
+from pytest_nvfp4.sim.run.following import watched
 from pytest_nvfp4.sim.run.marked import marked
-from pytest_nvfp4.sim.run.undefined import watched
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.wgmma.registers import accumulators, unfenced
 
@@ -71,10 +71,11 @@ class Program:
         lowerings: From opcode prefix to lowering.
         blocking: Opcode prefixes of instructions that may have to wait, and so start a block.
         followed: Whether blocks append the numbers of what they execute to ``Warp.path``.
+        passed: Whether blocks add these numbers to ``Warp.passed``.
         control: What is needed in a simulation without data; None to execute everything.
 
     Attributes:
-        passages: By number, what a compiled block or region executes, if followed.
+        passages: By number, what a compiled block or region executes, if followed or passed.
         marks: What the author named, by instruction.
         frames: The compiled blocks that Python's stack shows.
     """
@@ -87,6 +88,7 @@ class Program:
         lowerings: Mapping[str, Lowering],
         blocking: frozenset[str],
         followed: bool = False,
+        passed: bool = False,
         control: ControlSlice | None = None,
     ) -> None:
         self.module = module
@@ -94,6 +96,7 @@ class Program:
         self.control = control
         self.passages: list[Passage] = []
         self.followed = followed
+        self.passed = passed
         self.flow = Flow(kernel)
         self.liveness = Liveness(self.flow)
         self.shared = SharedLayout(module, kernel)
@@ -169,7 +172,7 @@ class Program:
         return self._uses[key]
 
     def watch(self, places: frozenset[int]) -> None:
-        """Make blocks call ``run.undefined.watched`` before they execute the instructions, from their next run on."""
+        """Make blocks call ``run.following.watched`` before they execute the instructions, from their next run on."""
         if not places <= self._watched:
             self._watched |= places
             self._parked.clear()
@@ -250,10 +253,23 @@ class Program:
     def _counting(self, executed: list[int], *, ends: bool) -> str:
         """Return the statement that counts what a block or region has executed."""
         text = f"w.executed += {len(executed)}"
-        if not self.followed:
-            return text
+        if self.followed or self.passed:
+            number = self.passage(executed, ends=ends)
+            text += f"; w.path.append({number})" * self.followed + f"; w.passed.add({number})" * self.passed
+        return text
+
+    def passage(self, executed: Sequence[int], *, ends: bool) -> int:
+        """Add a passage, and return its number."""
         self.passages.append(Passage(tuple(executed), ends))
-        return f"{text}; w.path.append({len(self.passages) - 1})"
+        return len(self.passages) - 1
+
+    def has_passed(self, warp: Warp, places: frozenset[int]) -> bool:
+        """Return whether a warp has executed, in any lane, a block that contains one of the instructions.
+
+        The running block does not count (``frames``). Without ``passed`` nothing is known, and the result is True.
+        """
+        passages = self.passages
+        return not self.passed or any(not places.isdisjoint(passages[each].instructions) for each in warp.passed)
 
     def _emit(self, emitter: Emitter, instruction: Instruction, *, meeting: bool = False) -> None:
         if self._omitted(instruction):

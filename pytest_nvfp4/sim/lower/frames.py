@@ -106,6 +106,18 @@ class Frames:
             written.update(register.slot for register in results(instruction))
         return False
 
+    def used_now(self, uses: Uses) -> bool:
+        """Return whether the running block, up to its current instruction, contains a use."""
+        if (running := self._running()) is None:
+            return True
+        frame, block = running
+        return any(place in uses.all for place, _ in block.places[: frame.f_lineno - 1])
+
+    def in_gang(self) -> bool:
+        """Return whether the running block is of a gang, or none is known to run."""
+        running = self._running()
+        return running is None or "G" in running[0].f_locals
+
     def _running(self) -> tuple[FrameType, _Block] | None:
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:

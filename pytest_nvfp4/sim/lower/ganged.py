@@ -183,7 +183,7 @@ class GangCode:
                 break
             if ins.root == "bra":
                 emitter.begin(ins)
-                emitter.leave(f"G.executed += {at + 1 - start}", program.stores(emitter, at, after=at))
+                emitter.leave(self._counting(start, at + 1), program.stores(emitter, at, after=at))
                 _branch(ins, emitter)
                 emitter.end()
                 return program.finish(start, emitter, gang=True)
@@ -197,9 +197,16 @@ class GangCode:
                 emitter.multiply(count)
             emitter.end()
             at += 1
-        emitter.leave(f"G.executed += {at - start}", program.stores(emitter, at - 1, after=at))
+        emitter.leave(self._counting(start, at), program.stores(emitter, at - 1, after=at))
         emitter.line(f"return {at}")
         return program.finish(start, emitter, gang=True)
+
+    def _counting(self, start: int, stop: int) -> str:
+        """Return the statement that counts what a block has executed."""
+        text = f"G.executed += {stop - start}"
+        if self._program.passed:
+            text += f"; G.passed.add({self._program.passage(range(start, stop), ends=True)})"
+        return text
 
 
 def _branch(ins: Instruction, emitter: Emitter) -> None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
+from pytest_nvfp4.sim.ptx import roles
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Label, Symbol, Vector
 
 _ENDS = frozenset(["ret", "exit"])
@@ -29,6 +31,20 @@ class Block:
     start: int
     stop: int
     successors: tuple[int, ...]
+
+
+class Slots(NamedTuple):
+    """Slots of the registers of an instruction.
+
+    Attributes:
+        read: Those that it reads, its guard's among them.
+        written: Those that it writes, or may write.
+        certain: Whether it writes all of them in every lane that executes it.
+    """
+
+    read: frozenset[int]
+    written: frozenset[int]
+    certain: bool
 
 
 class Flow:
@@ -79,6 +95,18 @@ class Flow:
     def block_of(self, index: int) -> Block:
         """Return the block of an instruction."""
         return self.blocks[bisect_right(self._starts, index) - 1]
+
+    @cached_property
+    def slots(self) -> tuple[Slots, ...]:
+        """Slots of the registers of each instruction."""
+        return tuple(
+            Slots(
+                frozenset(register.slot for register in roles.sources(ins)),
+                frozenset(register.slot for register in roles.results(ins)),
+                ins.guard is None and roles.known(ins),
+            )
+            for ins in self.kernel.instructions
+        )
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from pytest_nvfp4.sim.ptx import roles
-from pytest_nvfp4.sim.ptx.flow import Block, Flow
-from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.ptx.flow import Block, Flow, Slots
 
 _STRIDE = 32
 """Distance in instructions between two cached sets of a block."""
@@ -40,7 +38,7 @@ class Liveness:
         return found
 
     def _inside(self, block: Block, index: int) -> frozenset[int]:
-        instructions = self.flow.kernel.instructions
+        slots = self.flow.slots
         checkpoints = self._checkpoints.get(block.number)
         if checkpoints is None:
             # checkpoints[k] holds before instruction stop - k * _STRIDE.
@@ -49,14 +47,14 @@ class Liveness:
             place = block.stop
             while place - _STRIDE > block.start:
                 for position in range(place - 1, place - _STRIDE - 1, -1):
-                    _step(instructions[position], live)
+                    _step(slots[position], live)
                 place -= _STRIDE
                 checkpoints.append(frozenset(live))
             self._checkpoints[block.number] = checkpoints
         nearest = min((block.stop - index) // _STRIDE, len(checkpoints) - 1)
         live = set(checkpoints[nearest])
         for position in range(block.stop - nearest * _STRIDE - 1, index - 1, -1):
-            _step(instructions[position], live)
+            _step(slots[position], live)
         return frozenset(live)
 
     def _slots(self, bits: int) -> frozenset[int]:
@@ -71,22 +69,19 @@ class Liveness:
     @cached_property
     def _summary(self) -> tuple[list[int], list[int], list[int]]:
         """Slots by bit; by block, what it reads before it writes it, and what it writes for certain."""
-        instructions = self.flow.kernel.instructions
+        instructions = self.flow.slots
         reads: list[set[int]] = []
         kills: list[set[int]] = []
         for block in self.flow.blocks:
             read: set[int] = set()
             killed: set[int] = set()
             for index in range(block.start, block.stop):
-                ins = instructions[index]
-                for register in roles.sources(ins):
-                    if register.slot not in killed:
-                        read.add(register.slot)
-                for register in roles.results(ins):
-                    if ins.guard is None and roles.known(ins):
-                        killed.add(register.slot)
-                    elif register.slot not in killed:
-                        read.add(register.slot)
+                sources, written, certain = instructions[index]
+                read |= sources - killed
+                if certain:
+                    killed |= written
+                else:
+                    read |= written - killed
             reads.append(read)
             kills.append(killed)
         slots = sorted(set().union(*reads)) if reads else []
@@ -124,11 +119,10 @@ class Liveness:
         return entries, leaving
 
 
-def _step(ins: Instruction, live: set[int]) -> None:
+def _step(slots: Slots, live: set[int]) -> None:
     """Compute what is live before an instruction from what is live after it."""
-    found = [register.slot for register in roles.results(ins)]
-    if ins.guard is None and roles.known(ins):
-        live.difference_update(found)
+    if slots.certain:
+        live -= slots.written
     else:
-        live.update(found)
-    live.update(register.slot for register in roles.sources(ins))
+        live |= slots.written
+    live |= slots.read

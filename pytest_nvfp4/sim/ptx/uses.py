@@ -7,9 +7,9 @@ is a forward dataflow over all paths, so that a value without uses is dead on ea
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import NamedTuple
 
-from pytest_nvfp4.sim.ptx import roles
 from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Register, Vector
 
@@ -47,29 +47,28 @@ class Uses(NamedTuple):
 
 def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None) -> Uses:
     """Return the uses of the registers that an instruction writes; ``registers`` are numbers in the first operand."""
-    instructions = flow.kernel.instructions
-    written_here = {register.slot for register in roles.results(instructions[at])}
+    instructions, slots = flow.kernel.instructions, flow.slots
+    written_here = slots[at].written
     loaded = written_here if registers is None else _slots(instructions[at], registers)
     guarded: set[int] = set()
     deciding: set[int] = set()
     carried = False
 
-    def through(start: int, stop: int, tainted: set[int]) -> set[int]:
+    def through(start: int, stop: int, tainted: Set[int]) -> set[int]:
         nonlocal carried
         tainted = set(tainted)
         for index in range(start, stop):
-            ins = instructions[index]
             if index == at:
                 carried = carried or bool(tainted - written_here)
-            written = {register.slot for register in roles.results(ins)}
-            decides = ins.guard is not None and ins.guard.register.slot in tainted
-            reads = decides or any(register.slot in tainted for register in roles.sources(ins))
-            if reads and _passes_on(ins):
-                tainted |= written
-                continue
-            if reads:
+            read, written, certain = slots[index]
+            if not read.isdisjoint(tainted):
+                ins = instructions[index]
+                if _passes_on(ins):
+                    tainted |= written
+                    continue
+                decides = ins.guard is not None and ins.guard.register.slot in tainted
                 (deciding if decides else guarded).add(index)
-            if ins.guard is None and roles.known(ins):
+            if certain:
                 tainted -= written
         return tainted
 

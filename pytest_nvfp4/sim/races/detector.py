@@ -41,6 +41,8 @@ class Detector(SyncHooks, MapHooks, CopyHooks, TensorHooks):
         followed: Whether launches on different streams are compared (``host_order``).
     """
 
+    keeps_passed = True
+
     def __init__(self, *, warnings: bool = False) -> None:
         super().__init__(warnings=warnings)
         self.followed = False

@@ -164,22 +164,45 @@ _EDGES: dict[str, _Template] = {
 """By kind of the earlier access's agent, the edge of the causality order that is missing."""
 
 
+@dataclass(slots=True, eq=False)
+class ReportedPair:
+    """A pair of instructions that was reported.
+
+    Attributes:
+        pair: The accesses that messages name.
+        stands: Whether the finding stands. If not, it is withdrawn at the end unless it is confirmed.
+    """
+
+    pair: AccessPair
+    stands: bool
+
+    def confirm(self, pair: AccessPair) -> None:
+        """Let the finding stand because of these accesses, which the messages name then."""
+        if not self.stands:
+            self.pair, self.stands = pair, True
+
+
 class Reporter:
     """Adds findings to the grid's list, and folds those of one defect into one."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self._pairs: set[tuple[str, int, int]] = set()
+        self._pairs: dict[tuple[str, int, int], ReportedPair | None] = {}
         self._groups: dict[_GroupKey, int] = {}
+        self._cases: dict[int, list[ReportedPair]] = {}
+        """By number of a finding, its pairs: that of the message, and those of the notes."""
 
-    def pair(self, pair: AccessPair) -> None:
+    def pair(self, pair: AccessPair, *, stands: bool = True) -> ReportedPair:
         """Report a pair of accesses, once per pair of instructions."""
         old, new = pair.old, pair.new
         defect = ", ".join((pair.kind, *pair.missing))
         instructions = (defect, old.at, new.at)
-        if instructions in self._pairs:
-            return
-        self._pairs.add(instructions)
+        reported = self._pairs.get(instructions)
+        if reported is not None:
+            if stands:
+                reported.confirm(pair)
+            return reported
+        reported = self._pairs[instructions] = ReportedPair(pair, stands)
         memory = pair.place.split(" ")[0]
         old_kind, new_kind = pair.old_agent.kind, pair.new_agent.kind
         earlier, later = self.line(old.at), self.line(new.at)
@@ -207,9 +230,40 @@ class Reporter:
             matches.append((defect, memory, "reverse", earlier))
             matches.append((defect, memory, "ahead", new.warp.index, old_kind != "mbarrier"))
             keys.append((defect, memory, "ahead", new.warp.index, old_kind == "mbarrier"))
-        note = f"the same between {self._describe(old)} and {self._describe(new)}: {pair.place}"
-        if not self._noted(matches, keys, note):
+        index = self._noted(matches, keys, self._note(pair))
+        if index is None:
+            index = len(self.grid.findings)
             self.grid.findings.append(self._finding(pair))
+        self._cases.setdefault(index, []).append(reported)
+        return reported
+
+    def settle(self) -> None:
+        """Withdraw the pairs that do not stand; a finding or its notes go on with those of its pairs that stand."""
+        findings = self.grid.findings
+        self._pairs = {key: each for key, each in self._pairs.items() if each is None or each.stands}
+        left: dict[int, int] = {}
+        for index in range(len(findings)):
+            case = self._cases.get(index, [])
+            standing = [each for each in case if each.stands]
+            if case and not standing:
+                continue
+            if len(standing) < len(case):
+                first, *others = standing
+                notes = tuple(self._note(each.pair) for each in others[:_NOTES])
+                findings[index] = replace(self._finding(first.pair), notes=notes)
+            left[index] = len(left)
+        findings[:] = [findings[index] for index in left]
+        self._groups = {key: left[index] for key, index in self._groups.items() if index in left}
+        self._cases = {
+            left[index]: [each for each in case if each.stands]
+            for index, case in self._cases.items()
+            if index in left
+        }  # fmt: skip
+
+    def begin_part(self) -> None:
+        """Forget the findings in a forked process, whose list of them is empty. The pairs are not reported again."""
+        self._groups.clear()
+        self._cases.clear()
 
     def other(
         self, kind: str, message: str, hint: str, *, warp: WarpId, at: int, group: _GroupKey = (), note: str = ""
@@ -220,22 +274,22 @@ class Reporter:
         """
         if (kind, at, at) in self._pairs:
             return
-        self._pairs.add((kind, at, at))
+        self._pairs[kind, at, at] = None
         keys = ((kind, *group),) if group else ()
-        if not self._noted(keys, keys, note):
+        if self._noted(keys, keys, note) is None:
             self.grid.findings.append(Finding(kind, message, hint=hint, where=self._where(warp, at)))
 
-    def _noted(self, matches: Sequence[_GroupKey], keys: Sequence[_GroupKey], note: str) -> bool:
-        """Add a note to a finding with one of ``matches`` and return True; else give ``keys`` to the next finding."""
+    def _noted(self, matches: Sequence[_GroupKey], keys: Sequence[_GroupKey], note: str) -> int | None:
+        """Add a note to a finding with one of ``matches``, and return its number; or give the next one ``keys``."""
         findings = self.grid.findings
         known = next((self._groups[key] for key in matches if key in self._groups), None)
         if known is None or known >= len(findings):
             self._groups.update(dict.fromkeys(keys, len(findings)))
-            return False
+            return None
         finding = findings[known]
         if note and len(finding.notes) < _NOTES:
             findings[known] = replace(finding, notes=(*finding.notes, note))
-        return True
+        return known
 
     def part(self) -> dict[_GroupKey, Finding]:
         """Return the finding of each key, for the parent process."""
@@ -356,6 +410,9 @@ class Reporter:
                 f"or an arrive and a wait after {second}, before {first}"
             )
         return f"no barrier, and no arrive after {first} that is waited for{then}, orders them", hint
+
+    def _note(self, pair: AccessPair) -> str:
+        return f"the same between {self._describe(pair.old)} and {self._describe(pair.new)}: {pair.place}"
 
     def _describe(self, access: Access) -> str:
         return self._described(access.at, access.warp)

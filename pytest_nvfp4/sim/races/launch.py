@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from functools import partial as partial_of
 from typing import NamedTuple
 
 import numpy as np
 
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.sim.lanes import FULL
 from pytest_nvfp4.sim.monitor import PipeAccesses
 from pytest_nvfp4.sim.races.access import ASYNC, Access
 from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, BEFORE, VISIBLE, Agent, Clocks, Memo, Ticks
+from pytest_nvfp4.sim.races.dead_reads import DeadReads, RacingRead
 from pytest_nvfp4.sim.races.early_use import early_uses
 from pytest_nvfp4.sim.races.findings import ALLOC_FENCE, COPY_FENCE, PROXY, RACE, WARNING, AccessPair, Reporter
 from pytest_nvfp4.sim.races.global_shadow import GlobalConflict, GlobalShadow
@@ -97,6 +100,7 @@ class LaunchRaces:
         self.memory = GlobalShadow(self.global_conflict)
         self.variables = SyncVariables()
         self.reporter = Reporter(grid)
+        self.dead_reads = DeadReads(grid, self.reporter)
         self.infos: dict[int, list[AgentInfo]] = {}
         self.lane_sets = Memo[int, dict[int, LaneOrder]](lambda _: {})
         self.omissions = Omissions()
@@ -163,6 +167,14 @@ class LaunchRaces:
         kinds = np.where(np.isin(units.at, atoms), units.kinds | STRONG_READ, units.kinds).astype(np.uint8)
         return units._replace(kinds=kinds)
 
+    def settle(self) -> None:
+        """Withdraw the races whose reads were never used."""
+        self.reporter.settle()
+
+    def begin_part(self) -> None:
+        """Forget the findings in a forked process."""
+        self.reporter.begin_part()
+
     def part(self) -> ChildReport:
         """Return the report of this child process."""
         report = ChildReport(self.reporter.part(), maps=self._map_accesses())
@@ -211,15 +223,13 @@ class LaunchRaces:
             self._pair(conflict, WARNING, place, missing=(COPY_FENCE,))
         elif conflict.proxy and self.grid.kernel.instructions[old.at].root == "tcgen05":
             self._pair(conflict, WARNING, place, missing=(ALLOC_FENCE,))
-        elif self._stores_again(
-            old,
-            conflict.new,
-            writes=conflict.old_writes,
-            then=lambda: self._pair(conflict, RACE, place, partial=partial),
-        ):
-            return
         else:
-            self._pair(conflict, PROXY if conflict.proxy else RACE, place, partial=partial)
+            kind, read = PROXY if conflict.proxy else RACE, self._shared_read(conflict)
+            again = partial_of(self._pair, conflict, RACE, place, partial=partial)
+            if self._stores_again(old, conflict.new, writes=conflict.old_writes, then=again):
+                return
+            if not self._pair(conflict, kind, place, partial=partial, read=read):
+                return
         _count_as_ordered(shadow.clocks, conflict.ticks, old, ASYNC_SHARED if conflict.proxy else None)
 
     def tmem_conflict(self, conflict: Conflict) -> None:
@@ -234,8 +244,21 @@ class LaunchRaces:
         if conflict.missing:
             self._pair(conflict, WARNING, place, missing=conflict.missing)
             return
-        self._pair(conflict, RACE, place)
-        _count_as_ordered(shadow.clocks, conflict.ticks, old, None)
+        read = None if conflict.new_writes else RacingRead(new, earlier=False, lanes=self.dead_reads.lanes_now())
+        if self._pair(conflict, RACE, place, read=read):
+            _count_as_ordered(shadow.clocks, conflict.ticks, old, None)
+
+    def _shared_read(self, conflict: Conflict) -> RacingRead | None:
+        """Return the read of a conflict in shared memory that may be dead."""
+        if not conflict.new_writes:
+            detail = conflict.new.detail
+            if isinstance(detail, LaneItems):
+                touching = touching_lanes(detail, self.shared.units(conflict.part))
+                return RacingRead(conflict.new, earlier=False, lanes=touching)
+            return RacingRead(conflict.new, earlier=False, lanes=self.dead_reads.lanes_now())
+        if conflict.old_writes or conflict.old.agent in conflict.shadow.mixed:
+            return None
+        return RacingRead(conflict.old, earlier=True, lanes=FULL)
 
     def lanes_conflict(self, agent: Agent, race: LaneRace, new: Access, place: str, *, writes: bool) -> None:
         """Report a race of two lanes of a warp."""
@@ -288,7 +311,7 @@ class LaunchRaces:
             at=use,
         )
 
-    def _stores_again(self, old: Access, new: Access, *, writes: bool, then: Callable[[], None]) -> bool:
+    def _stores_again(self, old: Access, new: Access, *, writes: bool, then: Callable[[], object]) -> bool:
         """Call ``then`` behind a store that changes bytes which another warp has stored by the same statement.
 
         Two warps that store equal values by the same statement are not reported: the bytes are the same in any order
@@ -332,8 +355,8 @@ class LaunchRaces:
         )
         if self._stores_again(old, new, writes=conflict.old_writes, then=lambda: self.reporter.pair(pair)):
             return
-        self.reporter.pair(pair)
-        if not foreign:
+        read = None if conflict.new_writes else RacingRead(new, earlier=False, lanes=self.dead_reads.lanes_now())
+        if self.dead_reads.report(pair, read) and not foreign:
             _count_as_ordered(None, conflict.clock.ticks, old, ASYNC_GLOBAL if conflict.proxy else None)
 
     def _pair(
@@ -344,18 +367,19 @@ class LaunchRaces:
         *,
         missing: tuple[str, ...] = (),
         partial: PartialRelease | None = None,
-    ) -> None:
+        read: RacingRead | None = None,
+    ) -> bool:
+        """Report a conflict; ``read`` and the result are those of ``DeadReads.report``."""
         clocks, old, new = conflict.shadow.clocks, conflict.old, conflict.new
         witness = _witness(clocks, old, new) if kind == RACE else None
         narrow = kind == RACE and conflict.old_writes
         scope = self.narrow_scopes.missing(old, new, conflict.ticks) if narrow else None
-        self.reporter.pair(
-            AccessPair(
-                kind, place, old, new, clocks.infos[old.agent], clocks.infos[new.agent], conflict.old_writes,
-                conflict.new_writes, witness=witness, missing=missing, partial=partial,
-                scope=scope,
-            )
+        pair = AccessPair(
+            kind, place, old, new, clocks.infos[old.agent], clocks.infos[new.agent], conflict.old_writes,
+            conflict.new_writes, witness=witness, missing=missing, partial=partial,
+            scope=scope,
         )  # fmt: skip
+        return self.dead_reads.report(pair, read)
 
 
 def _tensor_kind(parts: tuple[str, ...]) -> tuple[str, str]:

@@ -14,9 +14,9 @@ so at a peer's empty barrier, after reads, and at the barrier of an accumulator.
 
 and not the *writes of the generic proxy* (``st``, ``cp.async``), that a thread or an MMA behind the wait then misses.
 
-``mbarrier.try_wait`` without a scope counts as an acquire of the cluster: CuTe DSL and CUTLASS have no other wait, and
-it costs the waiting thread nothing to see what a release has made visible in shared memory. One with ``.acquire.cta``
-written out does not acquire from other CTAs.
+``mbarrier.try_wait`` without a scope counts as an acquire of the cluster: pipelines of CuTe DSL and CUTLASS have no
+other wait, and it costs the waiting thread nothing to see what a release has made visible in shared memory. One with
+``.acquire.cta`` written out, which is the default of the DSL's own primitives, does not acquire from other CTAs.
 
 The scopes of accesses to memory are in ``sync_variables``.
 """
@@ -87,8 +87,8 @@ class NarrowScopes:
             return Missing(
                 f"{place} in {scope.warp} has scope .cta, and other CTAs of the cluster arrive at its barrier: it does "
                 "not make their writes visible",
-                f".acquire.cluster at {place.split(' (')[0]}, or fence.acq_rel.cluster "
-                "(cute.arch.fence_acq_rel_cluster) behind it",
+                f".acquire.cluster at {place.split(' (')[0]} (scope=MBarrierScope.CLUSTER of the DSL's primitives, "
+                "whose default is .cta), or fence.acq_rel.cluster (cute.arch.fence_acq_rel_cluster) behind it",
             )
         return Missing(
             f"{place} in {scope.warp} has scope .cta, and its barrier belongs to CTA rank {scope.rank} of the cluster: "

@@ -64,6 +64,7 @@ class Shadow:
 
     Attributes:
         covered: By part, the accesses before its strong writes.
+        mixed: The agents whose reads of some part were of several instructions, of which the last one is known.
     """
 
     partition: Partition
@@ -75,6 +76,7 @@ class Shadow:
     writes: list[Access | None] = field(default_factory=lambda: [None])
     reads: list[Reads] = field(default_factory=lambda: [None])
     covered: dict[int, dict[_Covered, Access]] = field(default_factory=dict)
+    mixed: set[int] = field(default_factory=set)
 
     def _follow(self) -> None:
         """Adopt the splits that the partition has made since."""
@@ -108,8 +110,12 @@ class Shadow:
             if known is None:
                 reads[part] = access
             elif known.__class__ is dict:
+                if agent in known and known[agent][3] != access[3]:
+                    self.mixed.add(agent)
                 known[agent] = access
             elif known[0] == agent:
+                if known[3] != access[3]:
+                    self.mixed.add(agent)
                 reads[part] = access
             else:
                 reads[part] = {known[0]: known, agent: access}  # type: ignore[dict-item]
@@ -165,7 +171,10 @@ class Shadow:
     def _cover(self, part: int, known: Access | dict[int, Access]) -> None:
         covered = self.covered.setdefault(part, {})
         for read in known.values() if isinstance(known, dict) else (known,):
-            covered[_Covered(read[0], False, read[2] & STRONG)] = read
+            key = _Covered(read[0], False, read[2] & STRONG)
+            if key in covered and covered[key][3] != read[3]:
+                self.mixed.add(read[0])
+            covered[key] = read
 
     def _check_covered(self, part: int, access: Access, ticks: Ticks, *, writes: bool) -> None:
         for (agent, wrote, strong), old in self.covered[part].items():

@@ -35,7 +35,7 @@ class Gang:
         warps: The warps; ``first`` is the first one, and ``cta`` its CTA.
         full: Mask of all lanes, 32 bits for each warp.
         registers: Values by slot.
-        executed, products: See ``Warp``; of each warp, and of all.
+        executed, passed, products: See ``Warp``; of each warp, of each, and of all.
         part: Mask of the lanes of the warp for which an instruction runs.
         units: State of units for the gang, by class.
     """
@@ -49,6 +49,7 @@ class Gang:
         self.full = (1 << 32 * len(warps)) - 1
         self.part = lanes.FULL
         self.executed = 0
+        self.passed: set[int] = set()
         self.products = 0
         self.blocks = 0
         self.units: dict[type, Any] = {}
@@ -100,6 +101,7 @@ class Gang:
                 warp.registers[slot] = firsts[number] if common[number] else rows[number]
         for warp in self.warps:
             warp.executed += self.executed
+            warp.passed |= self.passed
             warp.groups[0].pc = place
         self.first.products += self.products
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,10 @@ class Grid(HasUnits):
         self.registers_per_thread: int | None = None
         self.processes = 1
         """Processes that may share its clusters (``run.parallel``)."""
+        self.sharing = 1
+        """Processes that share the clusters left, of which this one starts its part."""
+        self.on_cluster: Callable[[Grid], None] | None = None
+        """Called when a cluster starts, to show progress."""
         self.counting = False
         self._check(parameters)
         machine.memory.begin_launch()
@@ -194,6 +199,13 @@ class Grid(HasUnits):
         """Return ``%smid``: the linear CTA modulo the number of SMs. Any value is legal."""
         return cta.linear % self.machine.model.sm_count
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        """CTAs that have started, in all processes about, and those to run."""
+        ctas = prod(self.cluster_shape)
+        total = len(self.numbers)
+        return max(0, total - self.clusters_left * self.sharing) * ctas, total * ctas
+
     # ---- clusters ------------------------------------------------------------------------------------------------
 
     def _index(self, number: int) -> Dim3:
@@ -206,6 +218,8 @@ class Grid(HasUnits):
         if number is None:
             return None
         self.clusters_left -= 1
+        if self.on_cluster is not None:
+            self.on_cluster(self)
         cluster = Cluster(self, self._index(number), self.cluster_shape)
         cx, cy, cz = self.cluster_shape
         threads = self.block[0] * self.block[1] * self.block[2]
@@ -297,8 +311,7 @@ class Grid(HasUnits):
 
         ``where`` is the place, if it is not that of the running instruction.
         """
-        scheduler = self._scheduler
-        warp = scheduler.running if scheduler is not None else None
+        warp = self.running_warp
         at, mask = (where.at, None) if where is not None else self.program.frames.place_now() or (None, None)
         key = (kind, message if at is None else "", at)
         self._repeats[key] += 1
@@ -307,6 +320,16 @@ class Grid(HasUnits):
         if where is None:
             where = self.where(warp, at, mask=mask) if warp is not None else Where(kernel=self.kernel.name)
         self.findings.append(Finding(kind, message, hint=hint, where=where))
+
+    @property
+    def running_warp(self) -> Warp | None:
+        """The warp that executes an instruction now."""
+        return self._scheduler.running if self._scheduler is not None else None
+
+    def resident(self, cta: Dim3, warp: int) -> Warp | None:
+        """Return a warp of a CTA that has started and whose cluster was not discarded yet."""
+        clusters = self._scheduler.resident if self._scheduler is not None else []
+        return next((each.warps[warp] for cluster in clusters for each in cluster.ctas if each.index == cta), None)
 
     def printed(self, text: str) -> None:
         """Store text that the kernel printed, up to 1 MiB (the default size of a device's printf buffer)."""
@@ -334,6 +357,7 @@ class Grid(HasUnits):
             # Kernels may compute infinities and NaN, so numpy's warnings about them are disabled.
             with np.errstate(all="ignore"):
                 self._scheduler.run()
+            self.call_units("settle")
         finally:
             self._scheduler = None
 

@@ -8,14 +8,14 @@ returned over a pipe.
 from __future__ import annotations
 
 import contextlib
-import gc
 import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
+from pytest_nvfp4.collection import rare_collection
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.ptx.syntax import Kernel
 from pytest_nvfp4.sim.run.grid import Grid
@@ -23,8 +23,6 @@ from pytest_nvfp4.sim.tcgen05 import blas
 
 _WORTH_S = 0.25
 """Remaining work in seconds, estimated from the first clusters, above which a fork pays off."""
-_COLLECTION_THRESHOLD = 50_000
-"""Net allocations of containers between two garbage collections."""
 _ORDERED = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
 _OWN_SPACES = frozenset({"shared", "shared::cta", "shared::cluster", "param", "local"})
 
@@ -42,31 +40,6 @@ def communicates(kernel: Kernel) -> bool:
         if instruction.opcode.startswith("cp.reduce.async.bulk") and instruction.has("global"):
             return True
     return False
-
-
-@contextlib.contextmanager
-def rare_collection() -> Iterator[None]:
-    """Reduce the frequency of garbage collection inside the context. Does nothing if collection is disabled.
-
-    By default the collector runs after every 700 allocations and scans the running CTAs, and sometimes the whole
-    process with torch and a compiler: 8 % of the time of a large launch (352 CTAs, measured on a CPU).
-    ``Cluster.dissolve`` breaks the cycles of an ended cluster, so little garbage is left; objects from before the
-    launch are frozen.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    before = gc.get_threshold()
-    frozen = gc.get_freeze_count()
-    gc.set_threshold(_COLLECTION_THRESHOLD, *before[1:])
-    if not frozen:
-        gc.freeze()
-    try:
-        yield
-    finally:
-        if not frozen:
-            gc.unfreeze()
-        gc.set_threshold(*before)
 
 
 def run_grid(grid: Grid, *, processes: int) -> None:
@@ -112,6 +85,7 @@ def _share(grid: Grid, rest: Sequence[int], processes: int) -> None:
             writer.close()
             children.append((child, reader))
         error: BaseException | None = None
+        grid.sharing = processes
         grid.limit_to(rest[0::processes])
         try:
             grid.run_part()
@@ -154,6 +128,7 @@ def _child(grid: Grid, clusters: Sequence[int], writer: Connection) -> None:
     code = 1
     try:
         grid.begin_part()
+        grid.on_cluster = None
         grid.limit_to(clusters)
         fault: Fault | None = None
         try:

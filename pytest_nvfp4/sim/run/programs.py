@@ -23,7 +23,7 @@ class Programs:
 
     def __init__(self) -> None:
         self._modules: dict[str, Module] = {}
-        self._programs: dict[tuple[str, str, bool, bool], Program] = {}
+        self._programs: dict[tuple[str, str, bool, bool, bool], Program] = {}
 
     def module(self, ptx: str) -> Module:
         """Return a parsed module. Raises PtxError: the parser does not accept the text."""
@@ -41,7 +41,8 @@ class Programs:
         """
         followed = monitor is not None and monitor.follows_path
         without_data = monitor is not None and monitor.without_data
-        key = (ptx, kernel, followed, without_data)
+        passed = monitor is not None and monitor.keeps_passed
+        key = (ptx, kernel, followed, passed, without_data)
         program = self._programs.get(key)
         if program is None:
             module = self.module(ptx)
@@ -53,6 +54,7 @@ class Programs:
                 lowerings=lowerings(),
                 blocking=blocking(),
                 followed=followed,
+                passed=passed,
                 control=ControlSlice(module.kernels[kernel]) if without_data else None,
             )
         return program

@@ -60,6 +60,7 @@ class Session:
         prepare: Called with each grid before it runs (to watch outputs, to count, to trace).
         order: Race detection between streams, if races are looked for.
         streams: The device's streams; None if no host code issues the launches.
+        on_cluster: Called when a cluster starts, in this process.
         around: Surrounds each launch, to change what it sees of other streams' work.
         log_ctas: Largest number of CTAs of a launch whose operations on mbarriers are logged; it runs in one process.
         launch_only: Whether launches are recorded and not executed.
@@ -74,6 +75,7 @@ class Session:
     prepare: Callable[[Grid], None] | None = None
     order: HostOrder | None = None
     streams: Streams | None = None
+    on_cluster: Callable[[Grid], None] | None = None
     around: Callable[[Launch], AbstractContextManager[None]] | None = None
     log_ctas: int = 0
     launch_only: bool = False
@@ -115,6 +117,7 @@ class Session:
         )
         if _BOUNDS & grid.kernel.directives.keys():
             grid.registers_per_thread = launch.module.registers.get(launch.kernel)
+        grid.on_cluster = self.on_cluster
         trace = self.machine.trace
         logged = not self.launch_only and prod(launch.grid) <= self.log_ctas
         log = self.machine.barrier_log = BarrierLog(grid) if logged else None

@@ -1,34 +1,14 @@
 """Loads of values that are not defined: a finding once a lane uses such a value, none if it never does.
 
 A value is not defined if nothing has written its bytes, or a copy to them is in flight. Some loads have no use: warps
-that never use the address of TMEM load it, and compilers move loads above the branch that guards their use. What may
-use the value of a load is known from the code (``sim.ptx.uses``); when such a load has occurred, these instructions are
-watched (``Program.watch``).
+that never use the address of TMEM load it, and compilers move loads above the branch that guards their use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.ptx.uses import Uses
+from pytest_nvfp4.sim.run.following import follow
 from pytest_nvfp4.sim.run.warp import Warp
-
-
-@dataclass(slots=True)
-class _Undefined:
-    report: Callable[[], None]
-    lanes: int
-    uses: Uses
-
-
-class UndefinedValues:
-    """Undefined values that a warp may have in registers, by the instruction that loaded them."""
-
-    def __init__(self, warp: Warp) -> None:
-        del warp
-        self.values: dict[int, _Undefined] = {}
 
 
 def loaded_undefined(
@@ -68,25 +48,4 @@ def loaded_undefined(
     if not shows and program.frames.uses_now(uses, lanes, certain=ends):
         report()
         return
-    program.watch(uses.all | {at})
-    values = w.unit(UndefinedValues).values
-    if (known := values.get(at)) is None:
-        values[at] = _Undefined(report, lanes, uses)
-    else:
-        known.lanes |= lanes
-        known.uses = known.uses.joined(uses)
-
-
-def watched(w: Warp, mask: int, at: int) -> None:
-    """Report what the lanes that execute a watched instruction use, and forget what they load anew."""
-    unit = w.units.get(UndefinedValues)
-    if unit is None:
-        return
-    for source, value in list(unit.values.items()):
-        if source == at and not value.uses.carried:
-            value.lanes &= ~mask
-        elif mask & value.lanes and at in value.uses.all:
-            value.lanes = 0
-            value.report()
-        if not value.lanes:
-            del unit.values[source]
+    follow(w, at, lanes, uses, report)

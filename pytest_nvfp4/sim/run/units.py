@@ -11,6 +11,7 @@ class HasUnits:
     """Base of warps, CTAs, clusters, grids and machines, which hold the state of hardware units by class.
 
     A unit may have hooks, methods that are called at an event: ``at_exit()`` when its CTA or grid has ended,
+    ``settle()`` of a grid's unit when the clusters that have been selected have ended without a fault,
     ``warp_exited(warp)`` and ``lanes_exited(warp)`` of a CTA's unit, and ``dissolve()`` when its cluster is discarded.
     """
 

@@ -79,11 +79,12 @@ class Warp(HasUnits):
         does: Kinds of asynchronous and matrix instructions that it has executed, which make its role.
         path: Numbers of the passages that it has executed (``lower.compiler.Passage``), between what a monitor adds;
             empty unless a monitor follows the path.
+        passed: Numbers of the passages that any of its lanes has executed; empty unless a monitor needs them.
     """
 
     __slots__ = (
-        "cta", "current", "does", "elected", "executed", "groups", "index", "live", "meeting", "path", "products",
-        "queued", "registers", "tid",
+        "cta", "current", "does", "elected", "executed", "groups", "index", "live", "meeting", "passed", "path",
+        "products", "queued", "registers", "tid",
     )  # fmt: skip
 
     def __init__(self, cta: Cta, index: int, *, registers: list[Any]) -> None:
@@ -101,6 +102,7 @@ class Warp(HasUnits):
         self.products = 0
         self.does: set[str] = set()
         self.path: list[Any] = []
+        self.passed: set[int] = set()
         self.meeting = Meeting()
 
     def wait_for(self, what: Waitable) -> None:

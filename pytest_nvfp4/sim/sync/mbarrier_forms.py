@@ -6,10 +6,11 @@ Source: PTX ISA, "mbarrier.init" to "mbarrier.try_wait".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
-from pytest_nvfp4.sim.ptx.syntax import Instruction, Sink
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Register, Sink
 from pytest_nvfp4.sim.sync import mbarrier_ops
 from pytest_nvfp4.sim.sync.mbarrier_ops import MbarrierForm
 
@@ -75,15 +76,17 @@ def _wait_lowering(ins: Instruction, e: Emitter) -> None:
     parity = m.has("parity")
     if m.has("acquire", "relaxed"):
         m.one("cta", "cluster")
-    form = e.constant(_form(m, e), "form")
+    read = _form(m, e)
     operands = m.operands(3, 4) if ins.parts[1] == "try_wait" else m.operands(3)
     if len(operands) == 4:
         e.value(operands[3], 32)  # the suspend-time hint is checked and ignored
     place = e.address(operands[1])
+    result = operands[0]
+    form = e.constant(replace(read, unread=isinstance(result, Register) and not e.used(result.slot)), "form")
     function, bits = (mbarrier_ops.wait_parity, 32) if parity else (mbarrier_ops.wait_state, 64)
     name = e.temporary(e.call(function, "w", e.mask, place, e.value(operands[2], bits), form))
     e.park_if_none(name)
-    e.assign_predicate(operands[0], name)
+    e.assign_predicate(result, name)
 
 
 def _pending_count(ins: Instruction, e: Emitter) -> None:

@@ -11,7 +11,9 @@
   the phase to complete, regardless of the suspend-time hint. They return False only if no other group can run
   (``Group.forced``), and in an impatient schedule (``Asynchronous.patient``) once before they wait, which finds a
   ``try_wait`` with an ignored result. ``test_wait`` waits in the same way, because a loop around it must not starve the
-  other warps; the ISA does not specify when it executes. If the result differs by lane, it is returned at once.
+  other warps; the ISA does not specify when it executes. If the result differs by lane, it is returned at once. A wait
+  whose result nothing in the kernel reads neither waits nor orders, for it may return False: so remains the peek of a
+  pipeline that lost its wait.
 - Memory ordering (``.acquire``, ``.release``, ``.relaxed``, scopes) has no effect on values here.
 
 Counter: ``mbarrier.waits`` (successful waits, per warp).
@@ -51,6 +53,8 @@ class MbarrierForm:
     completes: bool = True
     state: bool = False
     """Whether the state is used."""
+    unread: bool = False
+    """Whether nothing in the kernel reads the result of the wait."""
 
 
 class AnyOf:
@@ -165,7 +169,7 @@ def _arrive_one(w: Warp, barrier: Mbarrier, count: int, form: MbarrierForm, mask
 
 def wait_parity(w: Warp, mask: int, address: Bits, parity: Bits, form: MbarrierForm) -> Predicate | None:
     """Return whether the phase of a parity is complete, or None after the group was suspended."""
-    if isinstance(address, int) and isinstance(parity, int):
+    if isinstance(address, int) and isinstance(parity, int) and not form.unread:
         shared = w.cta.shared
         barrier = w.cta.unit(MbarrierFile).barriers.get(address - shared.base) or _barrier(w, address, form)
         if parity > 1:
@@ -230,7 +234,7 @@ def _wait(
     seen: dict[Mbarrier, int] = {}
     for lane in lanes(mask):
         barrier = _barrier(w, value_in(address, lane), form)
-        if complete(lane, barrier):
+        if complete(lane, barrier) and not form.unread:
             answers[lane] = True
             barrier.pass_wait(w, 1 << lane, form.at)
             seen[barrier] = seen.get(barrier, 0) | 1 << lane
@@ -249,7 +253,7 @@ def _wait(
         return True
     if seen:
         return answers
-    if w.current.forced or _gives_up(w, form):
+    if form.unread or w.current.forced or _gives_up(w, form):
         return False
     if len(pending) == 1:
         w.wait_for(pending[0])

@@ -156,8 +156,9 @@ _PACKED = {"": 0, "b6x16_p32": 6, "b4x16_p64": 4}
 
 def _lower(ins: Instruction, e: Emitter) -> None:
     group, read = group_of(ins)
+    # Triton puts the multicast before the shape, NVCC and the DSL behind it; ptxas accepts both.
+    multicast = read.maybe(*(multicast for _, multicast in _SHAPES if multicast), anywhere=True)
     name = read.one(*(name for name, _ in _SHAPES))
-    multicast = read.maybe(*(multicast for _, multicast in _SHAPES if multicast))
     target = read.maybe("b8x16")
     source = read.maybe(*(name for name in _PACKED if name))
     read.end(2)

@@ -4,7 +4,8 @@ Matrix descriptor (PTX ISA, "Shared memory descriptor"): 0-13 start address >> 4
 (LBO) >> 4; 32-45 stride-dimension byte offset (SBO) >> 4; 46-48 fixed 0b001; 49-51 base offset; 52 LBO mode (1, an
 absolute address, is sm_103a only); 53-60 fixed 0; 61-63 swizzle (0 none, 1 128 B with 32 B atoms, 2 128 B, 4 64 B,
 6 32 B). All other bits are reserved and must be 0. The base offset is 0 for a pattern that starts at a multiple of its
-length, which is where TMA writes it; another base offset is unsupported.
+length, which is where TMA writes it; another base offset is unsupported. Without a swizzle it has no meaning (Triton
+sets it by the address for the scale factors that it copies).
 
 With K = 96 an instruction reads 48 bytes of a row, and may begin so close to the end of a swizzled row that they go on
 behind it: at the absolute LBO, where NVIDIA's sm_103 kernels put the start of the pipeline's next stage.
@@ -89,7 +90,7 @@ def decode_matrix(value: int, what: str) -> MatrixDescriptor:
 
     Raises:
         Fault: a reserved bit, the version, or the swizzle is illegal.
-        Unsupported: a base offset other than 0.
+        Unsupported: a swizzle with a base offset other than 0.
     """
 
     def illegal(reason: str) -> Fault:
@@ -106,7 +107,7 @@ def decode_matrix(value: int, what: str) -> MatrixDescriptor:
     swizzle = SWIZZLES.get(value >> 61 & 7)
     if swizzle is None:
         raise illegal(f"swizzle {value >> 61 & 7} does not exist (0, 1, 2, 4, 6 do)")
-    if value >> 49 & 7:
+    if value >> 49 & 7 and swizzle.mask:
         raise Unsupported(
             f"{what}: matrix descriptor {value:#018x} with base offset {value >> 49 & 7}",
             hint=f"align the tensor in shared memory to {swizzle.pattern} bytes",

@@ -63,6 +63,10 @@ _WIDTHS = {"32x32b": 1, "16x64b": 2, "16x128b": 4, "16x256b": 8, "16x32bx2": 1}
 """Columns of a shape."""
 _REGISTERS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}
 """Registers of a shape."""
+_UNWRITTEN = (
+    "nothing was accumulated, copied or stored there yet: wait for the mbarrier of the tcgen05.commit behind the MMA "
+    "or copy (consumer_wait of the accumulator's pipeline) before the load, or correct the columns"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +133,7 @@ def load(w: Warp, mask: int, address: Bits, move: Movement, what: str, at: int) 
         if move.rows == 32:
             undefined = tmem.unwritten_half(start, count, reached)
         try:
-            tmem.need(start, count, reached, what=what, hint="nothing was accumulated, copied or stored there")
+            tmem.need(start, count, reached, what=what, hint=_UNWRITTEN)
         except Fault as fault:
             if undefined is not None:
                 loaded_undefined(w, at, sum(1 << lane for lane in range(32)[undefined]), fault, shows=True)

@@ -8,9 +8,10 @@ and of D, N / 2 rows of B, and the scale factors of its rows of A and of all of 
 - ``.collector::a::{fill,use,lastuse,discard}`` have no effect, because the hardware may reload A at any time.
 - ``disable-output-lane``: a lane whose bit is set keeps D. Set bits are unsupported for a pair of CTAs.
 - ``scale-input-d`` (f16, tf32): D is multiplied by 2**-s first.
-- ``.ashift`` (A in TMEM, M = 128 for each CTA): behind the product row i of A becomes row i + 1, but for the last row.
-  The ISA says that it shifts the rows down by one. That the product sees A as it was, and the next one the shifted A,
-  is what NVIDIA's example of it depends on (``slicek_m32n8k128``).
+- ``.ashift`` (A in TMEM, M = 128 for each CTA): behind the product row i of A becomes row i + 1, but for the last row
+  of each 32. The ISA says that it shifts the rows down by one, but for the last. NVIDIA's examples of it depend on that
+  the product sees A as it was, and the next one the shifted A (``slicek_m32n8k128``); ``1cta_mma_a_from_tmem`` states
+  that on a B200 each 32 rows keep their last one, and compares with that.
 - ``.ws``, ``.sp`` and a zero-column mask are unsupported.
 
 Checked at issue: descriptors and shapes (kind ``descriptor``); that D, A and the scale factors lie in allocated columns

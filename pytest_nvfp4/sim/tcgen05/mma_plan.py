@@ -34,7 +34,7 @@ class MmaForm:
         a_in_tmem: Whether A lies in TMEM instead of shared memory.
         shift: ``scale-input-d``: D is multiplied by 2**-shift first.
         what: The opcode, for messages.
-        shifts_a: ``.ashift``: behind the product each row of A in TMEM but the last becomes the next one.
+        shifts_a: ``.ashift``: behind the product each row of A in TMEM but the last of each 32 becomes the next one.
     """
 
     kind: str
@@ -166,7 +166,9 @@ class MmaPlan:
                 in_tmem.append(chunks)
                 if self.form.shifts_a:
                     columns = part.tmem.data[part.a_column : part.a_column + 8]
+                    last = columns[:, 31::32].copy()
                     columns[:, :-1] = columns[:, 1:].copy()
+                    columns[:, 31::32] = last
         chain = self._chain()
         chain.length += 1
         for number, recorded in enumerate(chain.parts):

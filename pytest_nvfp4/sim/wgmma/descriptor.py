@@ -16,7 +16,8 @@ A swizzle then XORs address bits 4-6 with bits 7-9 (64 B: 4-5 with 7-8; 32 B: 4 
 writes them (measured on an H200 for TMA; source for wgmma: NVIDIA's kernels read what TMA writes).
 
 Where the pattern (1024, 512, 256 bytes for 128, 64, 32) does not start at a multiple of its size, the ISA requires a
-base offset; such matrices are unsupported, and so is a start inside the rows of a pattern.
+base offset; such matrices are unsupported, and so is a start inside the rows of a pattern. Without a swizzle the base
+offset has no meaning.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class WgmmaDescriptor:
 
         Raises:
             Fault: reserved bits are set.
-            Unsupported: a base offset, or a start inside a swizzle pattern's rows.
+            Unsupported: a swizzle with a base offset, or with a start inside its pattern's rows.
         """
         if bits & _RESERVED:
             raise Fault(
@@ -59,7 +60,7 @@ class WgmmaDescriptor:
                 hint="wgmma needs its own descriptor, not one of tcgen05 (version bit 46, swizzle in bits 61-63)",
             )
         start, width = (bits & 0x3FFF) << 4, _WIDTHS[bits >> 62]
-        if bits >> 49 & 7:
+        if width and bits >> 49 & 7:
             raise Unsupported(f"{what}: matrix descriptor with base offset {bits >> 49 & 7}")
         if width and start & (8 * width - width):
             raise Unsupported(

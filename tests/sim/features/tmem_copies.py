@@ -137,7 +137,7 @@ LANES = np.arange(128)
 FEATURES = (
     copy_feature("cp_128x256b", "128x256b", 128, 8, LANES),
     copy_feature("cp_128x128b", "128x128b", 128, 4, LANES),
-    copy_feature("cp_32x128b_warpx4", "32x128b.warpx4", 32, 4, LANES % 32),
+    copy_feature("cp_32x128b_warpx4", "warpx4.32x128b", 32, 4, LANES % 32),  # in Triton's order
     # Rows 0-31 go to warps 0 and 2, or to warps 0 and 1.
     copy_feature("cp_64x128b_02_13", "64x128b.warpx2::02_13", 64, 4, LANES % 64),
     copy_feature("cp_64x128b_01_23", "64x128b.warpx2::01_23", 64, 4, LANES % 32 + LANES // 64 * 32),

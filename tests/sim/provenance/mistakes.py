@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest_nvfp4
 
 ROOT = Path(pytest_nvfp4.__file__).parents[1]
-SHIPPED = ROOT / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+SHIPPED = ROOT / "kernels" / "nvfp4_group_gemm" / "steps" / "map_updates.py"
 STRUCTURES = ROOT / "tests" / "sim" / "mutants" / "structures"
 EQUAL = "256x256x1024,256x256x1024"
 """Groups of one size: tensors that are exchanged still fit each other's tensor maps."""

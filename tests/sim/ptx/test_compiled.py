@@ -16,7 +16,7 @@ from pytest_nvfp4.sim.ptx.parser import parse
 from pytest_nvfp4.sim.ptx.syntax import Label
 from tests.sim.ptx.written import registers
 
-KERNEL = Path(__file__).parents[3] / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+KERNEL = Path(__file__).parents[3] / "kernels" / "nvfp4_group_gemm" / "steps" / "map_updates.py"
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs the DSL")
 
@@ -37,7 +37,7 @@ def text(tmp_path_factory):
         "CUTE_DSL_DUMP_DIR": str(dump),
         "PYTHONPATH": os.pathsep.join([str(folder), str(KERNEL.parent)]),
     }
-    command = [sys.executable, "-c", "import sm100; sm100.compile_kernel([(40, 128, 256, 1)])"]
+    command = [sys.executable, "-c", "import map_updates; map_updates.compile_kernel([(40, 128, 256, 1)])"]
     result = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False
     )

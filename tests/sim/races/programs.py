@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,24 @@ MINE = "shl.b32 %r5, %r2, 2; add.u32 %r6, %r3, %r5;"
 """%r0 thread, %r1 warp, %r2 lane, %r3 shared memory, %r4 CTA, %r6 the lane's word."""
 
 
+_LOAD = re.compile(
+    r"(?P<guard>@!?%p\d+ +)?(?:ld\.(?!param|local)|ldmatrix\.)[^;\[]* (?P<targets>\{[^}]*\}|%\w+), *\[[^;]*\];"
+)
+_BITS = {"r": 32, "rd": 64, "rs": 16, "f": 32, "fd": 64}
+
+
+def used(body: str) -> str:
+    """Return a program with a use of each loaded value, a store to local memory: a race with a dead value is none."""
+
+    def with_use(load: re.Match[str]) -> str:
+        guard = load["guard"] or ""
+        targets = re.findall(r"%([a-z]+)(\d+)", load["targets"])
+        return load[0] + "".join(f" {guard}st.local.b{_BITS[kind]} [own], %{kind}{n};" for kind, n in targets)
+
+    text = _LOAD.sub(with_use, body)
+    return text if text == body else ".local .align 8 .b8 own[8]; " + text
+
+
 def finding_kinds(
     body: str, *, warnings: bool = False, asynchronous: Asynchronous | None = None, **kwargs: Any
 ) -> list[str]:
@@ -29,9 +48,10 @@ def finding_kinds(
 
 
 def findings_of(
-    body: str, *, warnings: bool = False, asynchronous: Asynchronous | None = None, **kwargs: Any
-) -> tuple[list[Finding], list[str]]:
-    """Return the findings, and the kind of the fault that ended the kernel."""
+    body: str, *, warnings: bool = False, asynchronous: Asynchronous | None = None, as_it_is: bool = False,
+    **kwargs: Any,
+) -> tuple[list[Finding], list[str]]:  # fmt: skip
+    """Return the findings, and the kind of the fault that ended the kernel; ``as_it_is``: without ``used``."""
     machine = Machine(model=for_arch("sm_100a"), asynchronous=asynchronous)
     machine.monitor = Detector(warnings=warnings)
     grids: list[Grid] = []
@@ -41,7 +61,7 @@ def findings_of(
     kwargs.setdefault("processes", 1)
     kinds: list[str] = []
     try:
-        run_ptx(SMEM + MINE + body, machine=machine, prepare=grids.append, **kwargs)
+        run_ptx(SMEM + MINE + (body if as_it_is else used(body)), machine=machine, prepare=grids.append, **kwargs)
     except Fault as fault:
         kinds.append(fault.kind)
     return grids[0].findings, kinds

@@ -33,7 +33,7 @@ class Seed:
     """One edge removed.
 
     Attributes:
-        target: A feature, or ``sm100``.
+        target: A feature, or ``map_updates``.
         edit: Key of ``EDITS``.
         opcode: Leading parts of the instruction's opcode.
         source: Part of the user's line it comes from.

@@ -15,9 +15,9 @@ _FENCED = "a relaxed wait for a commit and tcgen05.fence::after_thread_sync are 
 _TWICE = "the barrier of the next pipeline's construction, or of the allocation, orders the same"
 
 SEEDS: tuple[Seed, ...] = (
-    # ---- sm100
+    # ---- map_updates
     Seed(
-        "sm100",
+        "map_updates",
         "drop",
         "bar",
         "cute.arch.sync_threads()",
@@ -29,7 +29,7 @@ SEEDS: tuple[Seed, ...] = (
         ),
     ),
     Seed(
-        "sm100",
+        "map_updates",
         "drop",
         "fence.proxy",
         "cpasync.fence_tma_desc_acquire(tensormap[i])",
@@ -37,7 +37,7 @@ SEEDS: tuple[Seed, ...] = (
         Found("tensormap", "cute.copy(tma_atom_a, tAgA[None, k_tile], tAsA[N"),
     ),
     Seed(
-        "sm100",
+        "map_updates",
         "drop",
         "fence.proxy",
         "cpasync.fence_tma_desc_acquire(tensormap[i])",
@@ -45,7 +45,7 @@ SEEDS: tuple[Seed, ...] = (
         Found("tensormap", "cute.copy(tma_atom_b, tBgB[None, k_tile], tBsB[N"),
     ),
     Seed(
-        "sm100",
+        "map_updates",
         "drop",
         "mbarrier.try_wait",
         "cute.arch.mbarrier_wait(empty_mbar + stage, parity)",
@@ -57,7 +57,7 @@ SEEDS: tuple[Seed, ...] = (
         ),
     ),
     Seed(
-        "sm100",
+        "map_updates",
         "flip parity",
         "mbarrier.try_wait",
         "cute.arch.mbarrier_wait(empty_mbar + stage, parity)",
@@ -65,7 +65,7 @@ SEEDS: tuple[Seed, ...] = (
         Found("deadlock", "cute.arch.mbarrier_wait(empty_mbar + stage, pari"),
     ),
     Seed(
-        "sm100",
+        "map_updates",
         "make relaxed",
         "mbarrier.try_wait",
         "cute.arch.mbarrier_wait(empty_mbar + stage, parity)",
@@ -77,7 +77,7 @@ SEEDS: tuple[Seed, ...] = (
         ),
     ),
     Seed(
-        "sm100",
+        "map_updates",
         "take the next barrier",
         "mbarrier.try_wait",
         "cute.arch.mbarrier_wait(empty_mbar + stage, parity)",
@@ -85,7 +85,7 @@ SEEDS: tuple[Seed, ...] = (
         Found("deadlock", "cute.arch.mbarrier_wait(empty_mbar + stage, pari"),
     ),
     Seed(
-        "sm100",
+        "map_updates",
         "announce no bytes",
         "mbarrier.arrive",
         "cute.arch.mbarrier_arrive_and_expect_tx(mbar, STAGE_BYTES)",
@@ -93,7 +93,7 @@ SEEDS: tuple[Seed, ...] = (
         Found("race", "cute.copy(s2t_sfa, tSsSFA[None, None, None, None", "cute.copy("),
     ),
     Seed(
-        "sm100",
+        "map_updates",
         "announce 16 bytes fewer",
         "mbarrier.arrive",
         "cute.arch.mbarrier_arrive_and_expect_tx(mbar, STAGE_BYTES)",
@@ -101,7 +101,7 @@ SEEDS: tuple[Seed, ...] = (
         Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar, ST"),
     ),
     Seed(
-        "sm100",
+        "map_updates",
         "drop",
         "mbarrier.try_wait",
         "cute.arch.mbarrier_wait(full_mbar + stage, parity)",
@@ -109,7 +109,7 @@ SEEDS: tuple[Seed, ...] = (
         Found("race", "cute.copy(s2t_sfa, tSsSFA[None, None, None, None", "cute.copy("),
     ),
     Seed(
-        "sm100",
+        "map_updates",
         "flip parity",
         "mbarrier.try_wait",
         "cute.arch.mbarrier_wait(full_mbar + stage, parity)",
@@ -117,7 +117,7 @@ SEEDS: tuple[Seed, ...] = (
         Found("deadlock", "cute.arch.mbarrier_wait(full_mbar + stage, parit"),
     ),
     Seed(
-        "sm100",
+        "map_updates",
         "make relaxed",
         "mbarrier.try_wait",
         "cute.arch.mbarrier_wait(full_mbar + stage, parity)",
@@ -125,7 +125,7 @@ SEEDS: tuple[Seed, ...] = (
         Found("race", "cute.copy(s2t_sfa, tSsSFA[None, None, None, None", "cute.copy("),
     ),
     Seed(
-        "sm100",
+        "map_updates",
         "take the next barrier",
         "mbarrier.try_wait",
         "cute.arch.mbarrier_wait(full_mbar + stage, parity)",
@@ -133,7 +133,7 @@ SEEDS: tuple[Seed, ...] = (
         Found("race", "cute.copy(s2t_sfa, tSsSFA[None, None, None, None", "cute.copy("),
     ),
     Seed(
-        "sm100",
+        "map_updates",
         "drop",
         "tcgen05.commit",
         "tcgen05.commit(empty_mbar + stage)",
@@ -141,7 +141,7 @@ SEEDS: tuple[Seed, ...] = (
         Found("deadlock", "cute.arch.mbarrier_wait(empty_mbar + stage, pari"),
     ),
     Seed(
-        "sm100",
+        "map_updates",
         "take the next barrier",
         "tcgen05.commit",
         "tcgen05.commit(empty_mbar + stage)",
@@ -149,7 +149,7 @@ SEEDS: tuple[Seed, ...] = (
         Found("deadlock", "cute.arch.mbarrier_wait(empty_mbar + stage, pari"),
     ),
     Seed(
-        "sm100",
+        "map_updates",
         "drop",
         "tcgen05.commit",
         "tcgen05.commit(acc_mbar)",
@@ -157,7 +157,7 @@ SEEDS: tuple[Seed, ...] = (
         Found("deadlock", "cute.arch.mbarrier_wait(acc_mbar, 0)"),
     ),
     Seed(
-        "sm100",
+        "map_updates",
         "drop",
         "mbarrier.try_wait",
         "cute.arch.mbarrier_wait(acc_mbar, 0)",
@@ -165,7 +165,7 @@ SEEDS: tuple[Seed, ...] = (
         Found("race", "cute.copy(t2r, tDtAcc, tDrAcc)", "cute.gemm(tiled_mma, tCtAcc, tCrA[None, None, k_"),
     ),
     Seed(
-        "sm100",
+        "map_updates",
         "make relaxed",
         "mbarrier.try_wait",
         "cute.arch.mbarrier_wait(acc_mbar, 0)",
@@ -173,7 +173,7 @@ SEEDS: tuple[Seed, ...] = (
         Survives(_FENCED),
     ),
     Seed(
-        "sm100",
+        "map_updates",
         "drop",
         "bar",
         "cute.arch.sync_threads()",

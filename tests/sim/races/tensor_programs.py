@@ -41,10 +41,11 @@ def kernel(
     """Return a kernel that fills columns, executes ``first`` in warp 0, and behind ``meet`` ``second`` in warp 4.
 
     Warp 0 executes ``last`` before ``meet``, and warp 4 ``after`` behind it. With ``same`` warp 0 executes everything.
-    The deallocation is ordered.
+    What they load to ``%r20`` is stored at the end, and the deallocation is ordered.
     """
     one = "setp.eq.u32 %p1, %r2, 0;"
     begin = (
+        ".local .align 4 .b8 own[4];"
         "mov.u32 %r0, %tid.x; shr.u32 %r1, %r0, 5; and.b32 %r2, %r0, 31; mov.u32 %r3, smem; "
         f"mov.b64 %rd10, {DESCRIPTOR}; mov.b32 %r31, {INSTRUCTION}; {one}"
         "shl.b32 %r5, %r0, 4; add.u32 %r6, %r3, %r5; mov.b32 %r30, 0;"
@@ -73,7 +74,7 @@ def kernel(
     issuer = 0 if same else 4
     end = (
         f"setp.ne.u32 %p9, %r1, {issuer}; @%p9 bra D0; {commit(24)} {wait('DONE', 24)} {AFTER} D0:"
-        f"{WAIT_LD} {WAIT_ST} {BEFORE} bar.sync 0; {AFTER}"
+        f"{WAIT_LD} st.local.b32 [own], %r20; {WAIT_ST} {BEFORE} bar.sync 0; {AFTER}"
         "setp.ne.u32 %p9, %r1, 0; @%p9 bra GONE; tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r7, 32; GONE:"
     )
     return begin + fill + body + end

@@ -25,6 +25,7 @@ from tests.sim.races.programs import (
     peeked,
     pipeline,
     stored,
+    used,
 )
 
 # ---- barriers ----------------------------------------------------------------------------------------------------
@@ -239,6 +240,14 @@ def test_a_test_for_the_wrong_parity_is_found_where_it_does_not_hold():
     assert "race" in finding_kinds(peeked(1, 0), asynchronous=Late([0]))  # what it is about: no edge at all
 
 
+def test_a_wait_whose_result_nothing_reads_orders_nothing():
+    """The peek of a pipeline that lost its wait; with the wait behind it, it does no harm."""
+    peek, _, rest = peeked(0, 0).partition("%p1, [%r3], 0; @%p1 bra SEEN;")
+    assert finding_kinds(f"{peek}%p50, [%r3], 0;{rest}") == []
+    lost = f"{peek}%p50, [%r3], 0;{rest.partition('SEEN:')[2]}"
+    assert finding_kinds(lost) == ["uninitialised", "race"]  # the early data are used
+
+
 # ---- bulk stores and the async proxy -----------------------------------------------------------------------------
 
 
@@ -418,7 +427,7 @@ def test_one_defect_is_one_finding_and_says_what_is_missing():
     machine = Machine(model=for_arch("sm_100a"))
     machine.monitor = Detector()
     body = by_warp(WRITE + "st.shared.b32 [%r6+1024], %r0;", READ + "ld.shared.b32 %r21, [%r6+1024];" + WRITE)
-    ran = run_ptx(SMEM + MINE + body, machine=machine, shared=8192, block=(64, 1, 1))
+    ran = run_ptx(SMEM + MINE + used(body), machine=machine, shared=8192, block=(64, 1, 1))
     (finding,) = ran.grid.findings
     assert "reads shared memory bytes [512, 640)" in finding.message
     assert "ld.shared) in warp 1 of CTA (0, 0, 0)" in finding.message

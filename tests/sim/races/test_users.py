@@ -19,7 +19,9 @@ FIRST = "and.b32 %r44, %r42, {others}; setp.eq.b32 %p41, %r44, 0;"
 
 def found(body: str, *, values: tuple[int, ...] = (), grid: int = 1) -> list[str]:
     buffers = {"x": np.zeros(THREADS, np.uint32), "y": np.zeros(THREADS, np.uint32)}
-    return finding_kinds(START + body, block=(THREADS, 1, 1), grid=(grid, 1, 1), buffers=buffers, values=values)
+    return finding_kinds(
+        START + body, block=(THREADS, 1, 1), grid=(grid, 1, 1), buffers=buffers, values=values, as_it_is=True
+    )
 
 
 def update(elements: int, *, more: str = "", guard: str = "") -> str:

@@ -20,7 +20,7 @@ from tests.sim.mutants.mutate import Edit, Listing, Site
 from tests.sim.races.rerun import Again, reruns
 from tests.sim.races.seed import places
 
-TARGETS = ("sm100", "persistent_static", "mma_a_from_tmem", "two_cta_256_2x1")
+TARGETS = ("map_updates", "persistent_static", "mma_a_from_tmem", "two_cta_256_2x1")
 WAIT = "tcgen05.wait::ld.sync.aligned;"
 BEFORE = "tcgen05.fence::before_thread_sync;"
 AFTER = "tcgen05.fence::after_thread_sync;"
@@ -80,7 +80,7 @@ class _Target:
         programs: list[tuple[str, str]] = [("as it is", listing.ptx), ("fenced", _fenced(listing))]
         for name, text in (("wait::ld", WAIT), ("before_thread_sync", BEFORE), ("after_thread_sync", AFTER)):
             programs.append((f"fenced without {name}", _fenced(listing, without=text)))
-        if self.name == "sm100":
+        if self.name == "map_updates":
             programs += _alone(listing)
         files = {
             site.instruction.location.file.rsplit("/", 1)[-1]: site.instruction.location.file
@@ -105,14 +105,14 @@ class _Target:
 
 def main() -> None:
     """Run what the command line names, or everything."""
-    from tests.sim.races.worker import _feature, _sm100
+    from tests.sim.races.worker import _feature, _map_updates
 
     folder = Path(sys.argv[1])
     os.environ.update(redirect.environment(folder, arch="sm_100a"))
     for name in sys.argv[2:] or TARGETS:
         with reruns(_Target(name)):
-            if name == "sm100":
-                _sm100(folder)
+            if name == "map_updates":
+                _map_updates(folder)
             else:
                 _feature(name)
 

@@ -26,7 +26,7 @@ from tests.sim.races.seeds import SEEDS
 
 _EARLY = ("uninitialised", "in-flight")
 _ABOUT = ("race", "proxy", "tensormap")
-_KERNEL = Path(__file__).parents[3] / "kernels" / "nvfp4_group_gemm" / "sm100.py"
+_KERNEL = Path(__file__).parents[3] / "kernels" / "nvfp4_group_gemm" / "steps" / "map_updates.py"
 
 
 def _diagnose(again: Again, ptx: str | None) -> tuple[Outcome, str]:
@@ -98,7 +98,7 @@ def _feature(name: str) -> None:
         feature.run(feature.kernel_inputs(20))
 
 
-def _sm100(folder: Path) -> None:
+def _map_updates(folder: Path) -> None:
     import torch
 
     from pytest_nvfp4.device.worker.buffers import CallBuffers
@@ -132,8 +132,8 @@ def main() -> None:
     os.environ.update(redirect.environment(folder, arch="sm_100a"))
     for name in sys.argv[2:] or dict.fromkeys(seed.target for seed in SEEDS):
         with reruns(_Target(name)):
-            if name == "sm100":
-                _sm100(folder)
+            if name == "map_updates":
+                _map_updates(folder)
             else:
                 _feature(name)
 

@@ -1,4 +1,4 @@
-"""Garbage that a launch leaves, and the frequency of collection."""
+"""Garbage that a launch leaves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pytest_nvfp4.sim.races.agents import WarpAgent
 from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.machine import Machine
-from pytest_nvfp4.sim.run.parallel import rare_collection
 from tests.sim.ptx_case import run_ptx
 
 BODY = """
@@ -22,30 +21,6 @@ mbarrier.arrive.shared.b64 _, [%r2];
 W: mbarrier.try_wait.parity.shared.b64 %p2, [%r2], 0; @!%p2 bra W;
 mul.wide.u32 %rd1, %r1, 4; add.s64 %rd2, %rd100, %rd1; st.global.b32 [%rd2], %r1;
 """
-
-
-def test_thresholds_come_back() -> None:
-    before = gc.get_threshold()
-
-    def fail() -> None:
-        with rare_collection():
-            assert gc.get_threshold()[0] > before[0]
-            raise ValueError("inside")
-
-    with pytest.raises(ValueError, match="inside"):
-        fail()
-    assert gc.get_threshold() == before
-    assert gc.get_freeze_count() == 0
-
-
-def test_a_collector_that_is_off_is_left_alone() -> None:
-    before = gc.get_threshold()
-    gc.disable()
-    try:
-        with rare_collection():
-            assert gc.get_threshold() == before
-    finally:
-        gc.enable()
 
 
 @pytest.mark.parametrize("races", [False, True])

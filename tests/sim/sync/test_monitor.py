@@ -42,6 +42,7 @@ bar.warp.sync -1;
 @%p0 mbarrier.arrive.shared.b64 _, [%r1];
 and.b32 %r2, %r0, 1; mad.lo.u32 %r2, %r2, 8, %r99;
 mbarrier.try_wait.parity.shared.b64 %p2, [%r2], 0;
+selp.u32 %r3, 1, 0, %p2;
 """
     )
     assert events[-1] == ("waited", 0, 0x5555_5555, 1)

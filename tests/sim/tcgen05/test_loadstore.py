@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.ptx.uses import Uses
 from pytest_nvfp4.sim.run.cta import Cta
-from pytest_nvfp4.sim.run.undefined import UndefinedValues
+from pytest_nvfp4.sim.run.following import FollowedValues
 from pytest_nvfp4.sim.tcgen05.loadstore import load, movement, store
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 from tests.sim.tcgen05.harness import FULL, make_ctas, own
@@ -200,7 +200,7 @@ def test_a_load_of_64_rows_is_not_a_number_where_no_row_is() -> None:
             assert np.isnan(word[16:].view(np.float32)).all()
             assert np.isnan(word[16:].view(np.float16)).all()
     assert reports(ctas[0]) == []  # until a lane uses it
-    assert {value.lanes for value in warps[3].unit(UndefinedValues).values.values()} == {0xFFFF_0000}
+    assert {value.lanes for value in warps[3].unit(FollowedValues).values.values()} == {0xFFFF_0000}
     with pytest.raises(Fault, match="never written"):  # of no accumulator
         load(warps[1], FULL, 32 << 16, movement("32x32b", 16), "ld", 0)
     tmem.take(0, 8, 2)
@@ -214,8 +214,9 @@ def test_sixteen_lanes_do_not_initialise_the_others() -> None:
     w = cta.warps[2]
     store(w, FULL, 64 << 16, (1,), movement("16x64b", 1), "st", 0)
     load(w, FULL, 64 << 16, movement("16x64b", 1), "ld", 0)
-    with pytest.raises(Fault, match="lane 80 of TMEM column 0 was never written"):
+    with pytest.raises(Fault, match="lane 80 of TMEM column 0 was never written") as caught:
         load(w, FULL, 64 << 16, movement("32x32b", 2), "ld", 0)
+    assert "wait for the mbarrier of the tcgen05.commit" in str(caught.value.hint)
 
 
 def test_two_allocations_are_not_one() -> None:

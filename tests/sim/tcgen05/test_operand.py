@@ -89,6 +89,14 @@ def test_the_version_of_a_descriptor_is_1_or_left_out() -> None:
         assert caught.value.kind == "descriptor"
 
 
+def test_a_base_offset_counts_with_a_swizzle_only() -> None:
+    """Triton sets it by the address where it copies scale factors, which have no swizzle."""
+    plain, swizzled = (matrix_bits(1024 + 512, stride=128, swizzle=code) for code in (0, 2))
+    assert decode_matrix(plain | 4 << 49, "test") == decode_matrix(plain, "test")
+    with pytest.raises(Unsupported, match="base offset 4"):
+        decode_matrix(swizzled | 4 << 49, "test")
+
+
 def test_a_byte_that_was_never_written() -> None:
     [cta] = make_ctas()
     cta.shared.written[:16384] = True

@@ -1,0 +1,62 @@
+"""Values that are followed from the instruction that loaded them to their first use.
+
+What may use the value of a load is known from the code (``sim.ptx.uses``). From the time that a warp has loaded a value
+that matters only if it is used, these instructions are watched (``Program.watch``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytest_nvfp4.sim.ptx.uses import Uses
+from pytest_nvfp4.sim.run.warp import Warp
+
+
+@dataclass(slots=True)
+class _Followed:
+    used: Callable[[], None]
+    lanes: int
+    uses: Uses
+
+
+class FollowedValues:
+    """Values that a warp may have in registers, by the instruction that loaded them and why they are followed."""
+
+    def __init__(self, warp: Warp) -> None:
+        del warp
+        self.values: dict[tuple[int, object], _Followed] = {}
+
+
+def follow(
+    w: Warp, at: int, lanes: int, uses: Uses, used: Callable[[], None], *, reason: object = None
+) -> None:  # fmt: skip
+    """Call ``used`` once, when a lane of ``lanes`` executes one of the uses of what an instruction has loaded.
+
+    A block that runs now is not compiled to watch them: see ``Frames.uses_now`` and ``Frames.used_now``.
+
+    Args:
+        reason: Values of one instruction and one reason are one, with the ``used`` that was given first.
+    """
+    w.cta.launch.program.watch(uses.all | {at})
+    values = w.unit(FollowedValues).values
+    if (known := values.get((at, reason))) is None:
+        values[at, reason] = _Followed(used, lanes, uses)
+    else:
+        known.lanes |= lanes
+        known.uses = known.uses.joined(uses)
+
+
+def watched(w: Warp, mask: int, at: int) -> None:
+    """Follow the lanes that execute a watched instruction: call ``used``, and forget what they load anew."""
+    unit = w.units.get(FollowedValues)
+    if unit is None:
+        return
+    for source, value in list(unit.values.items()):
+        if source[0] == at and not value.uses.carried:
+            value.lanes &= ~mask
+        elif mask & value.lanes and at in value.uses.all:
+            value.lanes = 0
+            value.used()
+        if not value.lanes:
+            del unit.values[source]
