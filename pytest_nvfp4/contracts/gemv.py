@@ -38,7 +38,7 @@ class Gemv(BlockScaled):
         (512, 1, 4096, 2),
         (512, 1, 1536, 2),
     )
-    benchmarks = cases("gpumode-bench", name, (7168, 1, 16384), (4096, 1, 7168), (7168, 1, 2048))
+    benchmarks = cases("gpumode-bench", name, (7168, 1, 16384), (4096, 1, 7168, 8), (7168, 1, 2048, 4))
 
     def fitted(self, groups: Sequence[Group]) -> Problem:
         """See ``Contract``: as many times 128 rows as there are tiles."""

@@ -14,8 +14,13 @@ from pytest_nvfp4.driver.assigned import assigned_name
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _LIBRARY = sysconfig.get_path("stdlib") + os.sep
-_LIBRARY_PACKAGES = ("torch", "cutlass", "cuda", "numpy", "nvidia_cutlass_dsl", "triton")
+_LIBRARY_PACKAGES = ("torch", "cutlass", "cuda", "numpy", "nvidia_cutlass_dsl", "triton", "nvidia")
 """Installed packages whose lines are not the user's; any other may be the kernel's own."""
+_TOOLKIT = "/usr/local/cuda"
+"""Beginning of the folders in which NVIDIA's installers put CUDA, whose headers are inlined into kernels."""
+_OF_KERNELS = "cutlass"
+"""The folder of site-packages in which NVIDIA's kernels are installed (nvidia-cutlass-operators: ``cutlass.operators``,
+``cutlass.kernels``). CuTe DSL itself, whose package has the same name, lies in the folder ``nvidia_cutlass_dsl``."""
 _DEPTH = 2
 """Lines reported for nested calls."""
 
@@ -67,5 +72,6 @@ def is_user_file(file: str) -> bool:
         return False
     installed = f"{os.sep}site-packages{os.sep}"
     if installed in file:
-        return Path(file.rpartition(installed)[2]).parts[0] not in _LIBRARY_PACKAGES
-    return not file.startswith(_LIBRARY)
+        package = Path(file.rpartition(installed)[2]).parts[0]
+        return package == _OF_KERNELS or package not in _LIBRARY_PACKAGES
+    return not file.startswith((_LIBRARY, _TOOLKIT))

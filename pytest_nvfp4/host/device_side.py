@@ -146,10 +146,9 @@ class LocalOperators:
         from pytest_nvfp4.machine import operators
         from pytest_nvfp4.machine.torch_effects import report
 
-        if (short := large_random.shortened(func, args, kwargs)) is not None:
-            whole, few = short
-            period = self.run(func, few, kwargs, on_device=on_device, generator=generator)[0]
-            large = self._place(whole, initialised=False)
+        if (short := large_random.shortened(func, args, kwargs, on_device=on_device)) is not None:
+            period = self.run(short.func, short.args, short.kwargs, on_device=on_device, generator=generator)[0]
+            large = self._place(short.whole, initialised=False)
             self._memory.repeat(large.data_ptr(), memoryview(period.view(torch.uint8).numpy()))
             self._repeated.add(large.data_ptr())
             return large, True

@@ -3,6 +3,10 @@
 The DSL (4.8) looks the place up for every operation: it requests the stack, which the audit of a kernel records,
 compares the file of each frame with its own folders, and iterates over the table of positions of the code. That is half
 of the CPU time that building the IR of a large kernel takes. What a place is depends on code and instruction alone.
+
+The DSL takes all modules below ``cutlass`` for its own, NVIDIA's kernels in ``cutlass.operators`` (the package
+nvidia-cutlass-operators) among them, so that each of their instructions would have the line of ``@cute.kernel``. Here
+they are code of a user.
 """
 
 from __future__ import annotations
@@ -13,6 +17,9 @@ import sys
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
+
+_KERNELS = ("cutlass.operators", "cutlass.kernels")
+"""Modules of NVIDIA's kernels, beside the DSL's own ones."""
 
 
 def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
@@ -27,10 +34,11 @@ def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     if getattr(operations, "_CO_POSITIONS", None) is None:
         return
     yield operations, "_fast_frameinfo", _by_instruction(operations._fast_frameinfo)
-    for name in ("_is_framework_stack_frame", "_get_caller_frame_info", "_find_user_frame"):
+    for name in ("_is_framework_stack_frame", "_is_framework_module", "_get_caller_frame_info", "_find_user_frame"):
         if not hasattr(operations, name):
             return
-    yield operations, "_is_framework_stack_frame", _by_code(operations._is_framework_stack_frame)
+    holds = _by_code(operations._is_framework_stack_frame, of_module=operations._is_framework_module)
+    yield operations, "_is_framework_stack_frame", holds
 
     @functools.wraps(operations._get_caller_frame_info)
     def caller() -> Any:
@@ -56,16 +64,31 @@ def _by_instruction(original: Callable[[FrameType], Any]) -> Callable[[FrameType
     return place
 
 
-def _by_code(original: Callable[[FrameType], bool]) -> Callable[[FrameType], bool]:
-    """Return ``original`` with its results stored by code and the name of the module that it runs in."""
+def _by_code(original: Callable[[FrameType], bool], *, of_module: Callable[[str], bool]) -> Callable[[FrameType], bool]:
+    """Return ``original``, which holds for all code of some modules, with its results stored, but for NVIDIA's kernels.
+
+    They are stored by the name of the module, and by the code in modules for which ``of_module`` does not hold: each
+    read of a frame's code is an event of the audit.
+    """
+    modules: set[Any] = set()
     known: dict[tuple[int, Any], tuple[CodeType, bool]] = {}
 
     @functools.wraps(original)
     def holds(frame: FrameType) -> bool:
+        name = frame.f_globals.get("__name__", "")
+        if name in modules:
+            return True
         code = frame.f_code
-        key = id(code), frame.f_globals.get("__name__")
+        key = id(code), name
         if (found := known.get(key)) is None:
-            found = known[key] = (code, original(frame))
+            kernels = _is_kernels(name)
+            found = known[key] = (code, not kernels and original(frame))
+            if not kernels and of_module(name):
+                modules.add(name)
         return found[1]
 
     return holds
+
+
+def _is_kernels(module: object) -> bool:
+    return isinstance(module, str) and any(module == name or module.startswith(f"{name}.") for name in _KERNELS)

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from pytest_nvfp4.driver.device_model import DeviceModel
 from pytest_nvfp4.driver.launches import HostSideError, LaunchAttribute
+from pytest_nvfp4.host import triton_profiler
 from pytest_nvfp4.host.after_import import after_import
 from pytest_nvfp4.host.device_side import DeviceSide
 from pytest_nvfp4.host.loaded_modules import LoadedModules
@@ -52,6 +53,7 @@ class TritonSide:
         """Make the driver Triton's active one, now or when Triton is imported."""
         self._stack.callback(after_import("triton", self._activate))
         self._stack.callback(after_import("triton.runtime.interpreter", self._refuse_interpreter))
+        self._stack.callback(after_import("triton.profiler.profile", self._profile))
 
     def close(self) -> None:
         """Restore Triton."""
@@ -76,6 +78,10 @@ class TritonSide:
 
     def _refuse_interpreter(self, interpreter: ModuleType) -> None:
         self._patch(interpreter.InterpretedFunction, "__init__", _interpreted)
+
+    def _profile(self, profile: ModuleType) -> None:
+        for owner, name, value in triton_profiler.patches(profile):
+            self._patch(owner, name, value)
 
     def _patch(self, owner: Any, name: str, value: Any) -> None:
         self._stack.callback(setattr, owner, name, vars(owner)[name])

@@ -17,6 +17,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+from pytest_nvfp4.collection import rare_collection
+
 _ATTRIBUTE = "_nvfp4_compiled_for"
 
 
@@ -65,7 +67,8 @@ class PlainCalls:
                 bound, options = _bound(func, args, kwargs)
             except (TypeError, ValueError):  # arguments that do not fit: the DSL has the message
                 return original(self_, func, *args, **kwargs)
-            result = original(self_, func, *bound.args, **bound.kwargs, **options)
+            with rare_collection():
+                result = original(self_, func, *bound.args, **bound.kwargs, **options)
             if self._requested and result is not None:
                 setattr(result, _ATTRIBUTE, dict(bound.arguments))
             return result

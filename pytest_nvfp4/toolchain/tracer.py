@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4 import isolation
+from pytest_nvfp4.activity import ACTIVITIES
 from pytest_nvfp4.contracts.signature import signature_json
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.host import compile_cache, redirect
@@ -206,6 +207,8 @@ class Tracer:
             scratch, job = build / "job" / "scratch", build / "job" / "job.json"
             for place in (written, scratch, folder):
                 place.mkdir(parents=True)
+            builds = builds_extension(request)
+            deadline_s = self._limits.deadline_s + (_BUILD_S if builds else 0.0)
             job.write_text(json.dumps(self._job(request, written)), encoding="utf-8")
             environ = {
                 **redirect.environment(written, arch=request.arch),
@@ -215,18 +218,19 @@ class Tracer:
                 "PYTHONFAULTHANDLER": "1",
                 "PYTHONUNBUFFERED": "1",
             }
-            if builds := builds_extension(request):
+            if builds:
                 self._notify(building(request.kernel.name))
             bytecode.write_missing(request.toolchain.python)
             preload = PRELOAD if uses_torch(request.kernel, request.entry.file if request.entry else None) else ()
-            outcome = isolation.run(
-                worker(_WORKER, job, python=request.toolchain.python, preload=preload),
-                cwd=scratch,
-                deadline_s=self._limits.deadline_s + (_BUILD_S if builds else 0.0),
-                environ=environ,
-                wall=self._wall(request, build / "job"),
-                output_bytes=self._limits.output_bytes,
-            )
+            with ACTIVITIES.doing(f"{request.kernel.name}: compile for {request.problem.name}"):
+                outcome = isolation.run(
+                    worker(_WORKER, job, python=request.toolchain.python, preload=preload),
+                    cwd=scratch,
+                    deadline_s=deadline_s,
+                    environ=environ,
+                    wall=self._wall(request, build / "job"),
+                    output_bytes=self._limits.output_bytes,
+                )
             trace = self._assemble(request, outcome, written, folder, scrubbed(os.environ, environ))
             return self._cache.store(key, trace, folder)
 

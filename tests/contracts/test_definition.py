@@ -120,6 +120,23 @@ def test_inputs_may_be_those_of_its_own_function(tmp_path: Path) -> None:
     assert set(np.frombuffer(inputs.arrays[1].data, np.float32)) == {2.0}
 
 
+def test_inputs_may_be_tensors_of_a_file_which_is_part_of_its_identity(tmp_path: Path) -> None:
+    folder = tmp_path / "definitions" / "op"
+    blob = tmp_path / "blob" / "rows.safetensors"
+    for each in (folder, blob.parent):
+        each.mkdir(parents=True)
+    header = b'{"rows":{"dtype":"BF16","shape":[8,16],"data_offsets":[0,256]}}'
+    blob.write_bytes(len(header).to_bytes(8, "little") + header + b"\x80\x3f" * 128)
+    place = written(folder, stored("./blob/rows.safetensors"))
+    first = identity(place)
+    made = drawn(folder, place)
+    inputs = rotation.verified_inputs(made.cases[0], key=7, given=made.given)
+    assert bytes(inputs.arrays[0].data) == b"\x80\x3f" * 128
+    blob.write_bytes(blob.read_bytes()[:-1] + b"\0")
+    run.identity.cache_clear()
+    assert identity(place) != first
+
+
 def test_drawn_problems_obey_the_constraints(tmp_path: Path) -> None:
     contract = identity(written(tmp_path))
     listed = own_problems(contract)
@@ -151,6 +168,11 @@ def put(*path: Any, value: Any) -> Change:
     return change
 
 
+def stored(path: str) -> Change:
+    """Take the first workload's x from a file."""
+    return put("workloads", 0, "inputs", "x", value={"type": "safetensors", "path": path, "tensor_key": "rows"})
+
+
 WRONG: dict[str, tuple[Change, str]] = {
     "an unknown field": (put("tests", value=[]), "has the unknown field tests"),
     "an axis of another type": (put("axes", "rows", value={"type": "expr", "expression": "2"}), "axes.rows"),
@@ -172,10 +194,9 @@ WRONG: dict[str, tuple[Change, str]] = {
         "line 2: tolerance.required_matched_ratio is not supported",
     ),
     "no workloads": (lambda _, workloads: workloads.clear(), "write d.jsonl beside d.json"),
-    "safetensors": (
-        put("workloads", 0, "inputs", "x", value={"type": "safetensors", "path": "a", "tensor_key": "b"}),
-        "problem w-8: input x is of type safetensors, which is not supported",
-    ),
+    "a file of tensors that is not there": (stored("blob/none.safetensors"), "problem w-8: none.safetensors cannot be"),
+    "a file of tensors outside": (stored("../x.safetensors"), r"'\.\./x.safetensors' is no .safetensors file in the"),
+    "any file as tensors": (stored("d.json"), "'d.json' is no .safetensors file"),
     "a billion rows": (put("workloads", 0, "axes", "rows", value=10**9), "w-8: its inputs have 32,000,000,068 bytes"),
     "a reference that raises": (
         put("reference", value=REFERENCE.replace("    total =", "    assert 0, 'no'\n    total =")),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.driver.user_line import user_line
+from pytest_nvfp4.driver.user_line import is_user_file, user_line
 
 LIBRARY = "def launch(call):\n    return call()\n"
 
@@ -27,3 +27,19 @@ def test_a_library_outside_of_site_packages(
     assert found is not None
     files = [found.file, found.caller.file if found.caller is not None else ""]
     assert files[:lines] == ([__file__] if lines == 1 else [str(package / "__init__.py"), __file__])
+
+
+@pytest.mark.parametrize(
+    ("file", "own"),
+    [
+        ("/venv/lib/python3.12/site-packages/nvidia/cu13/include/cuda_fp16.hpp", False),
+        ("/usr/local/cuda-13.0/targets/x86_64-linux/include/cuda_fp16.hpp", False),
+        ("/venv/lib/python3.12/site-packages/my_kernels/include/tile.cuh", True),
+        ("/venv/lib/python3.12/site-packages/nvidia_cutlass_dsl/dsl_packages/cutlass/cute/core.py", False),
+        ("/venv/lib/python3.12/site-packages/cutlass/operators/gemm.py", True),
+        ("/home/me/cuda/include/tile.cuh", True),
+    ],
+)
+def test_headers_of_cuda_are_not_the_users_and_kernels_beside_the_dsl_are(file: str, own: bool) -> None:
+    """A finding at ``__float22half2_rn`` names the line that calls it; one in nvidia-cutlass-operators a line there."""
+    assert is_user_file(file) == own

@@ -45,6 +45,7 @@ CASES = (
     "own_maps",
     "special",
     "scaled",
+    "profiled",
     "tuned",
     "hooks",
     "beyond",
@@ -100,7 +101,13 @@ def test_scratch_memory_comes_from_the_program_s_allocator(said):
 
 
 def test_nvfp4_is_exact(said):
-    assert said["scaled"]["result"] == [True, True]
+    *right, copies = said["scaled"]["result"]
+    assert right == [True, True]
+    assert copies, "no scale factor was copied to tensor memory"
+
+
+def test_a_profile_has_scopes_and_no_times(said):
+    assert said["profiled"]["result"] == [[2.0] * 16, [["ours"]]]
 
 
 def test_the_first_configuration_that_fits_is_executed_once_and_never_measured(said):

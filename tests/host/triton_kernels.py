@@ -111,16 +111,24 @@ def product_of_own_maps(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK
 
 
 @triton.jit
+def scales(block, first, row, BR: tl.constexpr, BK: tl.constexpr):
+    """Return the factors (BR, BK // 16) of rows in blocks of 128, each (K // 64, 32, 4, 4), from a block on."""
+    inner = tl.arange(0, BK * 8)
+    packed = tl.load(block + tl.arange(0, BR // 128)[:, None] * row + (first * 128 + inner)[None, :])
+    return packed.reshape(BR // 128, BK // 64, 32, 4, 4).trans(0, 3, 2, 1, 4).reshape(BR, BK // 16)
+
+
+@triton.jit
 def scaled(a, sa, b, sb, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     columns = tl.program_id(1) * BN + tl.arange(0, BN)
-    pairs, blocks = tl.arange(0, BK // 2), tl.arange(0, BK // 16)
+    pairs = tl.arange(0, BK // 2)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     for k in range(0, K, BK):
         x = tl.load(a + rows[:, None] * (K // 2) + (k // 2 + pairs)[None, :])
         y = tl.load(b + columns[:, None] * (K // 2) + (k // 2 + pairs)[None, :])
-        x_scale = tl.load(sa + rows[:, None] * (K // 16) + (k // 16 + blocks)[None, :])
-        y_scale = tl.load(sb + columns[:, None] * (K // 16) + (k // 16 + blocks)[None, :])
+        x_scale = scales(sa + tl.program_id(0) * BM * (K // 16), k // 16, K * 8, BM, BK)
+        y_scale = scales(sb + tl.program_id(1) * BN * (K // 16), k // 16, K * 8, BN, BK)
         acc = tl.dot_scaled(x, x_scale, "e2m1", y.T, y_scale, "e2m1", acc)
     tl.store(c + rows[:, None] * N + columns[None, :], acc.to(tl.float16))
 
@@ -148,7 +156,8 @@ def _scaled_operand(rows: int, k: int) -> tuple[Any, Any, Any]:
     packed = torch.randint(0, 256, (rows, k // 2), dtype=torch.uint8)
     scales = (torch.randint(1, 9, (rows, k // 16)) / 2).to(torch.float8_e4m3fn)
     elements = torch.stack([values[(packed & 15).long()], values[(packed >> 4).long()]], -1).reshape(rows, k)
-    return packed.cuda(), scales.cuda(), elements * scales.float().repeat_interleave(16, 1)
+    blocks = scales.view(rows // 128, 4, 32, k // 64, 4).permute(0, 3, 2, 1, 4).contiguous()
+    return packed.cuda(), blocks.cuda(), elements * scales.float().repeat_interleave(16, 1)
 
 
 def case_add(_: Session) -> Any:
@@ -241,13 +250,28 @@ def case_special(_: Session) -> Any:
     return torch.equal(c.cpu(), want)
 
 
-def case_scaled(_: Session) -> Any:
-    """NVFP4."""
+def case_scaled(session: Session) -> Any:
+    """NVFP4, with scale factors that are copied to tensor memory."""
     (a, sa, want_a), (b, sb, want_b) = _scaled_operand(128, 256), _scaled_operand(128, 256)
     c = torch.full((128, 128), torch.nan, dtype=torch.float16, device="cuda")
     scaled[(1, 1)](a, sa, b, sb, c, 128, 256, BM=128, BN=128, BK=128)
     want = (want_a @ want_b.T).half()
-    return [torch.equal(c.cpu(), want), bool(want.abs().max() > 0)]
+    copies = session.launches[-1].counters["tcgen05.cp.instructions"]
+    return [torch.equal(c.cpu(), want), bool(want.abs().max() > 0), copies]
+
+
+def case_profiled(_: Session) -> Any:
+    """A session of Triton's profiler, in which a kernel is launched."""
+    import triton.profiler as proton
+
+    session = proton.start(f"{FOLDER}/profiled", hook="triton")
+    x, out = torch.ones(16), torch.empty(16, device="cuda")
+    with proton.scope("ours"):
+        add[(1,)](x.cuda(), x.cuda(), out, 16, 1.0, BLOCK=16)
+    proton.deactivate(session)
+    proton.finalize()
+    root = json.loads(Path(FOLDER, "profiled.hatchet").read_text())[0]
+    return [out.tolist(), [[one["frame"]["name"], *one["metrics"]] for one in root["children"]]]
 
 
 def case_tuned(session: Session) -> Any:

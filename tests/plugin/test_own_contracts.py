@@ -86,6 +86,8 @@ def test_every_family_is_verified_and_one_may_be_chosen(tmp_path: Path) -> None:
     assert " 1 passed" in ran(tmp_path, FLUSHES, "-k", "verify", "--nvfp4-family=normal")
     text = ran(tmp_path, FLUSHES, "-k", "verify", "--nvfp4-family=nromal")
     assert "--nvfp4-family 'nromal': the kernel's contract has normal, tiny" in text
+    text = ran(tmp_path, FLUSHES, "-k", "search", "--nvfp4-search=2")
+    assert "-k verify --nvfp4-device=sim --nvfp4-family=tiny" in text, text
 
 
 def test_a_failing_problem_is_found_and_repeated(tmp_path: Path) -> None:

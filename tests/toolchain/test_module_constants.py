@@ -127,7 +127,7 @@ def test_a_huge_number_is_not_computed() -> None:
 
 
 def test_the_shipped_kernel_has_the_constants_that_its_page_names() -> None:
-    kernel = Path(__file__).parents[2] / "kernels/nvfp4_group_gemm/sm100.py"
+    kernel = Path(__file__).parents[2] / "kernels/nvfp4_group_gemm/steps/map_updates.py"
     values = {name: constant.value for name, constant in constants(kernel.read_text()).items()}
     assert values["NUM_STAGES"] == 3
     assert values["CTAS_PER_SM"] == 2

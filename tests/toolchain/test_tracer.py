@@ -461,11 +461,12 @@ class TestFailures:
         source = TINY.replace("def build():", "def build():\n    import time\n    time.sleep(10_000)")
         trace = far_enough(
             lambda deadline_s: trace_it(source, limits=Limits(deadline_s=deadline_s)),
-            lambda trace: "while kernel.py compiled" in str(trace.errors),
+            lambda trace: "while kernel.py compiled" in str(trace.errors) and only_error(trace)[2],
             first_s=3,
         )
-        kind, text, _ = only_error(trace)
+        kind, text, line = only_error(trace)
         assert kind == "timeout"
+        assert line == line_of(source, "time.sleep(10_000)")
         assert "while kernel.py compiled" in text
         assert "--nvfp4-timeout" in text
 

@@ -2,8 +2,8 @@
 
 It has the attributes of a contract that is written in Python (``own.program``). Its problems are the workloads of a
 file of JSON lines (``own.files``). Inputs are drawn as flashinfer-bench draws them: normal numbers, those of 8 bits
-within 2, integers within 1024, or what ``custom_inputs_entrypoint`` returns. An error of at most 1e-2, absolute or
-relative, is right, as is one within the tolerance of a workload. Integers and bools are equal bit for bit.
+within 2, integers within 1024, or what ``custom_inputs_entrypoint`` returns or a file has. An error of at most 1e-2,
+absolute or relative, is right, as is one within the tolerance of a workload. Integers and bools are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pytest_nvfp4.contracts.own.files import RETURNING, workloads_of
+from pytest_nvfp4.contracts.own import safetensors
+from pytest_nvfp4.contracts.own.files import RETURNING, tensors_of, workloads_of
 from pytest_nvfp4.contracts.own.packing import ITEMS
 from pytest_nvfp4.contracts.own.wrong import Wrong
 from pytest_nvfp4.isolation.door import DoorError
@@ -121,6 +122,7 @@ class Definition:
 
     def __init__(self, file: Path, style: str) -> None:
         self.destination = style != RETURNING
+        self._file = file
         self._fields = _read(_Fields, file.read_bytes(), "the definition")
         self._check()
         self._space: dict[str, Any] = {"__name__": "reference"}
@@ -169,8 +171,8 @@ class Definition:
         for name, spec in self._fields.inputs.items():
             source = workload.inputs.get(name)
             if isinstance(source, _Safetensors):
-                raise Wrong(f"input {name} is of type safetensors, which is not supported: random, scalar or custom")
-            if isinstance(source, _Scalar):
+                made[name] = self._stored(source)
+            elif isinstance(source, _Scalar):
                 made[name] = source.value
             elif isinstance(source, _Custom):
                 if name not in custom:
@@ -302,6 +304,13 @@ class Definition:
     def _workload(self, name: str) -> _Workload:
         """Return the workload of a name; the first for a problem that is drawn."""
         return self._workloads.get(name) or next(iter(self._workloads.values()))
+
+    def _stored(self, source: _Safetensors) -> Any:
+        """Return a tensor of a file."""
+        path = tensors_of(self._file, source.path)
+        if path is None or path.suffix != ".safetensors":
+            raise Wrong(f"path {source.path[:200]!r} is no .safetensors file in the folder of the trace")
+        return safetensors.tensor(path, source.tensor_key)
 
     def _shape(self, spec: _Spec, axes: Mapping[str, int]) -> tuple[int, ...] | None:
         return None if spec.shape is None else tuple(axes[axis] for axis in spec.shape)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 RETURNING: Final = "value_returning"
 """What follows a definition, ``definition.json::value_returning``, whose kernels return their outputs."""
@@ -14,15 +15,27 @@ def is_definition(file: str) -> bool:
     return file.endswith(".json")
 
 
-def workloads_of(definition: Path) -> Path:
-    """Return the file of a definition's workloads: beside it, or where the layout of a FlashInfer Trace has them.
+def _elsewhere(definition: Path) -> bool:
+    """Return whether a definition lies in a FlashInfer Trace: ``definitions/OP/NAME.json``."""
+    return definition.parent.parent.name == "definitions"
 
-    That layout has ``definitions/OP/NAME.json`` and ``workloads/OP/NAME.jsonl``.
-    """
+
+def workloads_of(definition: Path) -> Path:
+    """Return the file of a definition's workloads: beside it, or ``workloads/OP/NAME.jsonl`` of a FlashInfer Trace."""
     beside = definition.with_suffix(".jsonl")
     operation = definition.parent
     elsewhere = operation.parent.with_name("workloads") / operation.name / beside.name
-    return elsewhere if operation.parent.name == "definitions" and not beside.is_file() else beside
+    return elsewhere if _elsewhere(definition) and not beside.is_file() else beside
+
+
+def tensors_of(definition: Path, path: str) -> Path | None:
+    """Return a file of tensors that a workload names, from the root of the trace on; None if it lies outside of it.
+
+    The root is the folder that holds ``definitions``, else the definition's own.
+    """
+    root = (definition.parents[2] if _elsewhere(definition) else definition.parent).resolve()
+    found = (root / path).resolve()
+    return found if found.is_relative_to(root) else None
 
 
 def files_of(file: str) -> list[Path]:
@@ -30,4 +43,21 @@ def files_of(file: str) -> list[Path]:
     if not is_definition(file):
         return [Path(file)]
     workloads = workloads_of(Path(file))
-    return [Path(file), *([workloads] if workloads.is_file() else [])]
+    if not workloads.is_file():
+        return [Path(file)]
+    named = dict.fromkeys(_named(workloads.read_bytes()))
+    tensors = [found for path in named if (found := tensors_of(Path(file), path)) is not None and found.is_file()]
+    return [Path(file), workloads, *dict.fromkeys(tensors)]
+
+
+def _named(workloads: bytes) -> list[str]:
+    """Return the paths of the inputs of workloads, leaving out what cannot be read."""
+    found: list[str] = []
+    for line in workloads.splitlines():
+        try:
+            one: Any = json.loads(line)
+            inputs = one.get("workload", one)["inputs"].values()
+            found += [each["path"] for each in inputs if isinstance(each.get("path"), str)]
+        except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
+            continue  # the contract's own process says what is wrong with it
+    return found

@@ -20,6 +20,7 @@ from pytest_nvfp4.contracts.own.answers import Computed, Drawn, Legal, Listed
 from pytest_nvfp4.contracts.own.axes import Axes, read_axes, text_of, values_of
 from pytest_nvfp4.contracts.own.files import files_of
 from pytest_nvfp4.contracts.own.packing import Array, pack, unpack
+from pytest_nvfp4.contracts.own.safetensors import MOST_BYTES
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import read_file
 from pytest_nvfp4.isolation.door.models import validated
@@ -90,7 +91,8 @@ def _digest(file: str) -> str:
     digest = hashlib.sha256()
     try:
         for path in files_of(file):
-            digest.update(read_file(path, source=f"{path.name}:", most=_FILE_BYTES))
+            most = MOST_BYTES if path.suffix == ".safetensors" else _FILE_BYTES
+            digest.update(read_file(path, source=f"{path.name}:", most=most))
         return digest.hexdigest()[:_DIGITS]
     except (OSError, DoorError) as error:
         raise ContractError(f"the contract cannot be read: {error}", file=file) from error

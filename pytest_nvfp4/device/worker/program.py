@@ -44,7 +44,7 @@ def _run(file: Path, arguments: list[str]) -> int:
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
     sys.argv = [str(file), *arguments]
     try:
-        exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)
+        exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), module.__dict__)
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
             return error.code or 0

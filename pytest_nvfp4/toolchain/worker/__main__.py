@@ -15,6 +15,7 @@ import pytest_nvfp4.profiler  # noqa: F401 - before the kernel, which may import
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, taken
 from pytest_nvfp4.isolation.event_sender import EventSender
+from pytest_nvfp4.isolation.limits import write_stack_in_time
 from pytest_nvfp4.isolation.seal.audit import KernelAudit
 from pytest_nvfp4.isolation.seal.keeper import Sealed, keep
 from pytest_nvfp4.isolation.wall import enter_from_environment
@@ -250,6 +251,7 @@ def main() -> None:
     enter_from_environment(keep=sealed.descriptors, first=sealed.open_memory)
     reporter = EventSender(sealed.result)
     job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    write_stack_in_time(sys.stderr)
     session = TraceSession(job, reporter)
     exit_now: Callable[[int], Any] = os._exit
     flush = [stream.flush for stream in (sys.stdout, sys.stderr)]
