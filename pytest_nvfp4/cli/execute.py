@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pytest_nvfp4.isolation import OnOutput
 
 _LOCAL = ("auto", "local", "sim")
+_LAST_PIECES = 16
+"""Pieces of the output that are kept for an advice."""
 _SLACK_S = 60.0
 """Seconds between the program's own deadline and the moment when a remote ends its container."""
 
@@ -110,10 +112,13 @@ def exec_command(
     )
     written: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
 
-    def collect(stream: Literal["stdout", "stderr"], piece: bytes) -> None:
+    def pass_on(stream: Literal["stdout", "stderr"], piece: bytes) -> None:
         written[stream].append(piece)
+        if not as_json:
+            _pass_on(stream, piece)
+            del written[stream][:-_LAST_PIECES]
 
-    pass_on, start = collect if as_json else _pass_on, time.monotonic()
+    start = time.monotonic()
     try:
         local = device in _LOCAL
         if local:
@@ -124,11 +129,19 @@ def exec_command(
             status = _remotely(execution, device, options, pass_on)
     except RemoteError as error:
         raise InputError(f"{device}: {error}") from error
+    texts = {stream: b"".join(pieces).decode("utf-8", "replace") for stream, pieces in written.items()}
+    if status and _is_file(program) and (advice := mounts.without_module(Path(program), texts["stderr"])):
+        output.note(advice)
     if as_json:
-        texts = {stream: b"".join(pieces).decode("utf-8", "replace") for stream, pieces in written.items()}
         seconds = round(time.monotonic() - start, 3)
         output.write_json({"device": device, "status": status, **texts, "seconds": seconds})
     raise click.exceptions.Exit(status)
+
+
+def _is_file(program: str) -> bool:
+    """Return whether the program is the path of a file, and not code."""
+    path = Path(program)
+    return "\n" not in program and len(program) < 4096 and (path.suffix == ".py" or path.is_file())
 
 
 def _source(program: str, *, with_stdin: bool) -> str:
@@ -136,10 +149,9 @@ def _source(program: str, *, with_stdin: bool) -> str:
         if with_stdin:
             raise InputError("- and --stdin both read standard input: put the program or its input into a file")
         return sys.stdin.read()
-    path = Path(program)
-    looks_like_file = "\n" not in program and len(program) < 4096 and (path.suffix == ".py" or path.is_file())
-    if not looks_like_file:
+    if not _is_file(program):
         return program
+    path = Path(program)
     if not path.is_file():
         raise InputError(f"{program}: no such file; give a file, code, or - for standard input")
     import io

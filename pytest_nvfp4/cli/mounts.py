@@ -6,6 +6,7 @@ unless it is named.
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ MAX_BYTES = 64 << 20
 """Limit on the size of all mounted files."""
 _NEVER_INSIDE = (".git", ".hg", ".svn", "__pycache__", ".venv", "node_modules", ".mypy_cache", ".pytest_cache")
 _SHOWN = 5
+_NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '(\w+)", re.MULTILINE)
 
 
 @dataclass
@@ -101,6 +103,23 @@ def mount(text: str, named: Named | None = None) -> dict[str, bytes]:
             f"--mount-dir {text!r}: {remote} must lie below the program's working folder: give a relative path"
         )
     return folder_files(local, remote, named, below=local.resolve().name)
+
+
+def without_module(program: Path, errors: str) -> str:
+    """Return how to mount the module that a program did not find, if it lies in a folder above the program's file.
+
+    Args:
+        program: The file that was run.
+        errors: What the program wrote to standard error.
+
+    Returns:
+        An advice; empty if no module was missing, or if none of the three nearest folders has it.
+    """
+    found = _NO_MODULE.findall(errors)
+    for folder in program.resolve().parents[:3] if found else ():
+        if (folder / f"{found[-1]}.py").is_file() or (folder / found[-1]).is_dir():
+            return f"{found[-1]} lies in {folder}, and not in the program's working folder: give --mount-dir {folder}:."
+    return ""
 
 
 def check_size(files: Mapping[str, bytes]) -> None:

@@ -6,18 +6,25 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
+from pytest_nvfp4.activity import ACTIVITIES
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.report.console import Terminal
 from pytest_nvfp4.report.document import Document
 from pytest_nvfp4.report.render import OutputFormat, render
 from pytest_nvfp4.text import json_text, printed, without_commands
 from pytest_nvfp4.writing import write_whole
+
+_REDRAW_S = 0.5
+_HEARTBEAT_S = 20.0
+_MOST_JOBS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +85,46 @@ def coloured() -> bool:
 
 @contextlib.contextmanager
 def working(message: str) -> Iterator[None]:
-    """Show a message while the block runs: with a spinner where standard error is a terminal, else as one line."""
-    text = printed(message)
-    if not sys.stderr.isatty():
-        note(f"{text} ...")
-        yield
-        return
-    from rich.console import Console
-    from rich.text import Text
+    """Show a message, the time since it began and what is waited for while the block runs.
 
-    with Console(stderr=True, markup=False, highlight=False, emoji=False).status(Text(text)):
+    Where standard error is a terminal, that is one line with a spinner; else one line now, and one every 20 s.
+    """
+    started = time.monotonic()
+
+    def line() -> str:
+        jobs = [str(activity) for activity in ACTIVITIES.snapshot()]
+        return "; ".join([f"{printed(message)} ... {time.monotonic() - started:.0f} s", *jobs[:_MOST_JOBS]])
+
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.text import Text
+
+        status = Console(stderr=True, markup=False, highlight=False, emoji=False).status(Text(line()))
+        with status, _repeating(_REDRAW_S, lambda: status.update(Text(line(), overflow="ellipsis", no_wrap=True))):
+            yield
+        return
+    note(f"{printed(message)} ...")
+    with _repeating(_HEARTBEAT_S, lambda: note(line())):
         yield
+
+
+@contextlib.contextmanager
+def _repeating(every_s: float, act: Callable[[], None]) -> Iterator[None]:
+    """Do something at intervals, on a thread, while the block runs."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(every_s):
+            with contextlib.suppress(OSError, ValueError):  # a closed standard error
+                act()
+
+    thread = threading.Thread(target=repeat, name="nvfp4-working", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def write_file(path: Path, content: str | bytes) -> None:

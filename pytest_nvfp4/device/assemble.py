@@ -24,6 +24,7 @@ from pytest_nvfp4.device.result import (
     SimulatedCall,
     Status,
 )
+from pytest_nvfp4.device.worker.kernel_stack import innermost
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation import Outcome
 from pytest_nvfp4.isolation.door import DoorError
@@ -198,6 +199,7 @@ def assemble(
     outcome: Outcome,
     *,
     source_names: Mapping[str, str] | None = None,
+    stack: str = "",
     kept: bool = False,
     by_tool: bool = False,
 ) -> Result:
@@ -206,6 +208,7 @@ def assemble(
     Args:
         outcome: The end of the worker's process, with the events that it sent.
         source_names: The user's own file for each of the worker's copies, for use in findings.
+        stack: The stack of the kernel's process, which it wrote shortly before its deadline or when it crashed.
         kept: Whether the worker has a keeper, without whose word nothing passes.
         by_tool: Whether a tool started the worker, whose exit status is then not the worker's.
     """
@@ -214,7 +217,9 @@ def assemble(
     status: Status = events.status or "passed"
     if outcome.timed_out:
         status = "timeout"
-        events.findings.append(_abnormal_end("timeout", "it", events.stage, outcome))
+        file, line = innermost(stack or outcome.stderr.text, (source_names or {}).__contains__)
+        finding = _abnormal_end("timeout", "it", events.stage, outcome)
+        events.findings.append(replace(finding, file=file, line=line))
     elif outcome.result_overflow:
         status = "crashed"
         message = (

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_nvfp4 import isolation
+from pytest_nvfp4.activity import ACTIVITIES
 from pytest_nvfp4.device.assemble import assemble, source_names
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.result import Result
+from pytest_nvfp4.device.worker.kernel_stack import stack_below
 from pytest_nvfp4.device.worker.tool_launch import INNER_WALL_VARIABLE
 from pytest_nvfp4.host.compile_cache import COMPILED_VARIABLE
 from pytest_nvfp4.isolation import Outcome
@@ -114,12 +116,18 @@ def run_below(
         below = [*profiler.command, *worker(_PROFILE_WORKER, path, folder, backend).command]
         command = worker(_TOOL_LAUNCH, json.dumps(below))
         wall = Wall(folder=str(scratch), mode="off")
-    outcome = isolation.run(
-        command,
-        cwd=scratch,
-        deadline_s=job.deadline_s,
-        environ={**variables, **(environ or {}), "PYTHONPATH": import_path},
-        wall=wall,
-    )
+    with ACTIVITIES.doing(_description(job)):
+        outcome = isolation.run(
+            command,
+            cwd=scratch,
+            deadline_s=job.deadline_s,
+            environ={**variables, **(environ or {}), "PYTHONPATH": import_path},
+            wall=wall,
+        )
     kept, by_tool = backend != "sim" and profiler is None, profiler is not None
-    return assemble(job, outcome, source_names=names, kept=kept, by_tool=by_tool), outcome
+    return assemble(job, outcome, source_names=names, stack=stack_below(scratch), kept=kept, by_tool=by_tool), outcome
+
+
+def _description(job: Job) -> str:
+    kernel = Path(job.kernel.main).name if job.kernel is not None else "device"
+    return f"{kernel}: {job.action} {', '.join(case.problem.name for case in job.cases)}".rstrip()

@@ -280,7 +280,8 @@ class Judge:
     def judge(self, job: Job, result: Result, *, folder: Path) -> list[CaseVerdict]:
         """Return the verdict of every case of a job, in order.
 
-        Every case of a job that did not end properly has the status and findings of the job.
+        Every case of a job that did not end properly has the status and findings of the job. Outputs of launches that
+        are only recorded are not judged.
         """
         calls = _Calls.of(job, result, folder)
         if self._given != job.given:
@@ -294,8 +295,9 @@ class Judge:
             return CaseVerdict(case, result.status, list(result.findings))
         verdict = CaseVerdict(case, "passed")
         calls: dict[int, list[GroupOutput]] = {}
+        executed = index not in job.simulating.launch_only
         for output in sorted(result.outputs, key=lambda output: (output.call, output.group)):
-            if output.case == index:
+            if output.case == index and executed:
                 calls.setdefault(output.call, []).append(output)
         for call, made in calls.items():
             expected = self._for_call(case, made[0], planned, key=key)
@@ -308,7 +310,8 @@ class Judge:
         reports = [report for report in result.cases if report.case == index]
         reported = [planned.placed(finding, case) for report in reports for finding in report.findings]
         verdict.findings.extend(dict.fromkeys(reported))
-        verdict.findings.extend(_missing(job, index, reports, planned, returned=set(calls)))
+        if executed:
+            verdict.findings.extend(_missing(job, index, reports, planned, returned=set(calls)))
         if not any(finding.severity == "error" for finding in verdict.findings):  # a wrong C needs no author
             origins = [finding for report in reports for finding in judge_origins(job, report, folder=planned.folder)]
             verdict.findings.extend(dict.fromkeys(origins))

@@ -13,7 +13,9 @@ import os
 import secrets
 import threading
 import time
-from typing import Any
+from typing import Any, Final
+
+_PART_S: Final = 1.0
 
 
 class EventSender:
@@ -25,6 +27,7 @@ class EventSender:
         self._lock = threading.Lock()
         self._start = time.monotonic()
         self._digest = hashlib.sha256()
+        self._stage, self._reported = "", 0.0
         # Bound before a kernel can replace them.
         self._write, self._encode = os.write, json.JSONEncoder(ensure_ascii=False).encode
         self.send("begin", word=secrets.token_hex(16))
@@ -42,9 +45,20 @@ class EventSender:
             last = {"event": "end", **data, "sha256": self._digest.hexdigest()}
             self._write_all((self._encode(last) + "\n").encode())
 
+    @property
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._start
+
     def stage(self, name: str) -> None:
         """Report the stage of the job that begins now."""
-        self.send("stage", name=name, seconds=round(time.monotonic() - self._start, 3))
+        self._stage, self._reported = name, self._elapsed_s
+        self.send("stage", name=name, seconds=round(self._reported, 3))
+
+    def part(self, text: str) -> None:
+        """Report how far the stage is, unless something was reported within the last second."""
+        if self._elapsed_s - self._reported >= _PART_S:
+            self._reported = self._elapsed_s
+            self.send("stage", name=f"{self._stage}: {text}", seconds=round(self._reported, 3))
 
     def _write_all(self, line: bytes) -> None:
         view = memoryview(line)

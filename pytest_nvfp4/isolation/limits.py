@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 PARENT_VARIABLE: Final = "NVFP4_PARENT_PID"
+DEADLINE_VARIABLE: Final = "NVFP4_DEADLINE"
+"""Name of the variable with the time on the monotonic clock before which a process is not ended, in seconds."""
 _SHARE_OF_MACHINE: Final = 0.9
 """Largest share of the memory of this machine, or container, for one process."""
 _CGROUPS: Final = (("", "memory.max"), ("memory", "memory.limit_in_bytes"))
 """Controllers below ``/sys/fs/cgroup`` and their limit: cgroup v2, and v1."""
+
+
+def write_stack_in_time(file: IO[str]) -> None:
+    """Let ``faulthandler`` write the stack of this process to an open file shortly before its deadline, which ends it.
+
+    There is no deadline in a process that ``isolation.monitor`` has not started.
+    """
+    with contextlib.suppress(KeyError, ValueError):
+        left = float(os.environ.pop(DEADLINE_VARIABLE)) - time.monotonic()
+        faulthandler.dump_traceback_later(max(0.05, left - min(3.0, 0.1 * left)), file=file)
 
 
 def machine_bytes() -> int | None:

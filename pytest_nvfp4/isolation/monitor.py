@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_nvfp4.isolation import cancellation
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, scrubbed
-from pytest_nvfp4.isolation.limits import PARENT_VARIABLE
+from pytest_nvfp4.isolation.limits import DEADLINE_VARIABLE, PARENT_VARIABLE
 from pytest_nvfp4.isolation.outcome import ProcessEnd
 from pytest_nvfp4.isolation.process_tree import kill_group, kill_tree
 from pytest_nvfp4.isolation.worker import Worker
@@ -151,7 +151,8 @@ def monitored(
     meanwhile: Callable[[], None] | None = None,
 ) -> Iterator[ProcessMonitor]:
     """Start a command for the length of a ``with`` block, in a scrubbed environment with ``environ`` on top."""
-    variables = scrubbed(os.environ, {PARENT_VARIABLE: str(os.getpid()), **(environ or {})})
+    own = {PARENT_VARIABLE: str(os.getpid()), DEADLINE_VARIABLE: f"{time.monotonic() + deadline_s:.3f}"}
+    variables = scrubbed(os.environ, {**own, **(environ or {})})
     with _started(command, cwd=cwd, environ=variables, stdin=stdin) as (process, result):
         # The time that a fork server took to start is not the command's.
         yield ProcessMonitor(process, result, until=time.monotonic() + deadline_s, meanwhile=meanwhile)

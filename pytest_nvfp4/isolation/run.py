@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pytest_nvfp4.activity import ACTIVITIES
 from pytest_nvfp4.isolation.monitor import Pipe, monitored
 from pytest_nvfp4.isolation.outcome import Captured, Outcome
 from pytest_nvfp4.isolation.wall.description import Wall
@@ -99,6 +100,8 @@ def run(
     ):
         for pipe, chunk in output:
             buffers[pipe].feed(chunk)
+            if pipe == "result":
+                ACTIVITIES.result(chunk)
         end = monitor.end()
     return Outcome(
         returncode=end.returncode,

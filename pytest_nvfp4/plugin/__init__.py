@@ -91,7 +91,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SessionHooks(config, registry), "nvfp4-session")
     if remote is not None or _may_collect_kernels(config):
         config.add_cleanup(as_interrupts())
-    config.pluginmanager.register(Background(config), "nvfp4-background")
+    background = Background(config)
+    config.pluginmanager.register(background, "nvfp4-background")
+    if _may_collect_kernels(config):
+        from pytest_nvfp4.plugin import live
+
+        config.pluginmanager.register(live.LiveProgress(config, lambda: background.queued), live.NAME)
 
 
 def _choose_sandbox(config: pytest.Config) -> None:

@@ -30,6 +30,11 @@ class Background:
         self._workers: Workers | None = None
         self._needs: dict[pytest.Item, list[Task]] = {}
 
+    @property
+    def queued(self) -> int:
+        """Number of tasks that have not begun."""
+        return 0 if self._workers is None else self._workers.queued
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, Any, Any]:
         """Begin before the first item, and end after the last one or when the run stops."""
@@ -89,12 +94,14 @@ class BackgroundPlan:
         self._traces_locally = devices.traces_at_once is None
         self._traces: dict[Hashable, tuple[int, Task]] = {}
         self._work: dict[Hashable, tuple[int, Task]] = {}
+        self._raced: dict[Hashable, dict[KernelCase, list[Task]]] = {}
         self.needs: dict[pytest.Item, list[Task]] = {}
         checked = [item for item in check_items(items) if not item.may_be_skipped]
         # A GPU of this machine may time kernels, so the machine must do nothing else.
         if not (any(item.check.uses_device for item in checked) and devices.local_hardware):
             for item in checked:
                 self.needs[item] = self._tasks(item)
+        self._order_simulations(checked)
         if self._work:
             _ = devices.folder, devices.simulator  # made here, because cached properties are not safe for threads
         groups = (self._traces.values(), self._work.values())
@@ -110,15 +117,24 @@ class BackgroundPlan:
         ]
         if needs.simulations:
             # One job simulates all cases of a configuration, so the first item's task does the work of all.
-            shared = ("simulations", item.case.path, item.case.settings.name)
-            work.append((shared, partial(KernelUnderTest(item).simulated, needs.simulations[0])))
+            work.append((_simulations(item), partial(KernelUnderTest(item).simulated, needs.simulations[0])))
         tasks = []
         for key, function in work:
             if key not in self._work:
                 task = Task(item.nodeid, function, after=traces, local=self._local)
                 self._work[key] = _size(item.case.path), task
             tasks.append(self._work[key][1])
+        for case in needs.raced:
+            self._raced.setdefault(_simulations(item), {})[case] = tasks
         return [*traces, *tasks]
+
+    def _order_simulations(self, items: Sequence[CheckItem]) -> None:
+        """Let simulations begin after the searches for races that show the same, so that no thread waits for one."""
+        for item in items:
+            key = _simulations(item)
+            for case in item.check.needs(item).simulations if key in self._work else ():
+                task = self._work[key][1]
+                task.after = [*task.after, *self._raced.get(key, {}).get(case, ())]
 
     def _trace(self, case: KernelCase) -> Task:
         key = (case.path, case.settings.name, case.problem)
@@ -126,6 +142,11 @@ class BackgroundPlan:
             task = Task(f"trace of {case.path.name}", lambda: self._run.trace(case), local=self._traces_locally)
             self._traces[key] = (_size(case.path), task)
         return self._traces[key][1]
+
+
+def _simulations(item: CheckItem) -> Hashable:
+    """Return the key of the simulations of a configuration."""
+    return "simulations", item.case.path, item.case.settings.name
 
 
 def _size(path: Path) -> int:

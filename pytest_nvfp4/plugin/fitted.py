@@ -33,8 +33,10 @@ class FittedProblems:
         self._simulations = simulations
         self._fitted: dict[KernelSpec, FittedProblem] = {}
 
-    def of(self, kernel: KernelSpec, *, fallback: Problem, base: Path) -> FittedProblem:
+    def of(self, kernel: KernelSpec, *, fallback: Problem, raced: bool = False, base: Path) -> FittedProblem:
         """Return the problem for a kernel; ``fallback`` if the kernel refuses what would be fitted.
+
+        If this run searches the problem for races (``raced``), what is measured on it is what the search records.
 
         If the simulator does not support the architecture, the calling test is skipped or fails.
         """
@@ -45,7 +47,7 @@ class FittedProblems:
             problems: Sequence[Problem], launch_only: tuple[int, ...], sms: int | None
         ) -> list[SimulationResult]:
             cases = [JobCase(problem=ProblemSpec.of(problem), family=_FAMILY) for problem in problems]
-            return self._simulations.observe(kernel, cases, launch_only=launch_only, sms=sms, base=base)
+            return self._simulations.observe(kernel, cases, launch_only=launch_only, sms=sms, raced=raced, base=base)
 
         with self._simulations.locked(FITTED, kernel):
             if kernel not in self._fitted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pytest_nvfp4.model.constants import DeviceConstants
     from pytest_nvfp4.model.replay import Conditions
     from pytest_nvfp4.toolchain.sealed_files import SealedFiles
+
+
+_EAGER = "eager"
 
 
 class Simulations:
@@ -86,7 +89,15 @@ class Simulations:
         with lock:
             yield
 
-    def simulate(self, kernel: KernelSpec, case: JobCase, *, others: Sequence[JobCase], base: Path) -> SimulationResult:
+    def simulate(
+        self,
+        kernel: KernelSpec,
+        case: JobCase,
+        *,
+        others: Sequence[JobCase],
+        raced: Sequence[JobCase] = (),
+        base: Path,
+    ) -> SimulationResult:
         """Return what a kernel does on a case, simulated once or stored by an earlier run.
 
         If the simulator does not support the architecture, the calling test is skipped or fails.
@@ -95,6 +106,8 @@ class Simulations:
             kernel: The kernel.
             case: The case.
             others: Cases that this process requires later: they run in the same job.
+            raced: Cases that this process searches for races in the eager schedule, without warnings. A search without
+                findings records what a simulation does.
             base: The folder that the kernel's files are relative to.
         """
         from pytest_nvfp4.toolchain.entry_lock import entry_lock
@@ -106,11 +119,17 @@ class Simulations:
                 # If two test processes require one case, the second waits here and then reads the stored result.
                 shared = self._devices.shared
                 with entry_lock(self._stored.lock(kernel, case)) if shared else contextlib.nullcontext():
-                    self._simulate(kernel, [case, *others], base=base, known=known)
+                    self._simulate(kernel, [case, *others], raced=raced, base=base, known=known)
             return known[case]
 
     def _simulate(
-        self, kernel: KernelSpec, cases: Sequence[JobCase], *, base: Path, known: dict[JobCase, SimulationResult]
+        self,
+        kernel: KernelSpec,
+        cases: Sequence[JobCase],
+        *,
+        raced: Sequence[JobCase],
+        base: Path,
+        known: dict[JobCase, SimulationResult],
     ) -> None:
         from pytest_nvfp4.device.simulate import simulate
 
@@ -124,6 +143,12 @@ class Simulations:
             with self._lock:
                 self.cache_hits += len(missing) - len(new)
             missing = new
+        for case in [case for case in missing if case in raced]:
+            searched = self.races(kernel, case, _EAGER, warnings=False, base=base)
+            if _without_findings(searched):
+                known[case] = searched
+                self._stored.add(kernel, searched)
+        missing = [case for case in missing if case not in known]
         if not missing:
             return
         done = simulate(
@@ -147,6 +172,7 @@ class Simulations:
         *,
         launch_only: tuple[int, ...] = (),
         sms: int | None = None,
+        raced: bool = False,
         base: Path,
     ) -> list[SimulationResult]:
         """Return what a kernel does on each case, with its rings; results of earlier runs are looked up on disk.
@@ -158,6 +184,7 @@ class Simulations:
             cases: The cases, which are simulated in one job.
             launch_only: Indices of cases whose launches are recorded and not executed.
             sms: SMs of the simulated device; None for those of the product.
+            raced: Whether a single case that is executed is searched for races in the eager schedule, for ``races``.
             base: The folder that the kernel's files are relative to.
         """
         from pytest_nvfp4.toolchain.entry_lock import entry_lock
@@ -172,8 +199,18 @@ class Simulations:
                 self.cache_hits += sum(result is not None for result in found)
             missing = [at for at, result in enumerate(found) if result is None]
             if missing:
-                done = self._run_rings(kernel, cases, missing, launch_only=launch_only, sms=sms, base=base)
-                for at, result in zip(missing, done, strict=True):
+                run = partial(self._run_rings, kernel, cases, launch_only=launch_only, sms=sms, base=base)
+                executed = [at for at in missing if at not in launch_only]
+                races = raced and len(executed) == 1
+                done = dict(zip(missing, run(missing, races=races), strict=True))
+                if races:
+                    (at,) = executed
+                    self._raced[kernel, cases[at], _EAGER, sms] = done[at]
+                    if _without_findings(done[at]):
+                        self._observed(f"races-{_EAGER}", sms).add(kernel, done[at])
+                    else:
+                        (done[at],) = run(executed, races=False)
+                for at, result in done.items():
                     stored[at].add(kernel, result)
                     found[at] = result
         return [result for result in found if result is not None]
@@ -184,8 +221,11 @@ class Simulations:
         cases: Sequence[JobCase],
         missing: Sequence[int],
         *,
-        launch_only: tuple[int, ...],
+        launch_only: tuple[int, ...] = (),
         sms: int | None,
+        races: bool,
+        schedule: str = _EAGER,
+        warnings: bool = False,
         base: Path,
     ) -> list[SimulationResult]:
         from pytest_nvfp4.device.fitted_problem import RING_CTAS
@@ -199,6 +239,11 @@ class Simulations:
             base=base,
             deadline_s=self._devices.options.timeout_s,
             ring_ctas=RING_CTAS,
+            outputs=races,
+            races=races,
+            race_warnings=warnings,
+            schedule=schedule,
+            later_calls=races,
             launch_only=tuple(place for place, at in enumerate(missing) if at in launch_only),
             sms=sms,
         )
@@ -231,30 +276,15 @@ class Simulations:
     def _race(
         self, kernel: KernelSpec, case: JobCase, schedule: str, *, warnings: bool, sms: int | None, base: Path
     ) -> SimulationResult:
-        from pytest_nvfp4.device.fitted_problem import RING_CTAS
-        from pytest_nvfp4.device.simulate import simulate
-
         passed = self._observed(f"races-{schedule}" + ("-warnings" if warnings else ""), sms)
         if not self._devices.options.fresh and (stored := passed.get(kernel, case)) is not None:
             with self._lock:
                 self.cache_hits += 1
             return stored
-        (done,) = simulate(
-            self._devices.simulator,
-            kernel,
-            [case],
-            folder=self._devices.jobs,
-            base=base,
-            deadline_s=self._devices.options.timeout_s,
-            outputs=True,
-            races=True,
-            race_warnings=warnings,
-            schedule=schedule,
-            ring_ctas=RING_CTAS,
-            later_calls=True,
-            sms=sms,
+        (done,) = self._run_rings(
+            kernel, [case], [0], sms=sms, races=True, schedule=schedule, warnings=warnings, base=base
         )
-        if not done.findings:
+        if _without_findings(done):
             passed.add(kernel, done)
         return done
 
@@ -294,6 +324,10 @@ class Simulations:
             stored.add(kernel, case, call)
             self._config.add_cleanup(stored.prune)
             return call
+
+
+def _without_findings(done: SimulationResult) -> bool:
+    return done.status == "passed" and not done.findings
 
 
 def _part(name: str, sms: int | None) -> str:

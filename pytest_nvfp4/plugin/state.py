@@ -82,6 +82,7 @@ class Run:
         self._config = config
         self.options = options
         self.uncollected: list[Path] = []
+        self._cases: dict[tuple[Path, bool], list[KernelCase]] = {}
         self.make_tracer: Callable[..., Tracer] | None = None
         try:
             self.settings: Settings = load(options.root)
@@ -135,7 +136,9 @@ class Run:
             past = contextlib.nullcontext()
             if capture is not None and threading.current_thread() is threading.main_thread():
                 past = capture.global_and_fixture_disabled()
-            with past, contextlib.suppress(OSError, ValueError):  # a closed terminal
+            live = plugins.get_plugin("nvfp4-live")
+            quiet = contextlib.nullcontext() if live is None else live.quiet()
+            with past, quiet, contextlib.suppress(OSError, ValueError):  # a closed terminal
                 reporter.ensure_newline()
                 reporter.write_line(f"nvfp4: {message}")
                 reporter.flush()
@@ -161,10 +164,17 @@ class Run:
     def cases(self, path: Path, *, named: bool) -> list[KernelCase]:
         """Return the configurations of a kernel file on their problems; at least one.
 
+        The file is read once in a run: its contract is recognised from its source.
+
         Args:
             path: The kernel file.
             named: The file is named on the command line, so ``--nvfp4-entry`` applies to it.
         """
+        if (path, named) not in self._cases:
+            self._cases[path, named] = self._new_cases(path, named=named)
+        return list(self._cases[path, named])
+
+    def _new_cases(self, path: Path, *, named: bool) -> list[KernelCase]:
         from pytest_nvfp4.problem import GPUMODE, ProblemError
         from pytest_nvfp4.settings import KernelSettings, SettingsError
 

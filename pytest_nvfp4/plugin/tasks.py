@@ -73,6 +73,11 @@ class Workers:
             for index in range(min(threads, len(tasks)))
         ]
 
+    @property
+    def queued(self) -> int:
+        """Number of tasks that have not begun."""
+        return len(self._waiting)
+
     def start(self) -> None:
         """Start the threads."""
         for thread in self._threads:

@@ -26,6 +26,11 @@ import cutlass.cute as cute
 from cutlass.cute.runtime import make_ptr
 
 
+@cute.struct
+class Storage:  # its annotations are types, not text
+    barriers: cute.struct.MemRange[cutlass.Int64, 4]
+
+
 @cute.kernel
 def kernel(c: cute.Pointer):
     thread, _, _ = cute.arch.thread_idx()
@@ -95,6 +100,15 @@ def test_code_as_an_argument_and_on_standard_input() -> None:
     done = run("--device", "sim", "--stdin", "import sys; print(sys.stdin.read()); raise ValueError('no')", stdin=b"in")
     assert (done.code, done.out) == (1, "in\n")
     assert done.err.rstrip().endswith("ValueError: no")
+
+
+def test_a_module_beside_the_program(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").touch()
+    program = tmp_path / "program.py"
+    program.write_text("import beside")
+    done = run("--device", "sim", program)
+    assert done.code == 1
+    assert f"beside lies in {tmp_path}, and not in the program's working folder: give --mount-dir" in done.err
 
 
 def test_as_json() -> None:

@@ -49,6 +49,14 @@ torch.manual_seed(7)
 drawn = torch.rand((17 << 30,), dtype=torch.float32, device="cuda")[-4:].clone()
 torch.manual_seed(7)
 assert torch.equal(drawn, torch.rand((17 << 30,), dtype=torch.float32, device="cuda")[-4:])
+like = torch.empty(1, device="cuda").expand(17, 1 << 30)
+for draw, least in ((torch.randn_like, -9), (torch.rand_like, 0), (lambda one: torch.randint_like(one, 2, 5), 2)):
+    large = draw(like)
+    assert large.shape == like.shape
+    assert large.is_contiguous()
+    assert large.device == like.device
+    assert least <= float(large[16, -1000:].min()) < float(large[16, -1000:].max()) < 9
+    del large
 print("read")
 large = torch.randn((16000, 1024, 1024), device="cuda")
 host(from_dlpack(few), from_dlpack(large.view(-1)[-32:]))

@@ -133,3 +133,17 @@ def test_this_package_is_mounted_whole(capsys: pytest.CaptureFixture[str]) -> No
         path.is_file() and "__pycache__" not in path.parts for path in folder.rglob("*")
     )
     assert "not mounted" not in capsys.readouterr().err
+
+
+def test_where_a_missing_module_lies(tmp_path: Path) -> None:
+    program = tmp_path / "pkg" / "sub" / "program.py"
+    (tmp_path / "pkg" / "sub").mkdir(parents=True)
+    (tmp_path / "pkg" / "helper.py").touch()
+
+    def advice(last: str) -> str:
+        return mounts.without_module(program, f"a warning\n  File x, in <module>\n{last}\n")
+
+    assert advice("ModuleNotFoundError: No module named 'helper'").endswith(f"--mount-dir {tmp_path / 'pkg'}:.")
+    assert advice("ModuleNotFoundError: No module named 'pkg.sub.of'").endswith(f"--mount-dir {tmp_path}:.")
+    assert advice("ModuleNotFoundError: No module named 'other'") == ""
+    assert advice("ValueError: No module named 'helper'") == ""

@@ -24,6 +24,7 @@ from .simulated_jobs import KERNEL, cases, spec_of
 pytest.importorskip("cutlass")
 
 HONEST = Path(__file__).parent / "kernels" / "honest.py"
+SHIPPED = Path(__file__).parents[2] / "kernels" / "nvfp4_group_gemm" / "sm100.py"
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +109,24 @@ def test_a_process_that_ends_spoils_no_other_case(tmp_path: Path) -> None:
     assert launched is not None
     assert (executed.sms, executed.launches[1].grid, executed.launches[1].counters["ctas"]) == (12, (5, 1, 1), 5)
     assert (launched.launches[1].grid, launched.launches[1].counters) == ((9, 1, 1), {}), "recorded, not executed"
+
+
+@pytest.mark.slow
+def test_a_search_for_races_records_what_a_simulation_does(tmp_path: Path) -> None:
+    """So does one in which a launch is only recorded, whose outputs nothing has written."""
+    spec, base = KernelSpec.from_files(SHIPPED, arch="sm_100a")
+    shapes = cases("128x128x1024,72x256x256", "256x128x256")
+    plain, raced = (
+        simulate(
+            SimDevice(), spec, shapes, folder=tmp_path / "jobs", base=base, launch_only=(1,), ring_ctas=256,
+            races=races, outputs=races, later_calls=races,
+        )
+        for races in (False, True)
+    )  # fmt: skip
+    assert [(one.status, one.findings) for one in raced] == [("passed", ())] * 2
+    assert [one.call for one in raced] == [one.call for one in plain]
+    assert plain[0].call is not None
+    assert plain[0].call.launches[-1].rings
 
 
 def test_a_device_that_is_none_says_so(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import syrupy
 
 import pytest_nvfp4.contracts.call  # numpy, which a process can load once only
 import pytest_nvfp4.layout.diff
+import pytest_nvfp4.numerics.judge
 import pytest_nvfp4.plugin.compare_facts
 import pytest_nvfp4.plugin.compare_layouts
 import pytest_nvfp4.report.github

@@ -25,6 +25,7 @@ from pytest_nvfp4.device.worker.memory import CudaMemory, DeviceMemory, DriverEr
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.host.compile_cache import COMPILED_VARIABLE, KEEP_VARIABLE, CompileCache
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, taken
+from pytest_nvfp4.isolation.limits import write_stack_in_time
 from pytest_nvfp4.isolation.seal.audit import KernelAudit
 from pytest_nvfp4.isolation.seal.keeper import Sealed, keep
 from pytest_nvfp4.isolation.wall import enter_from_environment
@@ -183,6 +184,7 @@ def main() -> None:
         job = Job.model_validate_json(Path(file).read_bytes())
         Path(file).unlink()  # it reveals which calls are judged, and their inputs
         del sys.argv[1:]
+        write_stack_in_time(sys.stderr)
         Worker(job, Path(folder), events, backend=backend, sealed=sealed).run()
 
     completed(events, run)

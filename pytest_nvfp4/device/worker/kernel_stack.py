@@ -1,4 +1,4 @@
-"""Why and at which line a kernel's host code has crashed.
+"""Why and at which line a kernel's host code has crashed, or where it was when its time was over.
 
 The file of a kernel's process has the exception of a stand-in, if native code ended the process before the exception
 was raised (``host.stashed``), and then the stack that ``faulthandler`` wrote.
@@ -13,11 +13,13 @@ import re
 import signal
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final
 
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.host.stashed import MARK
+from pytest_nvfp4.isolation.limits import write_stack_in_time
 
 _MOST: Final = 32_768
 """Bytes of a stack that are read."""
@@ -34,10 +36,21 @@ CRASHES: Final = {
 """By the signals for which ``faulthandler`` writes a stack."""
 
 
+def stack_file(scratch: Path) -> Path:
+    """Return the file of the stack of a kernel's process, in the folder that the process writes to."""
+    return scratch / ".stack"
+
+
+def stack_below(scratch: Path) -> str:
+    """Return the stack of a kernel's process that has ended; empty if there is none."""
+    return read_start(str(stack_file(scratch)))
+
+
 def write_stack_to(path: Path) -> IO[str]:
-    """Let a crash of this process write its stack to a file, which must stay open."""
+    """Write the stack of this process to a file, which must stay open, at a crash and before its deadline."""
     file = path.open("w", encoding="utf-8")
     faulthandler.enable(file)
+    write_stack_in_time(file)
     return file
 
 
@@ -53,8 +66,7 @@ def crash(code: signal.Signals, stack: str, *, sources: str) -> Finding:
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()
-    frames = [(file, int(line)) for file, line in _FRAME.findall(text) if file.startswith(f"{sources}{os.sep}")]
-    file, line = frames[0] if frames else (None, None)
+    file, line = innermost(text, lambda name: name.startswith(f"{sources}{os.sep}"))
     source = _line(file, line) if file is not None and line is not None else ""
     first, _, _ = text.partition("\n")
     reason = CRASHES[code]
@@ -67,6 +79,11 @@ def crash(code: signal.Signals, stack: str, *, sources: str) -> Finding:
         line=line,
         text=source or None,
     )
+
+
+def innermost(stack: str, own: Callable[[str], bool]) -> tuple[str | None, int | None]:
+    """Return file and line of the innermost frame of a stack (most recent call first) whose file is the kernel's."""
+    return next(((file, int(line)) for file, line in _FRAME.findall(stack) if own(file)), (None, None))
 
 
 def _line(file: str, line: int) -> str:

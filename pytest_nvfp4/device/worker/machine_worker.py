@@ -23,6 +23,7 @@ from pytest_nvfp4.device.worker.conversation import ConversationLog
 from pytest_nvfp4.device.worker.events import Events
 from pytest_nvfp4.device.worker.job_steps import JobSteps, StopError, completed
 from pytest_nvfp4.device.worker.kernel_fork import ForkedKernel, fork_kernel
+from pytest_nvfp4.device.worker.kernel_stack import stack_file
 from pytest_nvfp4.driver.device_model import DeviceModel, for_arch
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.host.compile_cache import COMPILED_VARIABLE
@@ -35,6 +36,7 @@ from pytest_nvfp4.toolchain.worker.loading import end_imports
 if TYPE_CHECKING:
     from pytest_nvfp4.device.worker.kernel_process import KernelProcess
     from pytest_nvfp4.device.worker.simulation import Simulation
+    from pytest_nvfp4.sim.run.grid import Grid
 
 
 class MachineWorker(JobSteps):
@@ -116,6 +118,7 @@ class MachineWorker(JobSteps):
             ),
             room=self._forked.room,
         )
+        session.on_cluster = self._show_progress
         assert session.streams is not None
         server = Server(
             session.machine.model,
@@ -141,6 +144,10 @@ class MachineWorker(JobSteps):
             session, folder=self._folder, simulating=simulating, attributor=attributor, later_calls=later
         )
 
+    def _show_progress(self, grid: Grid) -> None:
+        started, total = grid.progress
+        self._events.part(f"CTA {started} of {total}")
+
     def _import_kernel(self, kernel: KernelProcess, spec: KernelSpec) -> None:
         self._events.stage("import kernel")
         self._calling(
@@ -148,7 +155,7 @@ class MachineWorker(JobSteps):
                 {
                     "folder": str(self._folder),
                     "sources": str(self._sources),
-                    "stack": str(self._folder / "scratch" / ".stack"),
+                    "stack": str(stack_file(self._folder / "scratch")),
                     "dump": str(self._folder / "ptx"),
                     "arch": self._arch,
                     "sms": self._job.simulating.sms,

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from types import CodeType, FrameType
@@ -57,6 +57,9 @@ _HANDING_OUT = frozenset(
     }
 )
 """Names of the functions of libraries that hand out the frames that they request."""
+_WORDS = {event: frozenset({event.rpartition(".")[2]}) for event in _OBJECT_EVENTS}
+_WORDS["sys._getframe"] |= _HANDING_OUT
+"""Names by which code requests an object of the interpreter, by event."""
 _FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 _CODE_ATTRIBUTES = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
 _NATIVE = re.compile(r"_?Py(Frame|ThreadState|InterpreterState|GC|Eval_|Unstable|Function_Set|Code|Runtime|Sys_|_)")
@@ -84,8 +87,8 @@ def _filtered(events: frozenset[str], listener: _Listener) -> _Listener:
 
     A compile raises millions of others. The hook is a plain function because Python looks for an attribute of it at
     each event, which makes a bound method three times as slow (measured with CPython 3.11). What it uses are defaults,
-    which a seal compares, and no cells. The trace of a compile reads an attribute of each frame; the first comparison
-    is for these events, because hashing their names takes longer.
+    which a seal compares, and no cells. A compile reads the code of each frame below an operation, so the first
+    comparison is for reads of attributes, because hashing their names takes longer, and few of them hand out frames.
     """
 
     def hook(
@@ -93,9 +96,12 @@ def _filtered(events: frozenset[str], listener: _Listener) -> _Listener:
         arguments: tuple[Any, ...],
         events: frozenset[str] = events,
         listener: _Listener = listener,
-        unread: str = "" if _ATTRIBUTE_READ in events else _ATTRIBUTE_READ,
+        attributes: frozenset[str] = _FRAME_ATTRIBUTES if _ATTRIBUTE_READ in events else frozenset(),
     ) -> None:
-        if event != unread and event in events:
+        if event == "object.__getattr__":
+            if arguments[1] in attributes:
+                listener(event, arguments)
+        elif event in events:
             listener(event, arguments)
 
     return hook
@@ -154,10 +160,7 @@ class KernelAudit:
         self._messages.setdefault(message)
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == _ATTRIBUTE_READ:
-            if arguments[1] not in _FRAME_ATTRIBUTES:
-                return
-        elif event in _ATTRIBUTE_EVENTS and arguments[1] not in _CODE_ATTRIBUTES:
+        if event in _ATTRIBUTE_EVENTS and arguments[1] not in _CODE_ATTRIBUTES:
             return
         if getattr(self._thread, "busy", False):
             return  # `sys._getframe` below raises an event of its own
@@ -173,10 +176,7 @@ class KernelAudit:
             elif event == "ctypes.dlsym":
                 self._check_native(arguments, frame)
             elif event in self._objects:
-                words = {event.rpartition(".")[2]}
-                if event == "sys._getframe":
-                    words |= _HANDING_OUT
-                self._check_object_access(_OBJECT_EVENTS[event], frame, words)
+                self._check_object_access(_OBJECT_EVENTS[event], frame, _WORDS[event])
             elif event == _ATTRIBUTE_READ:
                 self._check_object_access(f"a frame ({arguments[1]})", frame, _FRAME_ATTRIBUTES)
             else:
@@ -184,7 +184,7 @@ class KernelAudit:
         finally:
             self._thread.busy = False
 
-    def _check_object_access(self, what: str, frame: FrameType | None, words: Collection[str]) -> None:
+    def _check_object_access(self, what: str, frame: FrameType | None, words: frozenset[str]) -> None:
         if (by := self._requester.of_object(frame, words)) is not None:
             self.add(f"{_place(by)} requests {what}")
 

@@ -10,7 +10,7 @@ import os
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType
 from typing import Final
@@ -62,7 +62,7 @@ class Requester:
         self._own = own
         self._main = threading.main_thread().ident
 
-    def of_object(self, frame: FrameType | None, words: Collection[str]) -> FrameType | None:
+    def of_object(self, frame: FrameType | None, words: frozenset[str]) -> FrameType | None:
         """Return the kernel's frame that requests an object of the interpreter, or None.
 
         Code that names the function itself (``words``) requests for itself: ``logging`` and ``namedtuple`` inspect
@@ -97,12 +97,12 @@ class Requester:
         return frame if frame is not None and self._own(frame.f_code.co_filename) else None
 
 
-def _requests(frame: FrameType, words: Collection[str]) -> bool:
+def _requests(frame: FrameType, words: frozenset[str]) -> bool:
     """Return whether a file's code names one of some functions, or calls it by a name of its module."""
     code = frame.f_code
     if code.co_filename.startswith("<") and not _is_frozen(frame):
         return False
-    if any(name in words for name in code.co_names):
+    if not words.isdisjoint(code.co_names):
         return True
     held = (frame.f_globals.get(name) for name in code.co_names)
     return any(type(value) is BuiltinFunctionType and value.__name__ in words for value in held)

@@ -13,7 +13,7 @@ import sys
 from typing import Final
 
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
-from pytest_nvfp4.isolation.limits import PARENT_VARIABLE
+from pytest_nvfp4.isolation.limits import DEADLINE_VARIABLE, PARENT_VARIABLE
 from pytest_nvfp4.isolation.wall import enter_from_environment
 
 _NOT_FOUND: Final = 127
@@ -25,7 +25,7 @@ def main() -> None:
     values = {name: os.environ[name] for name in kept if name in os.environ}
     enter_from_environment()
     os.environ.update(values)
-    for name in (RESULT_VARIABLE, PARENT_VARIABLE):
+    for name in (RESULT_VARIABLE, PARENT_VARIABLE, DEADLINE_VARIABLE):
         os.environ.pop(name, None)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)  # Python ignores them, which a program that it becomes would inherit

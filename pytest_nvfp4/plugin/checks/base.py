@@ -134,11 +134,14 @@ class Needs:
         simulations: Cases to simulate once, with the inputs of `KernelUnderTest.simulated`. The cases of one
             configuration run in one job.
         preparations: Further work, which begins after the traces.
+        raced: Cases that the preparations simulate once with a search for races, in the eager schedule. A run without
+            findings shows what a simulation without the search does, so that it serves both.
     """
 
     traces: tuple[KernelCase, ...] = ()
     simulations: tuple[KernelCase, ...] = ()
     preparations: tuple[Preparation, ...] = ()
+    raced: tuple[KernelCase, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,20 @@ class KernelUnderTest:
         spec, base = self.spec()
         compiled = [case.problem for case in self._configured()]
         fallback = min(compiled, key=lambda problem: problem.work)
-        return self.item.config.stash[FITTED_PROBLEMS].of(spec, fallback=fallback, base=base)
+        raced = any(case.variant == FITTED for case in self._raced())
+        return self.item.config.stash[FITTED_PROBLEMS].of(spec, fallback=fallback, raced=raced, base=base)
+
+    def _raced(self) -> list[KernelCase]:
+        """Return the cases of this configuration that items of this process search for races."""
+        if self.devices.shared or self.devices.options.trace is not None:  # a search for races writes no timeline
+            return []
+        return [
+            case
+            for item in self.item.session.items
+            if isinstance(item, CheckItem) and item.parent is self.item.parent and not item.may_be_skipped
+            for case in item.check.needs(item).raced
+            if case.settings == self.case.settings
+        ]
 
     def _configured(self) -> list[KernelCase]:
         """Return the cases that this configuration is compiled for."""
@@ -202,9 +215,10 @@ class KernelUnderTest:
             for case in item.check.needs(item).simulations
             if case.settings == self.case.settings and case.variant != FITTED
         ]
+        raced = [job_case(case.problem) for case in self._raced() if case.variant != FITTED]
         simulations = self.item.config.stash[SIMULATIONS]
         problem = self.problem if case is None else case.problem
-        return simulations.simulate(spec, job_case(problem), others=others, base=base)
+        return simulations.simulate(spec, job_case(problem), others=others, raced=raced, base=base)
 
     def defer_wrong_results(self, check: str | None) -> None:
         """Skip the item if an item of the named check reports what this kernel does wrong on the same problem.

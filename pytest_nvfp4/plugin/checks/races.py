@@ -153,7 +153,12 @@ class RacesCheck(Check):
         """Return the trace and the simulations of all schedules up to the first that fails."""
         key = (self.name, item.case.path, item.case.label)
         races = _Races(KernelUnderTest(item), self.options)
-        return Needs((item.case.trace_case,), preparations=(Preparation(key, races.first_failure),))
+        plain = self.options.names[0] == "eager" and not self.options.warnings
+        return Needs(
+            (item.case.trace_case,),
+            preparations=(Preparation(key, races.first_failure),),
+            raced=(item.case,) if plain else (),
+        )
 
     def run(self, nvfp4_case: KernelUnderTest) -> None:
         """Fail if two accesses race, or if the kernel does something wrong under a schedule.

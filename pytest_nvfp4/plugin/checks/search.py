@@ -185,10 +185,12 @@ class _BatchSimulator:
 
     def __init__(self, kernel: KernelUnderTest, spec: KernelSpec, base: Path, *, space: Space) -> None:
         self._kernel, self._spec, self._base, self._space = kernel, spec, base, space
-        self._done: dict[str, SimulationResult] = {}
+        self._done: dict[str, tuple[str, SimulationResult]] = {}
+        """By problem the first input family that fails, or the last, and its result."""
         self._contract = contract_of(kernel.case.problem)
         self._own = is_own(self._contract.name)
-        self._family = self._contract.family(next(iter(kernel.devices.options.families), _FAMILY))
+        named = kernel.devices.options.families or (tuple(self._contract.families()) if self._own else (_FAMILY,))
+        self._families = tuple(dict.fromkeys(map(self._contract.family, named)))
 
     def failing(self, problems: Sequence[Problem]) -> list[bool]:
         """Return which problems fail; new problems run in one job, on a remote in one for each of its machines."""
@@ -199,25 +201,32 @@ class _BatchSimulator:
         asked = [self.own(problem) for problem in problems]
         new = list({problem.key: problem for problem in asked if problem.key not in self._done}.values())
         if new:
+            cases = [(problem, family) for problem in new for family in self._families]
             results = simulate(
                 devices.simulator,
                 self._spec,
-                [job_case(problem, self._family) for problem in new],
+                [job_case(problem, family) for problem, family in cases],
                 folder=devices.jobs,
                 base=self._base,
                 deadline_s=devices.options.timeout_s,
                 outputs=True,
                 jobs=devices.simulations_at_once or 1,
             )
-            for problem, result in zip(new, results, strict=True):
+            for (problem, family), result in zip(cases, results, strict=True):
                 if result.status in ("unavailable", "unsupported"):
                     devices.not_run("; ".join(map(str, result.findings)) or "the simulator is not available")
                 for finding in result.findings:
                     if finding.kind == "contract" and self._own:  # nothing that the kernel does
                         text = finding_lines([finding], self._kernel.run, most=1)
                         raise failure_at([f"searched: {problem.name}", *text], [finding], kernel=self._kernel.case.path)
-                self._done[problem.key] = result
-        return [self._done[problem.key].status != "passed" for problem in asked]
+                if self._passed(problem):
+                    self._done[problem.key] = family, result
+        return [not self._passed(problem) for problem in asked]
+
+    def _passed(self, problem: Problem) -> bool:
+        """Return whether a problem has not failed in any family so far."""
+        done = self._done.get(problem.key)
+        return done is None or done[1].status == "passed"
 
     def own(self, problem: Problem) -> Problem:
         """Return a drawn problem as one of the kernel's contract."""
@@ -233,14 +242,13 @@ class _BatchSimulator:
         assert reduced is not None
         assert first is not None
         problem, first = self.own(reduced.problem), self.own(first)
-        verdict = self._done[problem.key]
+        family, verdict = self._done[problem.key]
         how = "the smallest that fails" if reduced.minimal else "still fails; the reduction ran out of rounds"
         groups = len(problem.groups)
         many = "" if self._own else "1 group; " if groups == 1 else f"{groups} groups; "
         lines = [
             f"searched: {self._space.text(problem)} {verdict.status} ({many}{how})",
-            f"found as {self._space.text(first)}, after {result.tried} problems in the simulator, "
-            f"inputs {self._family!r}",
+            f"found as {self._space.text(first)}, after {result.tried} problems in the simulator, inputs {family!r}",
         ]
         findings = verdict.errors or verdict.findings
         for finding in findings[:_FINDINGS_SHOWN]:
@@ -250,7 +258,7 @@ class _BatchSimulator:
             lines.append(f"  and {len(findings) - _FINDINGS_SHOWN} more findings")
         lines.append(
             f"repeat it with: pytest {self._kernel.run.argument(self._kernel.case.path)} -k verify --nvfp4-device=sim "
-            f"--nvfp4-family={self._family} {shlex.quote(f'--nvfp4-problem={self._space.text(problem)}')}"
+            f"--nvfp4-family={family} {shlex.quote(f'--nvfp4-problem={self._space.text(problem)}')}"
         )
         return failure_at(lines, verdict.findings, kernel=self._kernel.case.path)
 

@@ -14,7 +14,7 @@ from pytest_nvfp4.cli.subject import check_kernel_file
 from pytest_nvfp4.selfcheck.speed.figures import Figure, Machine
 from pytest_nvfp4.settings import find_root
 
-SHIPPED = Path("kernels") / "nvfp4_group_gemm" / "sm100.py"
+SHIPPED = Path("kernels") / "nvfp4_group_gemm" / "steps" / "map_updates.py"  # the subject of the published figures
 PARTS = ("processes", "layouts", "simulator")
 
 
@@ -56,9 +56,9 @@ def measure(kernel: Path | None, *, rounds: int, parts: tuple[str, ...]) -> Iter
 def bench_self_command(*, kernel: Path | None, rounds: int, only: str | None, as_json: bool) -> None:
     """Measure the speed of this tool on this machine: medians of whole processes, less the time of pytest alone.
 
-    The parts are the start-up of the plugin, the checks of a kernel (KERNEL, or the shipped one) with and without
-    cached traces, the collection of 200 kernel files, the comparison of 10,000 layouts, and the simulator on GPU MODE's
-    shapes. No file is written beside the kernel.
+    The parts are the start-up of the plugin, the checks of a kernel (KERNEL, or `steps/map_updates.py` of the grouped
+    GEMM) with and without cached traces, the collection of 200 kernel files, the comparison of 10,000 layouts, and the
+    simulator on GPU MODE's shapes. No file is written beside the kernel.
     """
     parts = (only,) if only else PARTS
     chosen = _kernel(kernel) if {"processes", "simulator"} & set(parts) else None

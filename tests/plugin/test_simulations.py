@@ -1,0 +1,100 @@
+"""Which simulations are run: a search for races that finds nothing serves what counts and what fits a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.simulate import SimulationResult
+from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.plugin.simulations import Simulations
+from pytest_nvfp4.plugin.state import RUN
+from pytest_nvfp4.problem import Group, Problem
+from pytest_nvfp4.toolchain.sealed_files import SealedFiles
+from tests.device.modelled_kernels import ModelledKernel
+from tests.device.remote.fakes import source
+
+KERNEL = KernelSpec(files=(source(),), main="kernel.py", arch="sm_100a")
+A, B = (
+    JobCase(problem=ProblemSpec.of(Problem(name, (Group(m, 128, 256, 1),), 1)), family="gpumode")
+    for name, m in (("a", 128), ("b", 72))
+)
+
+
+class Jobs:
+    """What runs in place of the simulator.
+
+    Attributes:
+        run: The names of the cases of each job, and whether it searched for races.
+        racy: Names of the problems with a race.
+    """
+
+    def __init__(self) -> None:
+        self.run: list[tuple[str, bool]] = []
+        self.racy: set[str] = set()
+
+    def __call__(
+        self, _device: object, _kernel: KernelSpec, cases: Sequence[JobCase], *, races: bool = False, **_: Any
+    ) -> list[SimulationResult]:
+        self.run.append((" ".join(case.problem.name for case in cases), races))
+        return [self._one(case, races) for case in cases]
+
+    def _one(self, case: JobCase, races: bool) -> SimulationResult:
+        (done,) = ModelledKernel().observe([Problem(case.problem.name, (Group(128, 128, 256, 1),), 1)], (), None)
+        found = races and case.problem.name in self.racy
+        findings = (Finding("race", "two writes are not ordered"),) if found else ()
+        return SimulationResult(case, "failed" if found else "passed", findings, done.call)
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> Jobs:
+    jobs = Jobs()
+    monkeypatch.setattr("pytest_nvfp4.device.simulate.simulate", jobs)
+    return jobs
+
+
+@pytest.fixture
+def simulations(tmp_path: Path, jobs: Jobs) -> Simulations:  # noqa: ARG001 - the simulator is replaced first
+    run = SimpleNamespace(cache=SimpleNamespace(sealed=SealedFiles(tmp_path)))
+    config: Any = SimpleNamespace(stash={RUN: run}, add_cleanup=lambda _: None)
+    options = SimpleNamespace(fresh=False, trace=None, timeout_s=1.0, trace_ctas=4)
+    devices: Any = SimpleNamespace(
+        options=options, require_simulator=lambda _: None, shared=False, simulator=None, jobs=tmp_path
+    )
+    return Simulations(config, devices)
+
+
+def searched(simulations: Simulations, case: JobCase, *, sms: int | None = None) -> SimulationResult:
+    return simulations.races(KERNEL, case, "eager", warnings=False, sms=sms, base=Path())
+
+
+@pytest.mark.parametrize("racy", [False, True])
+def test_a_search_without_findings_is_a_simulation(simulations: Simulations, jobs: Jobs, racy: bool) -> None:
+    jobs.racy = {"a"} if racy else set()
+    done = simulations.simulate(KERNEL, A, others=[B], raced=[A], base=Path())
+    assert (done.status, done.findings) == ("passed", ())
+    assert jobs.run == [("a", True), ("a b" if racy else "b", False)]
+    assert searched(simulations, A).status == ("failed" if racy else "passed")
+    assert len(jobs.run) == 2, "the search itself is not repeated"
+
+
+@pytest.mark.parametrize("racy", [False, True])
+def test_what_fits_a_problem_reads_the_search(simulations: Simulations, jobs: Jobs, racy: bool) -> None:
+    jobs.racy = {"a"} if racy else set()
+    done = simulations.observe(KERNEL, [A, B], launch_only=(1,), sms=4, raced=True, base=Path())
+    assert [(one.case, one.status) for one in done] == [(A, "passed"), (B, "passed")]
+    assert jobs.run == [("a b", True), ("a", False)][: 1 + racy]
+    assert searched(simulations, A, sms=4).status == ("failed" if racy else "passed")
+    assert len(jobs.run) == 1 + racy
+    searched(simulations, A)
+    assert jobs.run[-1] == ("a", True), "another device is another simulation"
+
+
+def test_measurements_on_several_problems_are_not_searched(simulations: Simulations, jobs: Jobs) -> None:
+    simulations.observe(KERNEL, [A, B], raced=True, base=Path())
+    assert jobs.run == [("a b", False)]
