@@ -15,7 +15,7 @@ from pytest_nvfp4.bench.roofline import columns, percentile
 from pytest_nvfp4.bench.stored import StoredTimes
 from pytest_nvfp4.bench.suite import Suite, SuiteCase, SuiteError
 from pytest_nvfp4.bench.twice import TimedProblem, measure_twice
-from pytest_nvfp4.contracts.registry import contract_named, contract_of
+from pytest_nvfp4.contracts.registry import contract_named, contract_of, contracts
 from pytest_nvfp4.device.base import Device
 from pytest_nvfp4.device.job import KernelSpec
 from pytest_nvfp4.device.result import DeviceInfo
@@ -150,7 +150,13 @@ class Bench:
             own = self.settings.for_kernel(path)[0]
             # The problems are those of GPU MODE also where the kernel has a contract of the user's own, and is skipped.
             contract = None if own.own_contract else own.contract
-            named = self.settings.resolve_problems(case.problems or (), contract=contract)
+            names, foreign = _of_contract(case.problems or (), contract or GROUP_GEMM)
+            for name in foreign:
+                made_of = self._case(case, path, name, f"benchmark[{name}]", "nvfp4")
+                yield replace(made_of, because=f"{contract or GROUP_GEMM} has no problem {name}")
+            if foreign and not names:
+                return
+            named = self.settings.resolve_problems(names, contract=contract)
             problems = named or contract_named(contract or GROUP_GEMM).benchmarks
             for problem in problems:
                 contract_of(problem).require(problem)
@@ -275,6 +281,14 @@ class Bench:
     def _case(self, case: SuiteCase, path: Path, on: str, part: str, dtype: str) -> CaseResult:
         nodeid = self._nodeid(path, part)
         return CaseResult(nodeid, nodeid.partition("::")[0], case.contract, on, dtype, "skipped")
+
+
+def _of_contract(names: Sequence[str], contract: str) -> tuple[list[str], list[str]]:
+    """Return the names that are not only problems of other contracts of GPU MODE, and those that are."""
+    own = {problem.name for of_set in contract_named(contract).sets.values() for problem in of_set}
+    official = {problem.name for one in contracts().values() for of_set in one.sets.values() for problem in of_set}
+    foreign = [name for name in names if name in official - own]
+    return [name for name in names if name not in foreign], foreign
 
 
 def contract_kernels(settings: Settings) -> list[Path]:

@@ -101,15 +101,18 @@ def test_smoke(bench: Bench) -> None:
         "copy_transpose/sm90.py::transpose[float16-1024x1024]": "passed",
         "reduce_sum/sm90.py::row_sums[float16-1024x1024]": "passed",
         "softmax_online/sm90.py::softmax[float16-256x2048]": "failed",
-        "nvfp4_group_gemm/sm100.py::benchmark[gpumode-bench-3]": "skipped",
-        "nvfp4_group_gemm/sm90.py::benchmark[gpumode-bench-3]": "passed",
+        "nvfp4_group_gemm/sm100.py::benchmark[gpumode-bench-2]": "skipped",
+        "nvfp4_group_gemm/sm90.py::benchmark[gpumode-bench-2]": "passed",
+        "nvfp4_gemm/sm100.py::benchmark[gpumode-bench-2]": "skipped",
+        "nvfp4_dual_gemm/sm100.py::benchmark[gpumode-bench-2]": "skipped",
+        "nvfp4_gemv/sm100.py::benchmark[gpumode-bench-2]": "skipped",
     }
     copy = results[0].speed
     assert copy is not None
     assert (copy.p50_us, copy.p90_us, copy.gbps) == (2.0, 4.0, (4 << 20) / 2.0 / 1e3)
     assert copy.roofline_percent == pytest.approx(100 * (4 << 20) / 4.8e12 * 1e6 / 2.0)
     assert copy.clock_mhz == 1980
-    gemm = results[-1].speed
+    gemm = next(one for one in results if "nvfp4_group_gemm/sm90.py" in one.nodeid).speed
     assert gemm is not None
     assert (gemm.p50_us, gemm.method, gemm.tflops > 0) == (21.0, "m", True)
     data = json.loads(json.dumps(result_json(suite, results)))
@@ -157,6 +160,14 @@ def test_what_cannot_be_timed_says_why(bench: Bench, tmp_path: Path) -> None:
         list(bench.cases(parse_suite('[[case]]\nproblems = ["gpumode-99"]\n', name="s", source="s"), operator))
 
 
+def test_a_problem_that_a_contract_lacks_is_skipped(bench: Bench) -> None:
+    suite = parse_suite('[[case]]\nproblems = ["gpumode-bench-3"]\n', name="s", source="s")
+    group, gemm = (ROOT / "kernels" / name / "sm100.py" for name in ("nvfp4_group_gemm", "nvfp4_gemm"))
+    found = {one.kernel: one.because for one in bench.cases(suite, [group, gemm])}
+    assert found["kernels/nvfp4_gemm/sm100.py"] == "nvfp4_gemm has no problem gpumode-bench-3"
+    assert found["kernels/nvfp4_group_gemm/sm100.py"] == "the kernel is for sm_100a"
+
+
 def test_stored_rounds_are_a_baseline_of_the_check(bench: Bench, tmp_path: Path) -> None:
     results = list(bench.cases(load_suite("smoke"), contract_kernels(bench.settings)))
     stored = [one.stored for one in results if one.stored is not None]
@@ -166,7 +177,7 @@ def test_stored_rounds_are_a_baseline_of_the_check(bench: Bench, tmp_path: Path)
     assert file.name == "0001_before.json"
     assert str(file) in said
     data = json.loads(file.read_text())
-    nodeid = "kernels/nvfp4_group_gemm/sm90.py::benchmark[gpumode-bench-3]"
+    nodeid = "kernels/nvfp4_group_gemm/sm90.py::benchmark[gpumode-bench-2]"
     (entry,) = [one for one in data["benchmarks"] if one["fullname"] == nodeid]
     baseline = read_baseline(entry, nodeid=nodeid, source=file.name)
     assert baseline.rounds_us == pytest.approx(US)
