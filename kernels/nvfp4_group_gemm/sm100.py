@@ -674,7 +674,7 @@ def slots(part):
 def compile_kernel(problem_sizes):
     """Compile what a problem launches."""
     check_problem(problem_sizes)
-    sms = used_sms(torch.cuda.current_device())
+    sms = used_sms(torch.cuda.current_device()) if torch.cuda.is_available() else SMS
     return [compiled(slots(part), plan(part, sms)[0]) for part in launches(problem_sizes)]
 
 
