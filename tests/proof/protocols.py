@@ -57,6 +57,7 @@ class Pipeline:
         multiplier = [event for k in range(tiles) for event in self.multiply(k)]
         return Recording(
             kernel="pipeline",
+            code="",
             label=f"{tiles} k-tiles",
             complete=True,
             cluster=1,

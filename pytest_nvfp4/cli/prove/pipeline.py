@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _TILES = ("128x128x256", "128x128x512", "128x128x1280", "128x128x2304")
 """One output tile, of 1 to 9 k-tiles of 256."""
-_SEVERAL = ("1536x128x256", "1536x256x512,128x128x256", "128x128x1280", "128x128x2304")
+_SEVERAL = ("1536x128x256", "1536x256x512,128x128x256", "2560x128x768", "128x128x1280", "128x128x2304")
 """Several output tiles for each CTA of a small device, if the kernel is persistent."""
 _SMS = 4
 
@@ -51,7 +51,7 @@ def pipeline_command(
     query_ms: int,
     result: ResultWriter,
 ) -> None:
-    """Prove the pipelines of KERNEL for every number of k-tiles and tiles.
+    """Prove the pipelines of KERNEL for every number of k-tiles and tiles, each compiled kernel for itself.
 
     Simulated runs show the protocol of each ring: its stages, who fills, reads, waits for which phase and signals, in
     which order. If all runs fit one protocol, z3 proves for any number of iterations that no stage is overwritten
@@ -101,7 +101,7 @@ def _judge(
     from pytest_nvfp4.proof.pipeline.protocol import fit
     from pytest_nvfp4.proof.pipeline.recording import Recording, parse
 
-    kernels: dict[str, list[Recording]] = {}
+    kernels: dict[tuple[str, str], list[Recording]] = {}
     runs: list[RecordedRun] = []
     for label, run in done:
         error = subject.finding_text(run.errors[0]) if run.errors else ""
@@ -114,7 +114,7 @@ def _judge(
         except ValueError as error_of_format:
             raise InputError(f"{subject.label}: the recording cannot be read: {error_of_format}") from error_of_format
         for recording in recordings:
-            kernels.setdefault(recording.kernel, []).append(recording)
+            kernels.setdefault((recording.kernel, recording.code), []).append(recording)
     if not kernels:
         reason = next((run.error for run in runs if run.error), "no launch uses an mbarrier")
         return list(judge_all([runs_claim(runs)])), [f"nothing could be recorded: {reason}"]

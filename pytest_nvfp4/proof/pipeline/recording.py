@@ -44,6 +44,7 @@ class _Warp(_Model):
 
 class _Launch(_Model):
     kernel: str
+    code: str
     cluster: int
     truncated: bool
     arrays: tuple[_Array, ...]
@@ -108,12 +109,14 @@ class Recording:
     """One launch.
 
     Attributes:
+        code: Digest of the instructions: a kernel that is compiled twice, for two sizes of tile, may keep its name.
         label: The problem and the schedule.
         complete: Whether the launch ran to its end.
         places: File, line and statement by instruction.
     """
 
     kernel: str
+    code: str
     label: str
     complete: bool
     cluster: int
@@ -153,6 +156,7 @@ def _recording(launch: _Launch, label: str, complete: bool) -> Recording:
         raise ValueError("an event refers to an array or a footprint that does not exist")
     return Recording(
         kernel=launch.kernel,
+        code=launch.code,
         label=label,
         complete=complete and not launch.truncated,
         cluster=launch.cluster,

@@ -8,6 +8,7 @@ Memory is recorded in units: 16 bytes of shared memory, or one column of 32 lane
 # ruff: noqa: ARG002 - the arguments of a monitor's event
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +19,7 @@ from pytest_nvfp4.sim.memory.access import READ
 from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.memory.shared import SharedMemory
 from pytest_nvfp4.sim.monitor import CopyTarget, CtaAccesses, Monitor, TmemBox
+from pytest_nvfp4.sim.ptx.syntax import Kernel
 from pytest_nvfp4.sim.run.cta import Cluster
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.source import statement
@@ -305,6 +307,7 @@ class ProtocolLog(Monitor):
                 places[str(at)] = [location.file, location.line, statement(location.file, location.line)]
         self._recordings.append({
             "kernel": log.grid.kernel.name,
+            "code": _digest(log.grid.kernel),
             "cluster": len(ranks),
             "truncated": log.truncated,
             "arrays": arrays,
@@ -396,3 +399,9 @@ def _box_units(boxes: Iterable[TmemBox]) -> Any:
         for column, columns, lane, lanes in boxes
     ]
     return np.concatenate([each.ravel() for each in units])
+
+
+def _digest(kernel: Kernel) -> str:
+    """Return a digest of a kernel's instructions, without their positions."""
+    code = "\n".join(f"{each.guard} {each.opcode} {each.operands}" for each in kernel.instructions)
+    return hashlib.sha256(code.encode()).hexdigest()
