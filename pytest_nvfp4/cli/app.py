@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ptx": ("cli.codegen", "Write the PTX of a kernel."),
     "sass": ("cli.codegen", "Write the SASS of a kernel."),
     "run": ("cli.run", "Run a kernel once: verdict, findings, printed text, counts and a timeline."),
+    "debug": ("cli.debug", "Stop a kernel in the simulator, and look at its registers, memory and barriers."),
     "cost": ("cli.cost", "Count the work of one call of a kernel without a GPU; no time."),
     "model": ("cli.model.command", "Model the time of a kernel; list or measure the constants of devices."),
     "regions": ("cli.regions.command", "Time the regions that a kernel names, beside modelled times."),

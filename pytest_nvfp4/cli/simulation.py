@@ -17,6 +17,7 @@ from pytest_nvfp4.toolchain.request import Entry, TraceRequest
 from pytest_nvfp4.toolchain.trace_archive import MOST_BYTES, SUFFIX
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.device.dialogue import Dialogue
     from pytest_nvfp4.device.job import JobCase, KernelSpec
     from pytest_nvfp4.device.sim import SimDevice
     from pytest_nvfp4.finding import Finding
@@ -51,14 +52,14 @@ class Runnable:
     verified: tuple[Problem, ...]
     request: TraceRequest | None = None
 
-    def simulator(self, *, timeout_s: float) -> SimDevice:
+    def simulator(self, *, timeout_s: float, dialogue: Dialogue | None = None) -> SimDevice:
         """Return the simulator. An extension of torch that the kernel builds is built with its trace, and kept."""
         from pytest_nvfp4.device.sim import SimDevice
         from pytest_nvfp4.toolchain.tracer import Limits, Tracer, builds_extension
 
         request = self.request
         if request is None or not builds_extension(request):
-            return SimDevice(arch=self.spec.arch)
+            return SimDevice(arch=self.spec.arch, dialogue=dialogue)
         tracer = Tracer(root=self.root, limits=Limits(deadline_s=timeout_s), notify=output.note)
         tracer.trace(request)
 
@@ -66,7 +67,7 @@ class Runnable:
             files = {str(base / file.path): file.sha256 for file in kernel.files}
             return tracer.copy_compiled(files, arch=kernel.arch, options=kernel.compile_options, into=into)
 
-        return SimDevice(arch=self.spec.arch, compiled=copy_compiled)
+        return SimDevice(arch=self.spec.arch, compiled=copy_compiled, dialogue=dialogue)
 
     def cases(self, families: Sequence[str] = (_FAMILY,)) -> list[JobCase]:
         """Return one case for every problem and input family."""

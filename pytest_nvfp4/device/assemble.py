@@ -12,6 +12,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from pytest_nvfp4.device.answer import check_result, refused
 from pytest_nvfp4.device.blob import Blob
+from pytest_nvfp4.device.dialogue import Answer
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.profiling.record import ProfiledCase, ProfileRecord
 from pytest_nvfp4.device.result import (
@@ -68,6 +69,7 @@ _MODELS: dict[str, type[BaseModel] | TypeAdapter[Finding]] = {
     "simulated": SimulatedCall,
     "conversation": Blob,
     "profiled": ProfiledCase,
+    "debug": Answer,
 }
 """What each event of a worker carries (see ``isolation.event_sender``)."""
 

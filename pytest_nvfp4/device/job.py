@@ -306,6 +306,8 @@ class Simulating(Model):
         launch_only: Indices of cases whose launches are recorded but not executed, which shows their grids.
         sms: SMs of the simulated device; None for those of the product. It also applies to a job that verifies.
         conversation: Whether to record what the kernel's host code asks of the device (``worker.conversation``).
+        debugging: Whether a debugger stops the launches, whose commands come on the worker's standard input
+            (``device.dialogue``).
     """
 
     outputs: bool = True
@@ -325,6 +327,7 @@ class Simulating(Model):
     launch_only: tuple[int, ...] = ()
     sms: int | None = Field(default=None, ge=1, le=9999)
     conversation: bool = False
+    debugging: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -333,6 +336,8 @@ class Simulating(Model):
             raise ValueError("a recording needs the eager schedule, and excludes races, a protocol and a timeline")
         if self.sampled and (self.outputs or not self.recording):
             raise ValueError("clusters are left out for a recording only, and without outputs")
+        if self.debugging and (self.recording or self.races or self.race_warnings or self.protocol or self.provenance):
+            raise ValueError("a debugger excludes races, a protocol, tags and a recording")
         return self
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from pytest_nvfp4 import isolation
 from pytest_nvfp4.activity import ACTIVITIES
 from pytest_nvfp4.device.assemble import assemble, source_names
+from pytest_nvfp4.device.dialogue import Dialogue
 from pytest_nvfp4.device.job import Job
 from pytest_nvfp4.device.result import Result
 from pytest_nvfp4.device.worker.kernel_stack import stack_below
@@ -55,20 +56,22 @@ class Profiler:
 
 
 def run_in_worker(
-    job: Job, *, backend: str, folder: Path, base: Path | None = None, environ: dict[str, str] | None = None
-) -> Result:
+    job: Job, *, backend: str, folder: Path, base: Path | None = None, environ: dict[str, str] | None = None,
+    dialogue: Dialogue | None = None,
+) -> Result:  # fmt: skip
     """Run a job in a process of its own.
 
     Args:
         backend: The worker's device: ``cuda``, ``host`` or ``sim``.
         folder: A new, empty folder for the files that the result names.
         base: The user's folder that the kernel's files are relative to.
+        dialogue: Who gives commands to the debugger, in a job that has one.
     """
     if job.action == "trace":
         from pytest_nvfp4.device.tracing import run_trace
 
         return run_trace(job, folder)
-    result, _ = run_below(job, None, backend=backend, folder=folder, base=base, environ=environ)
+    result, _ = run_below(job, None, backend=backend, folder=folder, base=base, environ=environ, dialogue=dialogue)
     return result
 
 
@@ -80,6 +83,7 @@ def run_below(
     folder: Path,
     base: Path | None = None,
     environ: dict[str, str] | None = None,
+    dialogue: Dialogue | None = None,
 ) -> tuple[Result, Outcome]:
     """Run a job as ``run_in_worker`` does, below a profiler if there is one; return also how the process ended."""
     path = folder / "job.json"
@@ -87,6 +91,7 @@ def run_below(
     scratch = folder / "scratch"
     scratch.mkdir()
     variables = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "CUTE_DSL_DISABLE_FILE_CACHING": "1"}
+    variables["PYTHONBREAKPOINT"] = "0"  # that of a kernel is for `nvfp4 debug`: nobody is at a prompt of pdb here
     variables[CACHE_VARIABLE] = str(default_root())  # which the worker, with another home directory, cannot find
     if backend != "cuda":
         variables |= NO_GPU
@@ -123,6 +128,8 @@ def run_below(
             deadline_s=job.deadline_s,
             environ={**variables, **(environ or {}), "PYTHONPATH": import_path},
             wall=wall,
+            stdin=None if dialogue is None else dialogue.stdin,
+            on_result=None if dialogue is None else dialogue.received,
         )
     kept, by_tool = backend != "sim" and profiler is None, profiler is not None
     return assemble(job, outcome, source_names=names, stack=stack_below(scratch), kept=kept, by_tool=by_tool), outcome

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from pytest_nvfp4.device.dialogue import Dialogue
 from pytest_nvfp4.device.job import Job, KernelSpec
+from pytest_nvfp4.device.process import run_in_worker
 from pytest_nvfp4.device.profiling.run import run_job
 from pytest_nvfp4.device.result import DeviceInfo, Result
 from pytest_nvfp4.driver.device_model import for_arch
@@ -32,12 +34,16 @@ class SimDevice:
     Args:
         arch: Architecture of the device that ``describe`` returns.
         compiled: Copies compiled modules (see ``host.compile_cache``); without it every job compiles the kernel.
+        dialogue: Who gives commands to the debugger, in jobs that have one.
     """
 
     name = "sim"
 
-    def __init__(self, *, arch: str = "sm_100a", compiled: CopyCompiled | None = None) -> None:
+    def __init__(
+        self, *, arch: str = "sm_100a", compiled: CopyCompiled | None = None, dialogue: Dialogue | None = None
+    ) -> None:
         self._arch = arch
+        self._dialogue = dialogue
         self._compiled = compiled
 
     def describe(self) -> DeviceInfo:
@@ -65,4 +71,6 @@ class SimDevice:
             copies = folder / "ptx" / "compiled"  # a kernel may read what is below "ptx"
             if self._compiled(job.kernel, base, copies):
                 environ[COMPILED_VARIABLE] = str(copies)
+        if self._dialogue is not None:
+            return run_in_worker(job, backend="sim", folder=folder, base=base, environ=environ, dialogue=self._dialogue)
         return run_job(job, backend="sim", folder=folder, base=base, environ=environ)

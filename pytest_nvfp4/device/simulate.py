@@ -94,6 +94,7 @@ def simulate(
     launch_only: tuple[int, ...] = (),
     sms: int | None = None,
     conversation: bool = False,
+    debugging: bool = False,
     jobs: int = 1,
 ) -> list[SimulationResult]:
     """Simulate a kernel on every case, in order. A case that ends the process does not affect the others.
@@ -126,6 +127,7 @@ def simulate(
         launch_only=launch_only,
         sms=sms,
         conversation=conversation,
+        debugging=debugging,
     )
     run = partial(_run, device, kernel, folder=folder, base=base, deadline_s=deadline_s)
     jobs = 1 if launch_only else min(jobs, len(cases))

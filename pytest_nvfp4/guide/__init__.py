@@ -10,6 +10,7 @@ TOPICS = (
     "checks",
     "layouts",
     "simulator",
+    "debug",
     "cuda",
     "triton",
     "races",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_nvfp4.activity import ACTIVITIES
@@ -70,19 +70,23 @@ def run(
     deadline_s: float,
     environ: Mapping[str, str] | None = None,
     wall: Wall | None = None,
+    stdin: Path | None = None,
+    on_result: Callable[[bytes], None] | None = None,
     output_bytes: int = 1 << 20,
     result_bytes: int = 256 << 20,
 ) -> Outcome:
     """Run ``command`` isolated and wait for its end.
 
-    The command gets a scrubbed environment with ``environ`` on top, an empty standard input, and a descriptor (named by
-    ``NVFP4_RESULT_FD``) on which it returns its result. It leads its own session. When the deadline passes, or when
-    this call is interrupted, it and everything below it are killed. When it ends by itself, so is its process group; a
-    worker behind a wall leaves nothing else (``wall.supervisor``).
+    The command gets a scrubbed environment with ``environ`` on top, a standard input that is empty without ``stdin``,
+    and a descriptor (named by ``NVFP4_RESULT_FD``) on which it returns its result. It leads its own session. When the
+    deadline passes, or when this call is interrupted, it and everything below it are killed. When it ends by itself, so
+    is its process group; a worker behind a wall leaves nothing else (``wall.supervisor``).
 
     Args:
         command: Program and arguments, or a worker, which may be forked (see ``isolation.fork_server``).
         wall: What it may do, once it calls ``wall.move_behind``, as this project's workers do.
+        stdin: File of its standard input.
+        on_result: Called with each part of the result as it arrives. An exception from it ends the command.
         output_bytes: Bytes stored of each output stream (half from the start, half from the end). The rest is read and
             dropped, so that a flood costs neither memory nor disk.
         result_bytes: Size of the largest accepted result.
@@ -95,13 +99,15 @@ def run(
     out, err, result = _OutputBuffer(output_bytes), _OutputBuffer(output_bytes), _ResultBuffer(result_bytes)
     buffers: dict[Pipe, _OutputBuffer | _ResultBuffer] = {"stdout": out, "stderr": err, "result": result}
     with (
-        monitored(command, cwd=cwd, deadline_s=deadline_s, environ=settings) as monitor,
+        monitored(command, cwd=cwd, deadline_s=deadline_s, environ=settings, stdin=stdin) as monitor,
         contextlib.closing(monitor.output()) as output,
     ):
         for pipe, chunk in output:
             buffers[pipe].feed(chunk)
             if pipe == "result":
                 ACTIVITIES.result(chunk)
+                if on_result is not None:
+                    on_result(chunk)
         end = monitor.end()
     return Outcome(
         returncode=end.returncode,

@@ -217,6 +217,7 @@ class Tracer:
                 **blas.variables(),
                 "PYTHONFAULTHANDLER": "1",
                 "PYTHONUNBUFFERED": "1",
+                "PYTHONBREAKPOINT": "0",  # `breakpoint()` is for `nvfp4 debug`; pdb would replace the trace function
             }
             if builds:
                 self._notify(building(request.kernel.name))

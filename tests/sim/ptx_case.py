@@ -125,7 +125,8 @@ def run_ptx(
         )
     )
     monitor: object = machine.monitor
-    program = Programs().get(text, "kernel", monitor=monitor if isinstance(monitor, Monitor) else None)
+    watching = monitor if isinstance(monitor, Monitor) else None
+    program = Programs().get(text, "kernel", monitor=watching, stepped=machine.debugger is not None)
     launched = Grid(
         machine,
         program,

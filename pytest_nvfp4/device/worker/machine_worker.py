@@ -36,6 +36,7 @@ from pytest_nvfp4.toolchain.worker.loading import end_imports
 if TYPE_CHECKING:
     from pytest_nvfp4.device.worker.kernel_process import KernelProcess
     from pytest_nvfp4.device.worker.simulation import Simulation
+    from pytest_nvfp4.sim.debug.debugger import Debugger
     from pytest_nvfp4.sim.run.grid import Grid
 
 
@@ -46,12 +47,16 @@ class MachineWorker(JobSteps):
         folder: Folder for sources, scratch files and outputs, shared with the parent.
         forked: The kernel's process.
         compiled: Folders of modules that need not be compiled again.
+        commands: Descriptor of the debugger's commands; the kernel's process has none.
     """
 
-    def __init__(self, job: Job, folder: Path, events: Events, forked: ForkedKernel, *, compiled: list[str]) -> None:
+    def __init__(
+        self, job: Job, folder: Path, events: Events, forked: ForkedKernel, *, compiled: list[str], commands: int
+    ) -> None:
         super().__init__(job, folder, events)
         self._forked = forked
         self._compiled = compiled
+        self._commands = commands
         self._log: ConversationLog | None = None
         self._arch = job.kernel.arch if job.kernel is not None else "sm_100a"
 
@@ -115,6 +120,7 @@ class MachineWorker(JobSteps):
                 sampled=settings.sampled,
                 ring_ctas=settings.ring_ctas,
                 sms=job.simulating.sms,
+                debugger=self._debugger() if settings.debugging else None,
             ),
             room=self._forked.room,
         )
@@ -143,6 +149,12 @@ class MachineWorker(JobSteps):
         return kernel, Simulation(
             session, folder=self._folder, simulating=simulating, attributor=attributor, later_calls=later
         )
+
+    def _debugger(self) -> Debugger:
+        from pytest_nvfp4.device.worker.debugging import CommandReader
+        from pytest_nvfp4.sim.debug.debugger import Debugger
+
+        return Debugger(CommandReader(self._commands, self._events))
 
     def _show_progress(self, grid: Grid) -> None:
         started, total = grid.progress
@@ -221,6 +233,9 @@ def main() -> NoReturn:
     wall = Wall.from_json(taken(WALL_VARIABLE))
     compiled = [folder for folder in os.environ.pop(COMPILED_VARIABLE, "").split(os.pathsep) if folder]
     _, file, folder, _ = sys.argv
+    commands = os.dup(0)
+    with open(os.devnull, "rb") as nothing:  # the kernel's process inherits standard input  # noqa: PTH123
+        os.dup2(nothing.fileno(), 0)
     forked = fork_kernel(wall, folder=Path(folder))
     events = Events(result)
 
@@ -229,7 +244,7 @@ def main() -> NoReturn:
         enter(replace(wall, without=(*wall.without, *NAMESPACES)))
         job = Job.model_validate_json(Path(file).read_bytes())
         Path(file).unlink()  # it reveals which calls are judged, and their inputs
-        MachineWorker(job, Path(folder), events, forked, compiled=compiled).run()
+        MachineWorker(job, Path(folder), events, forked, compiled=compiled, commands=commands).run()
 
     completed(events, run)
     for stream in (sys.stdout, sys.stderr):

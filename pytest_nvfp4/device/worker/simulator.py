@@ -26,6 +26,7 @@ from pytest_nvfp4.sim.sync.protocol_log import ProtocolLog
 
 if TYPE_CHECKING:
     from pytest_nvfp4.host.compile_cache import CompileCache
+    from pytest_nvfp4.sim.debug.debugger import Debugger
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class SimulatorSettings:
         sampled: Whether only some clusters run for that, without data.
         ring_ctas: Largest number of CTAs of a launch whose operations on mbarriers are logged.
         sms: SMs of the device, if not those of the product.
+        debugger: What stops warps, if anything does.
     """
 
     arch: str = "sm_100a"
@@ -57,6 +59,7 @@ class SimulatorSettings:
     sampled: bool = False
     ring_ctas: int = 0
     sms: int | None = None
+    debugger: Debugger | None = None
 
     @property
     def model(self) -> DeviceModel:
@@ -96,6 +99,8 @@ def new_session(settings: SimulatorSettings, *, room: tuple[int, int] | None = N
         from pytest_nvfp4.model.recorder_dataless import DatalessRecorder
 
         machine.monitor = DatalessRecorder(sampled=True) if settings.sampled else Recorder()
+    if settings.debugger is not None:
+        machine.debugger, machine.monitor = settings.debugger, settings.debugger.log
     if detector is not None:
         detector.followed = True
         session.order = HostOrder(session.streams, machine.memory)

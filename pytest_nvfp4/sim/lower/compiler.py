@@ -72,6 +72,7 @@ class Program:
         blocking: Opcode prefixes of instructions that may have to wait, and so start a block.
         followed: Whether blocks append the numbers of what they execute to ``Warp.path``.
         passed: Whether blocks add these numbers to ``Warp.passed``.
+        stepped: Whether each block is one instruction, after which all registers hold their values.
         control: What is needed in a simulation without data; None to execute everything.
 
     Attributes:
@@ -89,6 +90,7 @@ class Program:
         blocking: frozenset[str],
         followed: bool = False,
         passed: bool = False,
+        stepped: bool = False,
         control: ControlSlice | None = None,
     ) -> None:
         self.module = module
@@ -109,7 +111,8 @@ class Program:
         self.registers = [False if r.bits == 1 else _poison(r.bits) for r in kernel.registers]
         self._parked: dict[tuple[int, tuple[int, ...]], Block] = {}
         self._lowerings = lowerings
-        self._starts = set(self.flow.leaders)
+        self._starts = set(range(len(kernel.instructions))) if stepped else set(self.flow.leaders)
+        self._stepped = stepped
         self._meetings: set[int] = set()
         self._regions: dict[int, int | None] = {}
         self.frames = Frames(kernel, self._regions)
@@ -326,7 +329,7 @@ class Program:
             return self._regions[at]
         self._regions[at] = None
         instruction = self.kernel.instructions[at]
-        if instruction.root != "bra" or instruction.guard is None or instruction.has("uni"):
+        if self._stepped or instruction.root != "bra" or instruction.guard is None or instruction.has("uni"):
             return None
         target = instruction.operands[0]
         if not isinstance(target, Label) or not at + 1 < target.index <= at + _MAX_REGION:

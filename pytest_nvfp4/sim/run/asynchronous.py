@@ -62,6 +62,10 @@ class Asynchronous:
         """Run one queued action; return False if there is none."""
         return False
 
+    def pending(self) -> list[str]:
+        """Return what the queued actions are, in order of their queues."""
+        return []
+
 
 class Eager(Asynchronous):
     """Schedule that runs work when it is issued."""
@@ -76,11 +80,15 @@ class Lazy(Asynchronous):
 
     def __init__(self, *, patient: bool = True) -> None:
         self.patient = patient
-        self._queues: dict[Hashable, deque[Action]] = {}
+        self._queues: dict[Hashable, deque[tuple[Action, str]]] = {}
 
-    def submit(self, queue: Hashable, action: Action, *, what: str = "") -> None:  # noqa: ARG002
+    def submit(self, queue: Hashable, action: Action, *, what: str = "") -> None:
         """Append the action to its queue."""
-        self._queues.setdefault(queue, deque()).append(action)
+        self._queues.setdefault(queue, deque()).append((action, what))
+
+    def pending(self) -> list[str]:
+        """Return what the queued actions are."""
+        return [what for actions in self._queues.values() for _, what in actions]
 
     def step(self) -> bool:
         """Run the first action of the next queue."""
@@ -88,7 +96,7 @@ class Lazy(Asynchronous):
             return False
         queue = self._next_queue()
         actions = self._queues[queue]
-        action = actions.popleft()
+        action, _ = actions.popleft()
         if not actions:
             del self._queues[queue]
         action()

@@ -352,7 +352,8 @@ class Grid(HasUnits):
         """Run the selected clusters (see ``limit_to``). Raises Fault."""
         from pytest_nvfp4.sim.run.scheduler import Scheduler
 
-        self._scheduler = Scheduler(self, self.program)
+        debugger = self.machine.debugger
+        self._scheduler = Scheduler(self, self.program) if debugger is None else debugger.scheduler(self)
         try:
             # Kernels may compute infinities and NaN, so numpy's warnings about them are disabled.
             with np.errstate(all="ignore"):

@@ -10,6 +10,7 @@ from pytest_nvfp4.sim.run.asynchronous import Asynchronous, Eager
 from pytest_nvfp4.sim.run.units import HasUnits
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.sim.debug.debugger import Debugger
     from pytest_nvfp4.sim.monitor import Monitor
     from pytest_nvfp4.sim.provenance.recorder import OperandRecorder
     from pytest_nvfp4.sim.run.trace import Trace
@@ -29,6 +30,7 @@ class Machine(HasUnits):
         trace: The recorder of a timeline, if any.
         operands: The recorder of what MMAs read, if any.
         barrier_log: The log of operations on mbarriers of the running launch, if they are recorded.
+        debugger: The debugger that stops warps, if any.
         elected_lane: Lane that ``elect.sync`` elects if it is a member; None for the lowest.
     """
 
@@ -44,6 +46,7 @@ class Machine(HasUnits):
         self.trace: Trace | None = None
         self.operands: OperandRecorder | None = None
         self.barrier_log: BarrierLog | None = None
+        self.debugger: Debugger | None = None
         self.elected_lane: int | None = self.asynchronous.elected_lane
         self._ticks = 0
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _SLICE = 4000
 """Basic blocks that a warp runs in one turn."""
-_PATIENCE = 256
+PATIENCE = 256
 """Blocks that the first group of a diverged warp runs before another group: a lane that spins on a lock must not block
 the lane that holds it."""
 _PROBE = 64
@@ -54,7 +54,9 @@ class Scheduler:
         """Warps that provably return to the same state until memory changes."""
         self._spun_at = -1
         trace = grid.machine.trace
-        self._entries = set() if trace is not None or grid.machine.asynchronous.shuffles else program.gangs.entries
+        self._entries: frozenset[int] | set[int] = (
+            set() if trace is not None or grid.machine.asynchronous.shuffles else program.gangs.entries
+        )
         """Places where warps wait for others to form a gang."""
         self._gathered: dict[int, list[Warp]] = {}
         """Warps that wait there."""
@@ -185,9 +187,9 @@ class Scheduler:
         alone = program.alone
         schedule = self.grid.machine.asynchronous
         entries = self._entries if warp not in self._alone else ()
-        beside = 0 if fairly else schedule.pick(_PATIENCE) if schedule.shuffles else 1
+        beside = 0 if fairly else schedule.pick(PATIENCE) if schedule.shuffles else 1
         while left > 0:
-            group = warp.select() if beside % _PATIENCE else warp.select_other()
+            group = warp.select() if beside % PATIENCE else warp.select_other()
             if group is None:
                 if warp.groups:
                     self._check_meeting(warp)

@@ -103,7 +103,8 @@ class Session:
                 hint="a kernel that was compiled elsewhere, or loaded from a CUBIN, runs only on a GPU",
             )
         monitor = self.machine.monitor
-        program = self.programs.get(launch.module.ptx, launch.kernel, monitor=monitor)
+        debugger = self.machine.debugger
+        program = self.programs.get(launch.module.ptx, launch.kernel, monitor=monitor, stepped=debugger is not None)
         grid = Grid(
             self.machine,
             program,
@@ -137,7 +138,7 @@ class Session:
                 judged = monitor.launched(grid, stream=launch.stream, overlap=overlap, dependent=dependent)
             # The distribution of CTAs over processes depends on time, so a seed reproduces a run in one process only.
             recorded = trace is not None or log is not None or self.machine.operands is not None
-            alone = recorded or self.machine.asynchronous.shuffles
+            alone = recorded or debugger is not None or self.machine.asynchronous.shuffles
             with self.around(launch) if self.around is not None else nullcontext():
                 run_grid(grid, processes=1 if alone else self.processes)
             if self.order is not None:
