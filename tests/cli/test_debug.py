@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_nvfp4.sim.debug.commands import HELP
 from tests.cli.helpers import Result
 from tests.cli.test_cost_and_run import FILL
 from tests.guide.examples import blocks
@@ -67,6 +68,9 @@ def test_breakpoint_is_a_stop_here_and_nothing_elsewhere(cli: Cli, tmp_path: Pat
     shown = cli("debug", kernel, "--problem", SHAPE, "--commands", script)
     assert "stopped: breakpoint fill.py:11" in shown.out
     assert "-> " in shown.out
+    ran = json.loads(cli("run", kernel, "--problem", SHAPE, "--json").out)["runs"][0]
+    assert (ran["status"], ran["stdout"]) == ("failed", "")  # C is wrong, as without it
+    assert ran["printed"] == "hello from 0\n"
     with_it = cli("ptx", kernel, "--problem", SHAPE).out
     kernel.write_text(text.replace("breakpoint()", "pass"))
     assert with_it
@@ -101,6 +105,10 @@ def test_wrong_options_are_refused(cli: Cli, tmp_path: Path, options: tuple[str,
     shown = cli("debug", kernel, *options)
     assert shown.code == 2
     assert words in shown.err
+
+
+def test_the_guide_shows_every_command() -> None:
+    assert HELP in PAGE.read_text()
 
 
 def test_a_mended_ring_ends_without_a_fault(cli: Cli, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
@@ -9,7 +11,7 @@ from typing import Any, NamedTuple, cast
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.sim.debug import memory, views
 from pytest_nvfp4.sim.debug.debugger import BARRIER, FAULT, STOPPED, Break, Debugger, Stop, Watch
-from pytest_nvfp4.sim.debug.errors import CommandError
+from pytest_nvfp4.sim.debug.errors import CommandError, UnsetError
 from pytest_nvfp4.sim.debug.memory import Tensor, tensor_of
 from pytest_nvfp4.sim.debug.values import register_data, register_text, words_text
 from pytest_nvfp4.sim.fault import Fault
@@ -31,7 +33,7 @@ where / show           the place / everything that is known here
 list [LINES]           source around the place
 warp N / cta X,Y,Z     show another warp / CTA (nothing runs);  warps: where all are
 registers [all]        the live registers / all that were written
-print, p EXPR          tidx + 1, %r5, smem[16], u32[16], f32[16], tmem[0, 5], sA[3, 4]
+print, p EXPR          tidx + 1, %r5, smem[16], u32[16], f32[%rd1], tmem[0, 5], sA[3, 4]
 watch EXPR             stop when the value changes;  unwatch: remove all
 barriers, pending      barriers and who waits; copies and MMAs
 smem [BYTE [COUNT]]    the map of shared memory, or its words
@@ -135,11 +137,8 @@ def _watch(debugger: Debugger, stop: Stop, text: str) -> Reply:
     if not text:
         return Reply("\n".join(f"{w.text}: {w.last}" for w in debugger.watches) or "nothing is watched", {})
     watch = Watch(stop.warp, text, "")
-    try:
+    with contextlib.suppress(UnsetError):  # its first write is a change
         debugger.value(text, stop.warp)
-    except CommandError as error:
-        if "uninitialised" not in str(error):
-            raise
     watch.last = debugger.watched(watch)
     debugger.watches.append(watch)
     return Reply(f"{text} is watched: {watch.last}", {"watch": text, "value": watch.last})
@@ -242,6 +241,8 @@ def _registers(debugger: Debugger, stop: Stop, text: str) -> Reply:
 
 def _print(debugger: Debugger, stop: Stop, text: str) -> Reply:
     value = debugger.value(text, stop.warp)
+    if isinstance(value, float) and not math.isfinite(value):
+        value = str(value)
     if isinstance(value, str | float):
         return Reply(f"{text} = {value}", {"value": value})
     if isinstance(value, tuple):
@@ -326,7 +327,7 @@ def _tensors(debugger: Debugger, stop: Stop, _: str) -> Reply:
     for tensor in known.values():
         if tensor.base is not None:
             lines.append(tensor.text(stop.warp.cta))
-    rest = [name for name, tensor in known.items() if tensor.base is None]
+    rest = [f"{t.name} ({t.size})" for t in known.values() if t.base is None]
     if rest:
         lines.append(f"  the place of these is not known (tensor NAME at BASE): {', '.join(rest)}")
     listed = [{"name": t.name, "type": t.type, "space": t.info.space, "base": t.base} for t in known.values()]

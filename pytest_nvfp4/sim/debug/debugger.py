@@ -66,6 +66,14 @@ class Stop:
     fault: Fault | None = None
 
 
+class _Last:
+    """The instruction that a warp executed last: ``warp.unit(_Last)``."""
+
+    def __init__(self, warp: Warp) -> None:
+        del warp
+        self.at = -1
+
+
 Goal = Callable[[Warp, int], str | None]
 """Returns why to stop before an instruction of a warp, or None."""
 
@@ -101,7 +109,6 @@ class Debugger:
 
     def __post_init__(self) -> None:
         self._greeted = False
-        self._last: dict[Warp, int] = {}
         self._places: dict[int, Break] = {}
         self._barriers: Break | None = None
         self._found = 0
@@ -114,7 +121,7 @@ class Debugger:
         self.lines = Lines(grid.kernel)
         self.names = author_names(grid.kernel)
         self.defined: dict[int, Instruction] = definitions(grid.kernel)
-        self._last, self._found = {}, len(grid.findings)
+        self._found = len(grid.findings)
         self.watches.clear()
         if not self._greeted:
             self.breaks += [Break(place) for place in self.lines.breakpoints()]
@@ -145,7 +152,7 @@ class Debugger:
         at = group.pc
         if not self.detached and at < len(self.lines.of) and (reason := self._reason(warp, at)) is not None:
             self._stop(Stop(reason, warp, group))
-        self._last[warp] = at
+        warp.unit(_Last).at = at
 
     def faulted(self, scheduler: SteppingScheduler, fault: Fault) -> None:
         """Stop because a fault ends the launch."""
@@ -171,6 +178,9 @@ class Debugger:
             self._found = len(findings)
             return f"a finding, {findings[-1].kind}: {findings[-1].message}"
         for watch in self.watches:
+            if not watch.warp.cta.warps:
+                self.watches.remove(watch)
+                return f"the CTA in which {watch.text} was watched has ended"
             if (now := self.watched(watch)) != watch.last:
                 before, watch.last = watch.last, now
                 return f"{watch.text} was {before} and is {now}"
@@ -178,7 +188,7 @@ class Debugger:
             return reason
         if not self._is_wanted(warp):
             return None
-        last = self._last.get(warp, -1)
+        last = warp.unit(_Last).at
         if at == last:
             return None  # it waited here
         hit = self._places.get(at)
@@ -204,7 +214,7 @@ class Debugger:
         def goal(warp: Warp, at: int) -> str | None:
             if not mine.groups:
                 return f"warp {mine.index} has ended"
-            if warp is not mine or (self.lines.of[at] == line if lines else at == start and self._last[mine] == at):
+            if warp is not mine or (self.lines.of[at] == line if lines else at == start and mine.unit(_Last).at == at):
                 return None
             return "a step"
 

@@ -1,7 +1,7 @@
 """Expressions of the debugger: registers, shared memory, TMEM and tensors by name, with Python's operators.
 
-``tidx + 1``, ``%r5 & 31``, ``smem[1024]`` (a byte), ``u32[1024]`` and ``f32[1024]`` (of shared memory), ``tmem[0, 5]``
-(the word of a column and a lane), ``sA[3, 4]``, ``warp``, ``ctaid[0]``.
+``tidx + 1``, ``%r5 & 31``, ``smem[1024]`` (a byte), ``u32[1024]`` and ``f32[1024]`` (of shared memory, or of an address
+of global memory), ``tmem[0, 5]`` (the word of a column and a lane), ``sA[3, 4]``, ``warp``, ``ctaid[0]``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from pytest_nvfp4.sim.debug.errors import CommandError
+from pytest_nvfp4.sim.debug.errors import CommandError, UnsetError
 from pytest_nvfp4.sim.debug.memory import Tensor
-from pytest_nvfp4.sim.debug.values import element_text, settled
+from pytest_nvfp4.sim.debug.values import element_text, is_unset, settled
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.tcgen05.tmem import COLUMNS, LANES, Tmem
@@ -26,6 +26,8 @@ _NODES = (
     ast.Invert, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
 )  # fmt: skip
 _MOST = 500
+_GLOBAL = 1 << 32
+"""Addresses from here on are of global memory."""
 _REGISTER = re.compile(r"%([A-Za-z_$][\w$]*)")
 
 
@@ -64,6 +66,8 @@ def evaluated(text: str, w: Warp, names: Mapping[str, int], tensors: Mapping[str
     try:
         with np.errstate(all="ignore"):
             return eval(compile(tree, "<expression>", "eval"), {"__builtins__": {}}, values)
+    except CommandError:
+        raise
     except (TypeError, ZeroDivisionError, OverflowError, ValueError, IndexError) as error:
         raise CommandError(f"{text!r}: {error}") from None
 
@@ -87,7 +91,7 @@ def _value(name: str, w: Warp, names: Mapping[str, int], tensors: Mapping[str, T
 
         return _Items(element)
     if name in names:
-        return settled(w.registers[names[name]])
+        return _register(name, w, names[name])
     special = {"warp": w.index, "ctaid": cta.index, "tid": w.tid, "rank": cta.rank}
     if name in special:
         return special[name]
@@ -95,17 +99,35 @@ def _value(name: str, w: Warp, names: Mapping[str, int], tensors: Mapping[str, T
     if register is None:
         known = ", ".join(sorted({*names, *tensors})) or "none"
         raise CommandError(f"{name} is no register, tensor or known name; names of the author that are known: {known}")
-    return settled(w.registers[register.slot])
+    return _register(name, w, register.slot)
+
+
+def _register(name: str, w: Warp, slot: int) -> Any:
+    if is_unset(w, slot):
+        raise UnsetError(f"{name} is not written yet")
+    return settled(w.registers[slot])
 
 
 def _bytes(cta: Cta, *place: int, size: int) -> int:
     shared = cta.shared
+    if len(place) == 1 and place[0] >= _GLOBAL:
+        return _global(cta, place[0], size)
     if len(place) != 1 or not 0 <= place[0] <= shared.size - size:
         raise CommandError(f"shared memory has the bytes 0 to {shared.size - 1}, not {place}")
     start = place[0]
     if not shared.written[start : start + size].all():
-        raise CommandError(f"byte {start} of shared memory is uninitialised, or an mbarrier's")
+        raise UnsetError(f"byte {start} of shared memory is uninitialised, or an mbarrier's")
     return int.from_bytes(shared.data[start : start + size].tobytes(), "little")
+
+
+def _global(cta: Cta, address: int, size: int) -> int:
+    region = cta.launch.machine.memory.find(address)
+    if region is None or address + size > region.start + region.size:
+        raise CommandError(f"no memory of the device is at {address:#x}")
+    start = address - region.start
+    if region.initialised is not None and not region.initialised[start : start + size].all():
+        raise UnsetError(f"{region.place(address)} is uninitialised")
+    return int.from_bytes(region.data[start : start + size].tobytes(), "little")
 
 
 def _word(cta: Cta, *place: int) -> int:
@@ -113,6 +135,6 @@ def _word(cta: Cta, *place: int) -> int:
         raise CommandError(f"a word of TMEM is tmem[column, lane], of {COLUMNS} columns and {LANES} lanes, not {place}")
     tmem, (column, lane) = cta.unit(Tmem), place
     if not (tmem.full[column] or tmem.some[column, lane]):
-        raise CommandError(f"column {column}, lane {lane} of TMEM is uninitialised")
+        raise UnsetError(f"column {column}, lane {lane} of TMEM is uninitialised")
     tmem.settle(column, 1)
     return int(tmem.data[column, lane])

@@ -12,6 +12,7 @@ from pytest_nvfp4.layout.coordinates import tree_size
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grammar import parse_type
 from pytest_nvfp4.layout.irtypes import TypeInfo, dtype_bits
+from pytest_nvfp4.layout.measures import smem_bytes, tmem_columns
 from pytest_nvfp4.layout.tree import Tree
 from pytest_nvfp4.sim.debug.errors import CommandError
 from pytest_nvfp4.sim.debug.source import line_of
@@ -145,6 +146,12 @@ class Tensor:
     def info(self) -> TypeInfo:
         """Its parsed type."""
         return parse_type(self.type)
+
+    @property
+    def size(self) -> str:
+        """The memory that it takes, as text."""
+        columns, size = tmem_columns(self.info), smem_bytes(self.info)
+        return f"{columns} columns" if columns else f"{size} bytes" if size else "of unknown size"
 
     def modes(self) -> tuple[int, ...]:
         """Return the sizes of its top-level modes. Raises LayoutError for a run-time size."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pytest_nvfp4.numerics.formats import BF16, E2M1, E4M3, E5M2, F16, UE8M0, FloatFormat
 from pytest_nvfp4.sim.lanes import lanes
 from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.run.warp import Warp
 
 _FORMATS: dict[str, FloatFormat] = {
     "f4E2M1FN": E2M1, "f8E4M3FN": E4M3, "f8E5M2": E5M2, "f8E8M0FNU": UE8M0, "f16": F16, "bf16": BF16,
@@ -23,6 +24,12 @@ _SHOWN = 6
 def settled(value: Any) -> Any:
     """Return a register's value, computed if it was not yet."""
     return value.settle() if hasattr(value, "settle") else value
+
+
+def is_unset(w: Warp, slot: int) -> bool:
+    """Return whether a register still has the value of one that was never written."""
+    value = w.registers[slot]
+    return type(value) is int and value == w.cta.launch.program.registers[slot]
 
 
 def is_float(instruction: Instruction | None) -> bool:
@@ -60,13 +67,20 @@ def register_text(value: Any, mask: int, *, floating: bool = False) -> str:
     return f"lane {', '.join(shown[:_SHOWN])}{more}"
 
 
-def register_data(value: Any) -> int | bool | list[int] | list[bool]:
+Value = int | bool | str
+"""A value as data; one of more than 64 bits is in hexadecimal."""
+
+
+def register_data(value: Any) -> Value | list[Value]:
     """Return the values of the lanes: one if all are equal, else 32."""
     value = settled(value)
     if isinstance(value, np.ndarray):
-        listed: list[int] = value.tolist()
-        return listed
-    return value if isinstance(value, bool) else int(value)
+        return [_plain(item) for item in value.tolist()]
+    return _plain(value)
+
+
+def _plain(value: Any) -> Value:
+    return value if isinstance(value, bool) else int(value) if abs(int(value)) < 1 << 64 else hex(value)
 
 
 def runs(numbers: list[int]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_nvfp4.sim.debug.memory import writer_text
 from pytest_nvfp4.sim.debug.source import PTX, line_of
-from pytest_nvfp4.sim.debug.values import is_float, register_data, register_text, runs
+from pytest_nvfp4.sim.debug.values import is_float, is_unset, register_data, register_text, runs
 from pytest_nvfp4.sim.debug.writes import WriteLog
 from pytest_nvfp4.sim.lanes import FULL, lanes
 from pytest_nvfp4.sim.ptx.roles import results, sources
@@ -71,13 +71,15 @@ def registers_data(
     w: Warp, mask: int, slots: Iterable[int], names: Mapping[int, str], defined: Mapping[int, Instruction]
 ) -> list[Data]:
     """Return registers: the author's name, if it is known, the value in the lanes of a mask, and the defining line."""
-    kernel, poison = w.cta.launch.kernel, w.cta.launch.program.registers
+    kernel, memory = w.cta.launch.kernel, w.cta.launch.machine.memory
     shown = []
     for slot in slots:
         register, by = kernel.registers[slot], defined.get(slot)
         value = w.registers[slot]
-        unset = not isinstance(value, bool) and isinstance(value, int) and value == poison[slot]
+        unset = is_unset(w, slot)
         text = "not written" if unset else register_text(value, mask, floating=is_float(by))
+        if register.bits == 64 and isinstance(value, int) and (region := memory.find(value)) is not None:
+            text = f"{value:#x}, in {region.place(value)}"
         shown.append(
             {
                 "name": names.get(slot),

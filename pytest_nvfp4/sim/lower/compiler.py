@@ -380,12 +380,13 @@ class Program:
             live |= self.liveness.live_before(follower)
         lines = []
         for slot, bits in emitter.written.items():
-            if slot in keep or slot in live:
+            kept = slot in live or self._stepped
+            if slot in keep or kept:
                 emitter.packs.need(slot)
             if slot in keep:
                 merge = emitter.constant(lanes.merge if bits > 1 else lanes.merge_predicate)
                 lines.append(f"R[{slot}] = {merge}(m, v{slot}, R[{slot}]{f', {bits}' if bits > 1 else ''})")
-            elif slot in live:
+            elif kept:
                 lines.append(f"R[{slot}] = v{slot}")
         return lines
 

@@ -90,6 +90,32 @@ def test_a_watch_stops_at_the_change_and_only_there() -> None:
     assert [reason.rpartition(" ")[2] for reason in watched.reasons] == ["0", "1", "2", "3", "4", "5"]
 
 
+def test_a_watch_ends_with_its_cta() -> None:
+    script, ended = session(LOOP, ["watch u32[20]", *["continue"] * 9], grid=(3, 1, 1), **TWO)
+    assert isinstance(ended, Ran)
+    assert [reason.rpartition(" ")[2] for reason in script.reasons] == ["15", "ended"]
+
+
+def test_global_memory_is_read_and_named_at_its_address() -> None:
+    body = "ld.global.u32 %r1, [%rd100+8]; add.u32 %r1, %r1, 1; mov.b64 %rd1, {%r1, %r1}; mov.b128 %b1, {%rd1, %rd1};"
+    body = f".reg .b128 %b1; {body} st.global.u32 [%rd100], %r1;"
+    data = np.array([7, 8, 9, 10], np.uint32)
+    commands = [*["stepi"] * 6, "print u32[%rd100 + 8]", "print %r1", "registers all", "print u32[%rd100 + 16]"]
+    script, ended = session(body, ["print %r1", *commands], buffers={"data": data})
+    assert isinstance(ended, Ran)
+    assert script.replies["print u32[%rd100 + 8]"].data == {"value": 9}
+    assert script.replies["print %r1"].data == {"value": 10}
+    assert "no memory of the device" in script.replies["print u32[%rd100 + 16]"].data["error"]
+    known = {each["register"]: each for each in script.replies["registers all"].data["registers"]}
+    assert known["%rd100"]["text"].endswith(", in data at byte 0")
+    assert known["%b1"]["value"] == hex(10 * (1 + (1 << 32) + (1 << 64) + (1 << 96)))
+
+
+def test_a_register_without_a_value_is_no_number() -> None:
+    script, _ = session(LOOP, ["print %r2"], **TWO)
+    assert script.replies["print %r2"].data == {"error": "r2 is not written yet"}
+
+
 def test_barriers_are_stops_and_show_who_waits() -> None:
     script, _ = session(LOOP, ["break barrier", "continue", "continue", "barriers", "warps", "continue"], **TWO)
     assert script.places == [(0, "bar.sync 0"), (1, "bar.sync 0")]
@@ -177,7 +203,7 @@ def test_tensors_are_shown_by_their_layouts() -> None:
     assert {place: replies[f"print sW[{place[0]}, {place[1]}]"].data["value"] for place in plain} == swizzled
     assert swizzled != plain
     assert "is not known: give it" in replies["tensor sT"].text
-    assert "sT has the modes (4, 8)" in replies["print sT[4, 0]"].data["error"]
+    assert replies["print sT[4, 0]"].data["error"].startswith("sT has the modes (4, 8)")
     assert "gT" in replies["tensor gT at 0"].data["error"]
     assert replies["print tT[5, 1]"].data == {"value": "uninitialised"}
     assert np.float32(replies["print tT[5, 0]"].data["value"]) == np.uint32(105).view(np.float32)
