@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.sim.debug.commands import HELP
-from tests.cli.helpers import Result
+from tests.cli.helpers import ROOT, Result
 from tests.cli.test_cost_and_run import FILL
 from tests.guide.examples import blocks
 
@@ -123,3 +123,25 @@ def test_a_mended_ring_ends_without_a_fault(cli: Cli, tmp_path: Path) -> None:
     assert "stopped:" not in shown.out
     assert "no warp reached fault" in shown.err
     assert "deadlock" not in shown.out
+
+
+def test_a_gemm_shows_its_operands_and_accumulators_with_their_writers(cli: Cli, tmp_path: Path) -> None:
+    """Of 6 stages one is filled; scale factors are copied to TMEM behind the 128 columns of the accumulator."""
+    kernel, text = ROOT / "kernels" / "nvfp4_gemm" / "sm100.py", "        cute.arch.fence_view_async_tmem_load()"
+    number = kernel.read_text().splitlines().index(text) + 1
+    script = tmp_path / "script.txt"
+    script.write_text("print tmemf[0, 0]\nprint source[0, 0, 0]\nquit\n")
+    options = ("--problem", "128x128x256", "--cta", "0,0,0", "--break", f"sm100.py:{number}", "--commands", script)
+    shown = cli("debug", kernel, *options, "--json")
+    stop, word, element, end = map(json.loads, shown.out.splitlines())
+    assert (stop["stop"]["line"], end["end"]["status"]) == (number, "ended by quit")
+    columns = [(run["start"], run["stop"], run["parts"][0]["by"].rpartition(" (")[2]) for run in stop["tmem"]]
+    assert columns[0] == (0, 128, "tcgen05.mma.cta_group::1.kind::mxf4nvf4)")
+    assert {by for _, _, by in columns[1:-1]} == {"tcgen05.cp.cta_group::1.32x128b)"}
+    assert columns[-1] == (columns[-2][1], 256, "uninitialised")
+    copied = [run for run in stop["shared"] if "cp.async.bulk.tensor" in run["by"]]
+    assert sorted(run["stop"] - run["start"] for run in copied) == [2048, 2048, 16384, 16384]
+    assert {run["by"].split(" at ")[0] for run in copied} == {"warp 5", "warp 6"}
+    phases = [barrier["phase"] for barrier in stop["barriers"] if barrier["kind"] == "mbarrier"]
+    assert phases == [1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0]  # full, empty, accumulator, and two of split k
+    assert float(element["value"]) == word["value"] != 0
