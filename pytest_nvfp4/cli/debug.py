@@ -140,6 +140,7 @@ class _Session:
     def __init__(self, subject: Runnable, first: Sequence[str], commands: IO[str] | None, *, as_json: bool) -> None:
         self._subject = subject
         self._first = list(first)
+        self._continues = "continue" in first
         self._commands = commands
         self._as_json = as_json
         self._files = {file.path: str(subject.base / file.path) for file in subject.spec.files}
@@ -199,8 +200,8 @@ class _Session:
         """Show how the run ended, and return the exit code."""
         findings = [finding for finding in result.findings if finding.kind != _ENDED]
         quit_ = len(findings) < len(result.findings)
-        if breaks and self._stops < 2:
-            output.note(f"no warp reached {', '.join(breaks)}")
+        if self._continues and self._stops < 2:
+            output.note(f"no warp reached {', '.join(breaks) or 'a call of breakpoint()'}")
         status = "ended by quit" if quit_ else result.status
         if self._as_json:
             found = [finding.to_dict() for finding in findings]

@@ -82,10 +82,11 @@ def test_breakpoint_is_a_stop_here_and_nothing_elsewhere(cli: Cli, tmp_path: Pat
     [
         (("--break", "fill.py:999"), "no warp reached fill.py:999"),
         (("--break", "other.py:1"), "the kernel's files are fill.py"),
+        ((), "no warp reached a call of breakpoint()"),
     ],
 )
 def test_a_break_that_is_never_reached_is_said(cli: Cli, tmp_path: Path, options: tuple[str, ...], words: str) -> None:
-    kernel, script = write(tmp_path, FILL, "quit\n")
+    kernel, script = write(tmp_path, f"{FILL}\n# breakpoint()\n", "quit\n")
     shown = cli("debug", kernel, "--problem", SHAPE, *options, "--commands", script)
     assert words in shown.err
     assert "stopped:" not in shown.out
