@@ -19,6 +19,9 @@ from pytest_nvfp4.text import plural
 from pytest_nvfp4.toolchain.sheet import Sheet, SheetError
 from pytest_nvfp4.toolchain.trace import Trace
 
+_COST_PROPERTY = "nvfp4_cost."
+"""Start of the names of the properties of test reports, and so of JUnit, that hold the counters of a call."""
+
 
 class FactKind(Protocol):
     """A kind of facts of a trace: the part of `FactsCheck` that is used here."""
@@ -97,6 +100,8 @@ class CostSnapshot:
         origin = {"problem": problem.name, "model": f"{call.model}, {call.sms} SMs", "counts": COUNTS}
         names = {code.symbol: code.source_name for code in trace.code if code.source_name}
         received = Sheet("cost", header(trace, self._run) | origin, cost_facts(call, problem, names))
+        for counter, value in received.facts.items():
+            self._item.user_properties.append((f"{_COST_PROPERTY}{counter}", value))
         if (stored := stored_sheet(comparison, received)) is None:
             return
         every = cost_changes(

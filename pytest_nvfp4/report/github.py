@@ -23,6 +23,7 @@ ANNOTATIONS_PER_LEVEL = 10
 """Number of annotations of one level that GitHub shows for one step."""
 _MESSAGE_LIMIT = 4_000
 _TITLE_LIMIT = 200
+_FACTS_SHOWN = 20
 
 
 def annotation(
@@ -62,10 +63,18 @@ def annotate(report: Report, *, root: Path | None = None) -> list[str]:
 
 
 def _error(check: CheckReport, report: Report, root: Path | None) -> str:
-    lines = [check.message.strip() or f"{check.check} {check.outcome}"]
+    verdict, _, rest = (check.message.strip() or f"{check.check} {check.outcome}").partition("\n")
+    # Those that cost more come first, because a long annotation is cut.
+    facts = [fact.text() for fact in sorted(check.facts, key=lambda fact: not fact.costs)]
+    lines = [verdict, *facts[:_FACTS_SHOWN]]
+    if len(facts) > _FACTS_SHOWN:
+        lines.append(f"and {plural(len(facts) - _FACTS_SHOWN, 'fact')} more")
+    lines += [rest] if rest else []
     if check.diff is not None:
         gated = check.diff.gate(report.threshold)
         lines += [f"{change.name}: {change.severity.label}: {'; '.join(change.why)}" for change in gated]
+    # GitHub cuts long messages, so the facts of which the kernel uses more stand before the others.
+    lines += [fact.text() for fact in sorted(check.facts, key=lambda fact: not fact.costs)]
     return _checked("error", check, "\n".join(lines), root)
 
 

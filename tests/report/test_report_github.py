@@ -5,6 +5,7 @@ import pytest
 import report_samples as reports
 
 from pytest_nvfp4.layout.change import Severity
+from pytest_nvfp4.layout.launch_facts import diff_facts
 from pytest_nvfp4.report.github import (
     ANNOTATIONS_PER_LEVEL,
     SUMMARY_LIMIT,
@@ -63,6 +64,21 @@ def test_bad_checks_are_errors_and_changes_below_the_gate_warnings():
     quiet = CheckReport("q", "c", "passed")
     levels = [decode(line)[0] for line in annotate(Report([passed, quiet, reports.check(reports.full_change())]))]
     assert levels == ["error", "warning"]
+
+
+def test_the_annotation_of_a_failed_check_names_the_facts_that_changed():
+    old = {f"cost.{at:02}": "1" for at in range(22)} | {"grid": "(148,1,1)", "registers": "128"}
+    new = {f"cost.{at:02}": "2" for at in range(22)} | {"grid": "(148,1,1)", "registers": "168"}
+    facts = diff_facts(old, new)
+    check = CheckReport(
+        "k", "launch", "failed", "23 launch facts of k changed\nto accept: --snapshot-update", facts=facts
+    )
+    verdict, first, *others, last = decode(annotate(Report([check]))[0])[2].split("\n")
+    assert verdict == "23 launch facts of k changed"
+    assert first == "registers 128 -> 168 (+40, +31.2 %)"  # it costs more
+    assert others[-2:] == ["cost.18 1 -> 2 (+1, +100.0 %)", "and 3 facts more"]
+    assert last == "to accept: --snapshot-update"
+    assert not any("grid" in line for line in others)
 
 
 def test_files_are_named_relative_to_the_repository(tmp_path):
