@@ -15,6 +15,8 @@ from pytest_nvfp4.cli.errors import Exit, as_input_error
 from pytest_nvfp4.end_signals import as_interrupts
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "check": ("cli.check", "Run all checks of a kernel, as pytest does."),
+    "watch": ("cli.check", "Check a kernel whenever it changes, the cheap checks first."),
     "layouts": ("cli.layouts", "List every named layout of a kernel."),
     "diff": ("cli.diff", "Compare layouts of two kernels, snapshots or git revisions by meaning."),
     "insights": ("cli.insights", "Relate each layout of a kernel to the hardware, worst first."),
@@ -42,12 +44,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cache": ("cli.cache", "Show or clear cached traces and results."),
     "doctor": ("cli.doctor.command", "Examine this machine, and name the commands that install what is missing."),
     "guide": ("cli.guide", "Show a page of the documentation."),
+    "completion": ("cli.completion", "Write the script that completes commands and options in a shell."),
     "schema": ("cli.schema", "Write the JSON Schema of a document that programs write or read."),
     "skills": ("cli.skills.command", "Install skills for agents into a repository, list or check them."),
     "mcp": ("cli.mcp.command", "Serve checks and the simulator to agents (Model Context Protocol)."),
     "bench-self": ("selfcheck.speed.command", "Measure the speed of this tool on this machine."),
 }
 """Name -> module below ``pytest_nvfp4`` and one line of help, so that ``nvfp4 --help`` imports none of them."""
+
+
+FIRST = ("check", "watch", "run", "model", "loop")
+"""The commands that `nvfp4` shows by itself."""
 
 
 class ReaderLeftError(Exception):
@@ -109,17 +116,25 @@ class LazyGroup(click.Group):
 
 @click.group(
     cls=LazyGroup,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 success; 1 a check failed (layouts differ, a kernel does not compile, something required is "
     "missing); 2 wrong usage or an input that cannot be read; 130 interrupted.",
 )
 @click.version_option(__version__, prog_name="nvfp4")
-def app() -> None:
+@click.pass_context
+def app(ctx: click.Context) -> None:
     """Inspect and test NVFP4 kernels for NVIDIA Blackwell (CuTe DSL) on a machine without a GPU.
 
     KERNEL is a Python file under GPU MODE's contract, or one with an entry in [tool.pytest_nvfp4]. It runs in a
     separate process. Results go to standard output, everything else to standard error.
     """
+    if ctx.invoked_subcommand is None:
+        width = max(map(len, FIRST))
+        lines = [f"  nvfp4 {name:{width}} KERNEL  {COMMANDS[name][1]}" for name in FIRST if name != "loop"]
+        lines.append(f"  nvfp4 {'loop':{width}} run     {COMMANDS['loop'][1]}")
+        rest = f"`nvfp4 --help` lists all {len(COMMANDS)} commands, `nvfp4 guide start` explains the first steps."
+        click.echo("\n".join(["Test NVFP4 kernels on a machine without a GPU:", *lines, rest]))
 
 
 def run() -> None:

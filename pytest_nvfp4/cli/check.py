@@ -1,0 +1,188 @@
+"""``nvfp4 check`` and ``nvfp4 watch``: the checks of a kernel, as pytest runs them, once or whenever a file changes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+
+from pytest_nvfp4.cli import output
+from pytest_nvfp4.cli.errors import Exit, InputError
+from pytest_nvfp4.temporary import temporary_folder
+from pytest_nvfp4.text import clip, printed
+
+STAGES = (("compile", "layouts", "launch", "codegen", "tmem"), ("coverage", "verify", "races", "cost"))
+"""Checks in order of cost: those that only compile, then those that simulate."""
+_EXPECTED = ("layouts", "launch", "codegen", "cost")
+"""Checks against snapshots, which a change at work may fail without being wrong."""
+_WATCHED = {".py", ".cu", ".cuh", ".h", ".hpp", ".ptx", ".toml"}
+_POLL_S = 0.25
+_END_S = 30.0
+"""Seconds in which pytest ends after an interrupt."""
+_MOST_TEXT = 300
+
+_KERNEL = click.argument("kernel", type=click.Path(path_type=Path))
+_OPTIONS = click.argument("pytest_options", metavar="[PYTEST OPTION]...", nargs=-1, type=click.UNPROCESSED)
+_PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": True}
+
+Outcomes = dict[str, tuple[str, str]]
+"""Outcome and message of each check, by name."""
+
+
+@click.command("check", context_settings=_PASSED_ON)
+@_KERNEL
+@_OPTIONS
+def check_command(kernel: Path, pytest_options: tuple[str, ...]) -> None:
+    """Run all checks of KERNEL: `pytest KERNEL` by another name.
+
+    Options are those of pytest, such as --snapshot-update, -k verify, --nvfp4-problem gpumode-0 or --nvfp4-html FILE;
+    `pytest --help` lists them below "nvfp4". The exit code is pytest's: 0 all passed, 1 a check failed, 2 interrupted,
+    4 wrong usage, 5 no checks.
+    """
+    _require(kernel)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    command = _pytest(kernel, pytest_options)
+    os.execv(command[0], command)
+
+
+@click.command("watch", context_settings=_PASSED_ON)
+@_KERNEL
+@click.option("--runs", type=click.IntRange(min=1), help="End after this many runs.  [default: until Ctrl-C]")
+@click.option("--json", "as_json", is_flag=True, help="Write each run as one line of JSON: ok, and checks by name.")
+@_OPTIONS
+def watch_command(kernel: Path, runs: int | None, pytest_options: tuple[str, ...], *, as_json: bool) -> None:
+    """Check KERNEL whenever it changes, the cheap checks first, and show what is new.
+
+    Watched are the sources and TOML files beside KERNEL. The checks that only compile run first; those that simulate
+    run if it compiles and fits; a difference from a snapshot does not keep them from running. A change ends the run in
+    progress and starts the next one. Options are those of pytest.
+
+    The exit code is that of the last run: 0 all passed, 1 a check failed; 130 after Ctrl-C.
+    """
+    _require(kernel)
+    before: Outcomes = {}
+    number = 0
+    with temporary_folder("watch") as folder:
+        while True:
+            seen = _state(kernel)
+            found = _checked(kernel, pytest_options, folder, partial(_changed, kernel, seen))
+            if found is None:
+                output.note("a file has changed; starting again")
+                continue
+            number += 1
+            if as_json:
+                checks = {name: {"outcome": outcome, "message": text} for name, (outcome, text) in found.items()}
+                output.write(json.dumps({"ok": not _bad(found), "checks": checks}))
+            else:
+                for line in report(before, found, first=number == 1):
+                    output.write(line)
+            before = {**before, **found}
+            if number == runs:
+                raise click.exceptions.Exit(Exit.FAILED if _bad(found) else Exit.FINE)
+            output.note(f"waiting for a change beside {kernel.name} (Ctrl-C ends)")
+            while not _changed(kernel, seen):
+                time.sleep(_POLL_S)
+
+
+def report(before: Mapping[str, tuple[str, str]], found: Mapping[str, tuple[str, str]], *, first: bool) -> list[str]:
+    """Return lines that show what a run found, against the runs before: what changed, then what is still bad."""
+    lines = []
+    for name, (outcome, message) in found.items():
+        old, said = before.get(name, ("", ""))
+        text = clip(printed(message.strip().partition("\n")[0]), _MOST_TEXT)
+        if outcome != old and (not first or outcome != "passed"):
+            lines.append(f"{name}: {f'{old} -> ' if old else ''}{outcome}{f': {text}' if text else ''}")
+        elif outcome in ("failed", "error") and message != said:
+            lines.append(f"{name}: {outcome} differently: {text}")
+        elif outcome in ("failed", "error"):
+            lines.append(f"{name}: still {outcome}: {text}")
+    counts = {kind: sum(outcome == kind for outcome, _ in found.values()) for kind in ("failed", "error", "passed")}
+    left = [name for name in before if name not in found]
+    total = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count) or "nothing checked"
+    waits = f"; {len(left)} not run again until these pass" if left and _bad(found) else ""
+    return [*lines, f"{time.strftime('%H:%M:%S')} {total}{waits}"]
+
+
+def _require(kernel: Path) -> None:
+    if not kernel.is_file():
+        raise InputError(f"{kernel}: no such file; give the file of a kernel")
+
+
+def _pytest(kernel: Path, options: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "pytest", str(kernel), *options]
+
+
+def _bad(found: Mapping[str, tuple[str, str]]) -> bool:
+    return any(outcome in ("failed", "error") for outcome, _ in found.values())
+
+
+def _changed(kernel: Path, seen: Mapping[str, tuple[int, int]]) -> bool:
+    return _state(kernel) != seen
+
+
+def _state(kernel: Path) -> dict[str, tuple[int, int]]:
+    """Return time of change and size of the watched files."""
+    state = {}
+    with contextlib.suppress(OSError), os.scandir(kernel.parent) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if Path(entry.name).suffix in _WATCHED and entry.is_file():
+                    status = entry.stat()
+                    state[entry.name] = status.st_mtime_ns, status.st_size
+    return state
+
+
+def _checked(kernel: Path, options: Sequence[str], folder: Path, changed: Callable[[], bool]) -> Outcomes | None:
+    """Return the outcomes of the checks, stage by stage until one is bad; None if a file changed meanwhile."""
+    from pytest_nvfp4.loop.judge.answers import ReportAnswer, read_answer
+
+    found: Outcomes = {}
+    for stage in STAGES:
+        file = folder / "report.json"
+        file.unlink(missing_ok=True)
+        command = _pytest(
+            kernel, [*(f"--nvfp4-check={name}" for name in stage), f"--nvfp4-json={file}", "-q", *options]
+        )
+        with output.working(f"{kernel.name}: {', '.join(stage)}"):
+            ended = _run(command, changed)
+        if ended is None:
+            return None
+        code, text = ended
+        answer = read_answer(file, ReportAnswer)
+        if answer is None:
+            raise InputError(f"pytest ended with {code} and has no report: {text.strip()[-2000:]}")
+        found.update({check.check: (check.outcome, check.message) for check in answer.checks})
+        if code not in (0, 1, 5) or _bad(
+            {name: each for name, each in found.items() if not name.startswith(_EXPECTED)}
+        ):
+            break
+    return found
+
+
+def _run(command: Sequence[str], changed: Callable[[], bool]) -> tuple[int, str] | None:
+    """Return the exit code and the output of a command; None if a file changed first, which ends it."""
+    with temporary_folder("watch-output") as folder, (Path(folder) / "output").open("w+") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            while (code := process.poll()) is None:
+                if changed():
+                    return None
+                time.sleep(_POLL_S)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)  # pytest ends the kernels' processes
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_END_S)
+                process.kill()
+        log.seek(0)
+        return code, log.read()
