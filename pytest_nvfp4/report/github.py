@@ -73,8 +73,6 @@ def _error(check: CheckReport, report: Report, root: Path | None) -> str:
     if check.diff is not None:
         gated = check.diff.gate(report.threshold)
         lines += [f"{change.name}: {change.severity.label}: {'; '.join(change.why)}" for change in gated]
-    # GitHub cuts long messages, so the facts of which the kernel uses more stand before the others.
-    lines += [fact.text() for fact in sorted(check.facts, key=lambda fact: not fact.costs)]
     return _checked("error", check, "\n".join(lines), root)
 
 
