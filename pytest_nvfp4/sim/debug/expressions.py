@@ -19,6 +19,7 @@ from pytest_nvfp4.sim.debug.values import element_text, is_unset, settled
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.tcgen05.tmem import COLUMNS, LANES, Tmem
+from pytest_nvfp4.syntax import parse_expression
 
 _NODES = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Constant, ast.Name, ast.Subscript, ast.Tuple, ast.Load,
@@ -57,8 +58,8 @@ def evaluated(text: str, w: Warp, names: Mapping[str, int], tensors: Mapping[str
     """
     source = _REGISTER.sub(r"\1", text)
     try:
-        tree = ast.parse(source.strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = parse_expression(source.strip())
+    except SyntaxError:
         raise CommandError(f"{text!r} is no expression") from None
     if len(text) > _MOST or not all(isinstance(node, _NODES) for node in ast.walk(tree)):
         raise CommandError(f"{text!r}: it has more than names, numbers, indices and + - * // % & | ^ >> < ==")

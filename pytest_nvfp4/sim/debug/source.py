@@ -19,6 +19,7 @@ from pytest_nvfp4.sim.debug.errors import CommandError
 from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.roles import results, sources
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Special
+from pytest_nvfp4.syntax import parse
 
 PTX = "ptx"
 """The file of instructions without a source line, whose lines are those of the PTX."""
@@ -45,9 +46,9 @@ def line_of(instruction: Instruction) -> Line:
 def _tree(file: str) -> ast.Module:
     text = "".join(linecache.getlines(file))
     try:
-        return ast.parse(text if len(text) <= _MOST_BYTES else "")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the file has changed, or is no Python
-        return ast.parse("")
+        return parse(text if len(text) <= _MOST_BYTES else "")
+    except SyntaxError:  # the file has changed, or is no Python
+        return parse("")
 
 
 def breakpoint_lines(file: str) -> list[int]:
