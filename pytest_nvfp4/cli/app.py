@@ -15,6 +15,8 @@ from pytest_nvfp4.cli.errors import Exit, as_input_error
 from pytest_nvfp4.end_signals import as_interrupts
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "example": ("cli.example", "Write one of the shipped kernels to a file, to try this on."),
+    "init": ("cli.init", "Set up a repository: settings, a workflow and a line of .gitignore."),
     "check": ("cli.check", "Run all checks of a kernel, as pytest does."),
     "watch": ("cli.check", "Check a kernel whenever it changes, the cheap checks first."),
     "layouts": ("cli.layouts", "List every named layout of a kernel."),
@@ -133,7 +135,10 @@ def app(ctx: click.Context) -> None:
         width = max(map(len, FIRST))
         lines = [f"  nvfp4 {name:{width}} KERNEL  {COMMANDS[name][1]}" for name in FIRST if name != "loop"]
         lines.append(f"  nvfp4 {'loop':{width}} run     {COMMANDS['loop'][1]}")
-        rest = f"`nvfp4 --help` lists all {len(COMMANDS)} commands, `nvfp4 guide start` explains the first steps."
+        rest = (
+            "No kernel yet? `nvfp4 example` writes one, and `nvfp4 init` sets up a repository.\n"
+            f"`nvfp4 --help` lists all {len(COMMANDS)} commands, `nvfp4 guide start` explains the first steps."
+        )
         click.echo("\n".join(["Test NVFP4 kernels on a machine without a GPU:", *lines, rest]))
 
 

@@ -168,9 +168,13 @@ def eval_command(
         run = _Evaluation(popcorn, where, spec, base=base, folder=folder / "jobs", rounds=rounds, timeout=timeout)
         code = PopcornExit.FINE
         if mode in ("test", "leaderboard"):
-            code = run.test(chosen or own.kernel_contract.tests)
+            tests = chosen or own.kernel_contract.tests
+            with output.working(f"checking {kernel} on {len(tests)} problems on {where.name}"):
+                code = run.test(tests)
         if mode in ("benchmark", "leaderboard") and code is PopcornExit.FINE:
-            code = run.benchmark(chosen or own.kernel_contract.benchmarks)
+            timed = chosen or own.kernel_contract.benchmarks
+            with output.working(f"timing {kernel} on {len(timed)} problems on {where.name}"):
+                code = run.benchmark(timed)
     if as_json:
         output.write_json({"kernel": str(kernel), "mode": mode, "exit_code": int(code), "lines": lines})
     sys.exit(int(code))

@@ -127,13 +127,25 @@ def _repeating(every_s: float, act: Callable[[], None]) -> Iterator[None]:
         thread.join()
 
 
+def create_folder(folder: Path) -> None:
+    """Create a folder that does not exist, with those above it, and say so.
+
+    Raises:
+        OSError: It cannot be created.
+    """
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        note(f"created the folder {folder}")
+
+
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all.
+    """Write a file whole or not at all, and create its folder if there is none.
 
     Raises:
         InputError: The file cannot be written.
     """
     try:
+        create_folder(path.parent)
         write_whole(path, content)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}") from error

@@ -211,7 +211,7 @@ def test_results_that_cannot_be_written(cli, tmp_path) -> None:
     result = cli("compile", "row_major.py", "--out", tmp_path / "file" / "below")
     assert result.code == 2
     assert result.err.splitlines()[-1].startswith("nvfp4: error: ")
-    result = cli("diff", "row_major.py", "row_major.py", "--html", tmp_path / "none" / "page.html")
+    result = cli("diff", "row_major.py", "row_major.py", "--html", tmp_path / "file" / "page.html")
     assert result.code == 2
     assert "page.html cannot be written" in result.err
 
