@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from pytest_nvfp4 import __version__
 from pytest_nvfp4.cli.errors import Exit, as_input_error
@@ -102,6 +103,14 @@ class LazyGroup(click.Group):
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the subcommands and options that begin with a text, without importing subcommands."""
+        if incomplete[:1] == "-":
+            return super().shell_complete(ctx, incomplete)
+        return [
+            CompletionItem(name, help=text) for name, (_, text) in self.table.items() if name.startswith(incomplete)
+        ]
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand, and report an error that the user's input causes on one line."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -10,8 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -33,20 +34,45 @@ _MOST_TEXT = 300
 _KERNEL = click.argument("kernel", type=click.Path(path_type=Path))
 _OPTIONS = click.argument("pytest_options", metavar="[PYTEST OPTION]...", nargs=-1, type=click.UNPROCESSED)
 _PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": True}
+_SHORT = {
+    "entry": "FILE::FUNCTION",
+    "problem": "NAME",
+    "compile-option": "OPTION",
+    "arch": "ARCH",
+    "races": "WHEN",
+    "device": "NAME",
+    "html": "FILE",
+    "md": "FILE",
+}
+"""Options of other commands, and what they take: `--NAME` is pytest's `--nvfp4-NAME`."""
 
 Outcomes = dict[str, tuple[str, str]]
 """Outcome and message of each check, by name."""
 
 
+def _short_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of other commands, and call the function with them as pytest's, before ``pytest_options``."""
+
+    @functools.wraps(function)
+    def called(*, pytest_options: tuple[str, ...], **given: Any) -> None:
+        short = [f"--nvfp4-{name}={value}" for name in _SHORT for value in given.pop(name.replace("-", "_"))]
+        function(pytest_options=(*short, *pytest_options), **given)
+
+    for name, takes in reversed(_SHORT.items()):
+        help_text = f"The same as --nvfp4-{name}."
+        called = click.option(f"--{name}", multiple=True, type=click.UNPROCESSED, metavar=takes, help=help_text)(called)
+    return called
+
+
 @click.command("check", context_settings=_PASSED_ON)
 @_KERNEL
 @_OPTIONS
+@_short_options
 def check_command(kernel: Path, pytest_options: tuple[str, ...]) -> None:
     """Run all checks of KERNEL: `pytest KERNEL` by another name.
 
-    Options are those of pytest, such as --snapshot-update, -k verify, --nvfp4-problem gpumode-0 or --nvfp4-html FILE;
-    `pytest --help` lists them below "nvfp4". The exit code is pytest's: 0 all passed, 1 a check failed, 2 interrupted,
-    4 wrong usage, 5 no checks.
+    Every other option is passed to pytest, such as --snapshot-update or -k verify; `pytest --help` lists them. The exit
+    code is pytest's: 0 all passed, 1 a check failed, 2 interrupted, 4 wrong usage, 5 no checks.
     """
     _require(kernel)
     sys.stdout.flush()
@@ -60,6 +86,7 @@ def check_command(kernel: Path, pytest_options: tuple[str, ...]) -> None:
 @click.option("--runs", type=click.IntRange(min=1), help="End after this many runs.  [default: until Ctrl-C]")
 @click.option("--json", "as_json", is_flag=True, help="Write each run as one line of JSON: ok, and checks by name.")
 @_OPTIONS
+@_short_options
 def watch_command(kernel: Path, runs: int | None, pytest_options: tuple[str, ...], *, as_json: bool) -> None:
     """Check KERNEL whenever it changes, the cheap checks first, and show what is new.
 
@@ -75,7 +102,7 @@ def watch_command(kernel: Path, runs: int | None, pytest_options: tuple[str, ...
     with temporary_folder("watch") as folder:
         while True:
             seen = _state(kernel)
-            found = _checked(kernel, pytest_options, folder, partial(_changed, kernel, seen))
+            found = _checked(kernel, pytest_options, folder, functools.partial(_changed, kernel, seen))
             if found is None:
                 output.note("a file has changed; starting again")
                 continue
