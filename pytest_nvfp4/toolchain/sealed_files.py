@@ -106,10 +106,7 @@ class SealedFiles:
         """Make a folder below the sealed one, in place of anything else that lies there. Raises OSError."""
         parts = path.relative_to(self.folder).parts
         for place in (self.folder, *(self.folder.joinpath(*parts[: count + 1]) for count in range(len(parts)))):
-            if not place.is_dir():
-                with contextlib.suppress(FileNotFoundError):
-                    place.unlink()
-                place.mkdir(parents=True, exist_ok=True)
+            _make_folder(place)
 
     def refuse(self, path: Path, *, cache: str, reason: str) -> None:
         """Record that an entry is not used, and remove it, whatever lies in its place."""
@@ -202,13 +199,19 @@ def _stored_key(folder: Path) -> bytes | None:
         return None
 
 
+def _make_folder(folder: Path, *, mode: int = 0o777) -> None:
+    """Make a folder in place of anything else that lies there. Raises OSError."""
+    if not folder.is_dir():
+        with contextlib.suppress(IsADirectoryError, PermissionError):  # another process has made the folder since
+            folder.unlink(missing_ok=True)
+        folder.mkdir(mode=mode, parents=True, exist_ok=True)
+
+
 def _new_key(folder: Path) -> bytes:
     """Make the key of a folder, or return the one that another process has made meanwhile. Raises OSError."""
     from filelock import FileLock  # here, because most runs of pytest have no kernels
 
-    if not folder.is_dir():
-        folder.unlink(missing_ok=True)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_folder(folder, mode=0o700)
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # without a lock, the process that writes last decides which entries last
             stack.enter_context(FileLock(folder / f"{_KEY_FILE}.lock"))

@@ -203,3 +203,20 @@ def test_a_large_entry_is_refused_before_it_is_read(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.truncate(MOST_BYTES + 1)
     assert read(files, path) is None
+
+
+def test_a_folder_that_another_process_makes_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = sealed_folder(tmp_path)
+    is_dir = Path.is_dir
+
+    def made_afterwards(path: Path) -> bool:
+        found = is_dir(path)
+        if path == folder and not found:
+            folder.mkdir(mode=0o700, parents=True)
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", made_afterwards)
+    files, path = stored(tmp_path)
+    assert read(files, path) == CONTENT
