@@ -26,6 +26,7 @@ class CheckRecord:
         cause: Node id of the item whose failure has the same cause and the whole text; empty for none.
         findings: The findings of the failure (`Finding.to_dict`).
         values: What the check found, by name, for programs.
+        established: What the check established, in words.
     """
 
     kernel: str
@@ -40,6 +41,7 @@ class CheckRecord:
     cause: str = ""
     findings: Sequence[dict[str, Any]] = ()
     values: dict[str, str] = field(default_factory=dict)
+    established: Sequence[str] = ()
 
     @property
     def changed(self) -> bool:
@@ -51,5 +53,7 @@ RECORDS = pytest.StashKey[list[CheckRecord]]()
 """Records of an item."""
 VALUES = pytest.StashKey[dict[str, str]]()
 """What the check of an item found, by name, for programs."""
+ESTABLISHED = pytest.StashKey[list[str]]()
+"""What the check of an item established, in words."""
 USED = pytest.StashKey[set[str]]()
 """Snapshot files that an item compared."""

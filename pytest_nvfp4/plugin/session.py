@@ -19,7 +19,7 @@ from pytest_nvfp4.plugin.devices import DEVICES, NOT_RUN
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.ownership import Ledger
 from pytest_nvfp4.plugin.recognise import named_without_kernel, overlooked
-from pytest_nvfp4.plugin.record import RECORDS, USED, VALUES, CheckRecord
+from pytest_nvfp4.plugin.record import ESTABLISHED, RECORDS, USED, VALUES, CheckRecord
 from pytest_nvfp4.plugin.state import CASE, RUN, is_xdist_worker
 from pytest_nvfp4.plugin.summary import Entry, Summary
 from pytest_nvfp4.temporary import remove_abandoned
@@ -97,6 +97,9 @@ class SessionHooks:
                 records = [CheckRecord(self._run.relative(case.path), item.name, file=str(case.path))]
             if report.when == "call" or not report.passed:
                 records[-1].values = item.stash.get(VALUES, {})
+                if report.passed:  # a failed check may have established a part
+                    established = item.stash.get(ESTABLISHED, [])
+                    records[-1].established = established
                 setattr(report, _OUTPUT, self._records(records, report, call))
             if case is not None and report.skipped and isinstance(report.longrepr, tuple):
                 report.longrepr = (
@@ -136,7 +139,7 @@ class SessionHooks:
             if report.failed:
                 self._ledger.failed.add(report.nodeid)
         for record in getattr(report, _OUTPUT, ()):
-            self._entries.append(Entry(report.nodeid, report.outcome, CheckRecord(**record)))
+            self._entries.append(Entry(report.nodeid, report.outcome, CheckRecord(**record), report.duration))
         if cause:
             self._entries[-1].record.message, self._entries[-1].record.cause = str(report.longrepr), cause
 

@@ -27,11 +27,12 @@ _OUTCOMES = ("passed", "failed", "skipped")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record of an item, with the item's outcome."""
+    """A record of an item, with the item's outcome and the seconds that its call took."""
 
     nodeid: str
     outcome: str
     record: CheckRecord
+    seconds: float
 
 
 def check_report(entry: Entry, registry: CheckRegistry) -> CheckReport:
@@ -56,6 +57,8 @@ def check_report(entry: Entry, registry: CheckRegistry) -> CheckReport:
         facts=changed.facts,
         findings=record.findings,
         values=record.values,
+        established=tuple(record.established),
+        seconds=entry.seconds,
     )
 
 

@@ -19,7 +19,7 @@ from pytest_nvfp4.layout.drawing import Colour, draw_pair_svg, draw_svg
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.grid import why_not
 from pytest_nvfp4.report.document import Block, Cell, cell_style, cell_text
-from pytest_nvfp4.report.model import Report
+from pytest_nvfp4.report.model import CheckReport, Report
 from pytest_nvfp4.text import visible
 
 MAX_DRAWINGS = 60
@@ -129,6 +129,12 @@ def _marked(change: Change) -> tuple[list[tuple[str, bool]], list[tuple[str, boo
     return before, after
 
 
+def _evidence(check: CheckReport) -> str:
+    """Return what a check established; without that, the first line of its message."""
+    lines = check.established or check.message.strip().splitlines()[:1]
+    return "\n".join(map(visible, lines))
+
+
 def _css(severity: Severity) -> str:
     return severity.name.lower().replace("_", "-")
 
@@ -162,6 +168,7 @@ def _template(name: str) -> Template:
         lines=_lines,
         markdown=_markdown,
         marked=_marked,
+        evidence=_evidence,
         style=cell_style,
         kind=lambda block: type(block).__name__,
     )

@@ -30,6 +30,8 @@ class CheckReport:
         facts: Launch facts that changed.
         findings: The findings of a failure (`Finding.to_dict`). Untrusted text.
         values: What the check found, by name, for programs.
+        established: What the check established, in words. Untrusted text.
+        seconds: Duration of the check itself, without work that was done ahead of it; None if it is not known.
     """
 
     kernel: str
@@ -43,6 +45,8 @@ class CheckReport:
     facts: Sequence[FactChange] = ()
     findings: Sequence[Mapping[str, object]] = ()
     values: Mapping[str, str] = field(default_factory=dict)
+    established: Sequence[str] = ()
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:
@@ -77,6 +81,8 @@ class CheckReport:
             "facts": [fact.to_json() for fact in self.facts],
             "findings": [dict(finding) for finding in self.findings],
             "values": dict(self.values),
+            "established": list(self.established),
+            "seconds": self.seconds,
         }
 
 

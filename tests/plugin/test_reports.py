@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -40,6 +41,24 @@ def test_html_and_markdown_hold_every_check(changed: Project, workers: tuple[str
     assert "if the change is meant: pytest severe.py --snapshot-update" in markdown
     assert f"At `severe.py:{LINE_OF_STAGES}`" in markdown
     assert str(changed.path) not in markdown + page.read_text(), "the folder of this machine is nothing elsewhere"
+
+
+def test_a_passed_check_says_what_it_established_and_a_failed_one_why_not(
+    changed: Project, workers: tuple[str, ...]
+) -> None:
+    changed.run("severe.py", "mild.py", "--nvfp4-html=r.html", "--nvfp4-json=r.json", *workers).outcomes(
+        passed=7, failed=1
+    )
+    checks = json.loads((changed.path / "r.json").read_text())["checks"]
+    assert {bool(check["established"]) for check in checks if check["outcome"] == "passed"} == {True}
+    assert [check["established"] for check in checks if check["outcome"] == "failed"] == [[]]
+    assert all(check["seconds"] >= 0 for check in checks)
+    page = (changed.path / "r.html").read_text()
+    (row,) = re.findall(r'<tr class="is-failed">.*?</tr>', page, re.DOTALL)
+    assert "1 layout change of severe.py at or above the gate" in row
+    assert "compared with the snapshot" not in row
+    passed = re.findall(r'<tr class="is-passed">.*?</tr>', page, re.DOTALL)
+    assert sum("compared with the snapshot" in each for each in passed) == 5
 
 
 def test_a_kernel_that_did_not_compile_is_in_them(project: Project) -> None:

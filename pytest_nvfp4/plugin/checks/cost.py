@@ -15,6 +15,7 @@ from pytest_nvfp4.plugin.checks.base import Differences
 from pytest_nvfp4.plugin.checks.coverage import SimulatedCheck, require_call, simulate_launches
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
 from pytest_nvfp4.plugin.record import CheckRecord
+from pytest_nvfp4.text import plural
 
 if TYPE_CHECKING:
     from pytest_nvfp4.plugin.compare_facts import CostSnapshot
@@ -33,6 +34,8 @@ class CostCheck(SimulatedCheck):
         call = require_call(nvfp4_case, simulate_launches(nvfp4_case))
         case = nvfp4_case.case
         nvfp4_cost_snapshot(nvfp4_case.trace(), call, case.problem, tolerance=case.settings.cost_tolerance)
+        counters = sum(len(launch.counters) for launch in call.launches)
+        nvfp4_case.establish(f"{plural(counters, 'counter')} of one call, none grew beyond its tolerance (simulated)")
 
     def differences(self, record: CheckRecord) -> Differences:
         """Return the counters that changed. Raises SheetError."""

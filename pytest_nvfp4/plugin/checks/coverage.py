@@ -68,7 +68,11 @@ class CoverageCheck(SimulatedCheck):
             nvfp4_case.note(coverage_line(done.call))
         if own:
             raise _failure(nvfp4_case, [*others, *own], done)
-        require_call(nvfp4_case, done)
+        call = require_call(nvfp4_case, done)
+        nvfp4_case.establish(
+            f"each of {plural(sum(output.elements for output in call.outputs), 'output element')} is written, by one "
+            f"CTA each (simulated): {coverage_line(call)}"
+        )
         for finding in done.findings:
             if finding.kind == "written-twice":
                 nvfp4_case.warn_of(finding)

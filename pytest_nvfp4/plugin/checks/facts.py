@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_nvfp4.plugin.checks.base import Check, Differences
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
 from pytest_nvfp4.plugin.record import CheckRecord
+from pytest_nvfp4.text import plural
 
 if TYPE_CHECKING:
     from pytest_nvfp4.layout.launch_facts import FactChange
@@ -36,7 +37,9 @@ class FactsCheck(Check):
 
     def run(self, nvfp4_case: KernelUnderTest, nvfp4_fact_snapshot: FactSnapshot) -> None:
         """Fail if a fact changed in a way that matters."""
-        nvfp4_fact_snapshot(nvfp4_case.trace(), kind=self.name)
+        trace = nvfp4_case.trace()
+        nvfp4_fact_snapshot(trace, kind=self.name)
+        nvfp4_case.establish(f"{plural(len(self.facts(trace)), f'{self.name} fact')} compared with the snapshot")
 
     def differences(self, record: CheckRecord) -> Differences:
         """Return the facts that changed. Raises SheetError."""

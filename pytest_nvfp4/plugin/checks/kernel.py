@@ -15,7 +15,7 @@ from pytest_nvfp4.plugin.devices import DEVICES
 from pytest_nvfp4.plugin.failure import CheckFailure, KernelWarning, described, not_compiled, warn_of
 from pytest_nvfp4.plugin.fitted import FITTED, FITTED_PROBLEMS
 from pytest_nvfp4.plugin.places import safe_name
-from pytest_nvfp4.plugin.record import VALUES
+from pytest_nvfp4.plugin.record import ESTABLISHED, VALUES
 from pytest_nvfp4.plugin.remote import RemoteRun
 from pytest_nvfp4.plugin.simulations import SIMULATIONS
 from pytest_nvfp4.plugin.state import RUN, KernelCase, Run
@@ -250,6 +250,10 @@ class KernelUnderTest:
     def value(self, name: str, value: str) -> None:
         """Add a value to the JSON report (``--nvfp4-json``)."""
         self.item.stash.setdefault(VALUES, {})[name] = value
+
+    def establish(self, text: str) -> None:
+        """Add to the reports what the check established, in words."""
+        self.item.stash.setdefault(ESTABLISHED, []).append(text)
 
     def warn(self, message: str) -> None:
         """Warn of a property of the kernel that fails no check."""

@@ -9,6 +9,7 @@ import pytest
 from pytest_nvfp4.plugin.checks.base import Check, Differences
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
 from pytest_nvfp4.plugin.record import CheckRecord
+from pytest_nvfp4.text import plural
 
 if TYPE_CHECKING:
     from pytest_nvfp4.plugin.compare_layouts import LayoutSnapshot
@@ -27,6 +28,7 @@ class LayoutsCheck(Check):
         layout_snapshot(trace)
         if not trace.values:
             pytest.skip("the compile shows no named layout, so there is nothing to compare")
+        nvfp4_case.establish(f"{plural(len(trace.values), 'named layout')} compared with the snapshot")
 
     def differences(self, record: CheckRecord) -> Differences:
         """Return the differences between two listings of layouts. Raises LayoutError."""

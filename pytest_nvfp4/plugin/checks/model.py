@@ -133,7 +133,9 @@ class ModelCheck(SimulatedCheck):
         result = nvfp4_model_snapshot(nvfp4_case.trace(), done, case.problem, tolerance=tolerance)
         origin = self._device(case).origin
         own = nvfp4_case.run.relative(Path(origin)) if origin else ""
-        nvfp4_case.note("; ".join(filter(None, (time_line(done, own), result, against))))
+        line = "; ".join(filter(None, (time_line(done, own), result, against)))
+        nvfp4_case.note(line)
+        nvfp4_case.establish(line)
 
     def _stored(
         self, kernel: KernelUnderTest, request: pytest.FixtureRequest, call: ModelledCall, tolerance: float

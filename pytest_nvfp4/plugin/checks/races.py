@@ -27,6 +27,7 @@ from pytest_nvfp4.plugin.simulations import SIMULATIONS
 from pytest_nvfp4.plugin.state import KernelCase
 from pytest_nvfp4.problem import Problem
 from pytest_nvfp4.schedules import WORDS, is_schedule
+from pytest_nvfp4.text import plural
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
@@ -171,6 +172,9 @@ class RacesCheck(Check):
             races.fail(*failing)
         if not races.launched:
             skip_without_launch(nvfp4_case, "to check")
+        tried = self.options.names
+        which = f" ({tried[0]})" if len(tried) == 1 else ""
+        nvfp4_case.establish(f"{plural(len(tried), 'schedule')}{which}, 0 races (simulated, by happens-before)")
 
 
 def races_behind(kernel: KernelUnderTest, case: JobCase, findings: Sequence[Finding]) -> list[Finding]:

@@ -19,6 +19,7 @@ from pytest_nvfp4.plugin.state import RUN, KernelCase
 
 if TYPE_CHECKING:
     from pytest_nvfp4.finding import Finding
+    from pytest_nvfp4.tmem.judge import Judgement
 
 _KINDS = frozenset({"tmem", "tmem-overlap"})
 """Kinds of the simulator's findings that are this check's subject."""
@@ -63,6 +64,20 @@ class TmemCheck(Check):
                 file, line = next(((each.file, each.line) for each in used if each.file), (file, line))
             lines += finding_lines(used, nvfp4_case.run, most=_FINDINGS_SHOWN)
             raise CheckFailure("\n".join(lines), file=file, line=line, findings=used)
+        for judgement in found:
+            nvfp4_case.establish(_columns(judgement))
+
+
+def _columns(judgement: Judgement) -> str:
+    """Return the columns that a kernel uses and allocates, in words."""
+    from pytest_nvfp4.tmem.columns import COLUMNS
+    from pytest_nvfp4.tmem.judge import parts
+
+    used = judgement.usage
+    held = "a number of columns computed at run time" if judgement.total is None else f"{judgement.total} columns"
+    what = f"{used.total} of {COLUMNS} TMEM columns" if used.tensors else "TMEM columns without known names"
+    roles = parts(used)
+    return f"{judgement.kernel}: {what}{f' ({roles})' if roles else ''}; it allocates {held}"
 
 
 def _findings(kernel: KernelUnderTest) -> list[Finding]:

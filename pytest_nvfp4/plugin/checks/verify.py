@@ -23,6 +23,7 @@ from pytest_nvfp4.plugin.simulations import SIMULATIONS
 from pytest_nvfp4.plugin.state import KernelCase
 from pytest_nvfp4.plugin.verifications import VERIFICATIONS
 from pytest_nvfp4.problem import Problem
+from pytest_nvfp4.text import plural
 
 if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
@@ -124,7 +125,9 @@ class VerifyCheck(Check):
                 device = nvfp4_case.devices.options.device if remote is None else remote.request.name
                 raise CheckFailure(f"not run on {device}: {reason}", file=str(nvfp4_case.case.path))
             raise wrong_results(nvfp4_case, wrong, done[at])
-        _note_writers(nvfp4_case, [verdict for one in done for verdict in one.verdicts if verdict.case in cases])
+        judged = [verdict for one in done for verdict in one.verdicts if verdict.case in cases]
+        _note_writers(nvfp4_case, judged)
+        nvfp4_case.establish(_evidence(judged, simulated=done[0].device is not None and done[0].device.simulated))
         if item.case.variant == _OWN_SHAPES:
             self._check_offsets(nvfp4_case, spec, base)
 
@@ -209,6 +212,21 @@ class VerifyCheck(Check):
             chunks[-1] += new
             held += size
         return [chunk for chunk in chunks if chunk]
+
+
+def _evidence(verdicts: Sequence[CaseVerdict], *, simulated: bool) -> str:
+    """Return what verdicts of passed cases establish, in words. A case without groups passed in an earlier run."""
+    where = "simulated" if simulated else "on the device"
+    problems, families = ({verdict.case.problem.name for verdict in verdicts}, {v.case.family for v in verdicts})
+    tried = f"{plural(len(problems), 'problem')}, {plural(len(families), 'input family', 'input families')}"
+    groups = [group for verdict in verdicts for group in verdict.groups]
+    exact, bounded = sum(group.exact_outputs for group in groups), sum(group.bounded_outputs for group in groups)
+    how = "right"
+    if groups and all(verdict.groups for verdict in verdicts):
+        how = f"{exact:,} outputs bit-exact" + (f", {bounded:,} within the derived bound" if bounded else "")
+    elif not groups:
+        how = "right, known from an earlier run of the same code"
+    return f"{how} on {tried} ({where})"
 
 
 def _note_writers(kernel: KernelUnderTest, verdicts: Sequence[CaseVerdict]) -> None:
