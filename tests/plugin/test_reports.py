@@ -59,6 +59,9 @@ def test_a_passed_check_says_what_it_established_and_a_failed_one_why_not(
     assert "compared with the snapshot" not in row
     passed = re.findall(r'<tr class="is-passed">.*?</tr>', page, re.DOTALL)
     assert sum("compared with the snapshot" in each for each in passed) == 5
+    changed.run("mild.py", "--snapshot-update", "--nvfp4-json=r.json", *workers).outcomes(passed=4)
+    (layouts,) = (each for each in json.loads((changed.path / "r.json").read_text())["checks"] if each["diff"])
+    assert layouts["established"][0].endswith("recorded in the snapshot by --snapshot-update")
 
 
 def test_a_kernel_that_did_not_compile_is_in_them(project: Project) -> None:

@@ -212,7 +212,7 @@ class BenchmarkCheck(Check):
         self, kernel: KernelUnderTest, timed: Timed, provenance: Provenance, siblings: Sequence[CheckItem]
     ) -> None:
         """Compare the times with the baseline, and add a row to the table. Raises CheckFailure."""
-        from pytest_nvfp4.bench.table import TimesRow
+        from pytest_nvfp4.bench.table import TimesRow, render
 
         item, case = kernel.item, kernel.case
         pairs = self._pairs.setdefault(siblings[0].nodeid, [])
@@ -220,6 +220,8 @@ class BenchmarkCheck(Check):
         verdict, note = comparison.verdict(timed, provenance, case.problem.name)
         name = kernel.run.relative(case.path)
         self._rows.append(TimesRow(name, case.problem, timed.measurement, timed.device, verdict, note))
+        for line in render(self._rows[-1:]).splitlines():
+            kernel.establish(line)
         geomean = comparison.geomean()
         if geomean is not None:
             self._geomeans[name] = geomean

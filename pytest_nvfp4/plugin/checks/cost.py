@@ -31,11 +31,13 @@ class CostCheck(SimulatedCheck):
 
     def run(self, nvfp4_case: KernelUnderTest, nvfp4_cost_snapshot: CostSnapshot) -> None:
         """Fail if a counter grew by more than its tolerance."""
+        from pytest_nvfp4.bench.cost import cost_facts
+
         call = require_call(nvfp4_case, simulate_launches(nvfp4_case))
         case = nvfp4_case.case
         nvfp4_cost_snapshot(nvfp4_case.trace(), call, case.problem, tolerance=case.settings.cost_tolerance)
-        counters = sum(len(launch.counters) for launch in call.launches)
-        nvfp4_case.establish(f"{plural(counters, 'counter')} of one call, none grew beyond its tolerance (simulated)")
+        costs = plural(len(cost_facts(call, case.problem)), "cost")
+        nvfp4_case.establish_compared(f"{costs} of one call on {case.problem.name} (simulated)")
 
     def differences(self, record: CheckRecord) -> Differences:
         """Return the counters that changed. Raises SheetError."""

@@ -39,7 +39,7 @@ class FactsCheck(Check):
         """Fail if a fact changed in a way that matters."""
         trace = nvfp4_case.trace()
         nvfp4_fact_snapshot(trace, kind=self.name)
-        nvfp4_case.establish(f"{plural(len(self.facts(trace)), f'{self.name} fact')} compared with the snapshot")
+        nvfp4_case.establish_compared(plural(len(self.facts(trace)), f"{self.name} fact"))
 
     def differences(self, record: CheckRecord) -> Differences:
         """Return the facts that changed. Raises SheetError."""

@@ -255,6 +255,13 @@ class KernelUnderTest:
         """Add to the reports what the check established, in words."""
         self.item.stash.setdefault(ESTABLISHED, []).append(text)
 
+    def establish_compared(self, what: str) -> None:
+        """Add to the reports that something agrees with its snapshot, or was recorded there by this run."""
+        done = (
+            "recorded in the snapshot by --snapshot-update" if self.run.options.update else "compared with the snapshot"
+        )
+        self.establish(f"{what} {done}")
+
     def warn(self, message: str) -> None:
         """Warn of a property of the kernel that fails no check."""
         self.item.warn(KernelWarning(message))

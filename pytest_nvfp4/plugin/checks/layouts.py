@@ -28,7 +28,7 @@ class LayoutsCheck(Check):
         layout_snapshot(trace)
         if not trace.values:
             pytest.skip("the compile shows no named layout, so there is nothing to compare")
-        nvfp4_case.establish(f"{plural(len(trace.values), 'named layout')} compared with the snapshot")
+        nvfp4_case.establish_compared(plural(len(trace.values), "named layout"))
 
     def differences(self, record: CheckRecord) -> Differences:
         """Return the differences between two listings of layouts. Raises LayoutError."""

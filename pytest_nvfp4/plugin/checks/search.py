@@ -129,6 +129,7 @@ class SearchCheck(Check):
             raise simulator.failure(result)
         if not result.drawn:
             raise CheckFailure("no problem was drawn, so nothing new was searched", file=str(kernel.case.path))
+        kernel.establish(simulator.note(result))
 
     def _drawn(self, problem: Problem, trace: Trace) -> tuple[Space, list[Problem]]:
         """Return fresh problems of the contract of a problem, and their space. Raises ProblemError."""
