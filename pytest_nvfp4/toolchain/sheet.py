@@ -111,7 +111,7 @@ def launch_facts(trace: Trace) -> dict[str, str]:
             facts[f"{name}.programmatic_dependent_launch"] = "yes"
         for number, view in enumerate(launch.tensormaps):
             facts[f"{name}.tensormap.{number}"] = _ADDRESS.sub("", view.text)
-    for index, code in enumerate(_own(trace)):
+    for index, code in enumerate(own_code(trace)):
         name = f"code.{index}"
         facts[f"{name}.kernel"] = code.source_name or code.symbol
         facts[f"{name}.static_smem_bytes"] = str(code.static_smem_bytes)
@@ -122,14 +122,15 @@ def launch_facts(trace: Trace) -> dict[str, str]:
     return facts
 
 
-def _own(trace: Trace) -> list[Code]:
+def own_code(trace: Trace) -> list[Code]:
+    """Return the kernels of a trace without those of the DSL itself."""
     return [code for code in trace.code if not code.library]
 
 
 def codegen_facts(trace: Trace) -> dict[str, str]:
     """Return the code facts of each kernel: registers, local memory, spills, and counts of PTX opcodes."""
     facts: dict[str, str] = {}
-    for index, code in enumerate(_own(trace)):
+    for index, code in enumerate(own_code(trace)):
         name = f"code.{index}"
         facts[f"{name}.kernel"] = code.source_name or code.symbol
         for key in ("registers", "stack_bytes", "local_bytes", "spill_stores", "spill_loads"):

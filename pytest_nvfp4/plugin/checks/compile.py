@@ -7,6 +7,7 @@ from pytest_nvfp4.plugin.checks.base import Check, CheckItem
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.text import plural
+from pytest_nvfp4.toolchain.sheet import own_code
 from pytest_nvfp4.toolchain.source import REFUSED_WORD, refused_line
 
 
@@ -34,8 +35,7 @@ class CompileCheck(Check):
                 if other is not None and other.identity == failure.identity:
                     nvfp4_case.refer_to(item, "it fails in the same way")
             raise
-        own = [code for code in trace.code if not code.library]
-        for code in own:
+        for code in own_code(trace):
             registers = "unknown registers" if code.registers is None else plural(code.registers, "register")
             nvfp4_case.establish(
                 f"{code.source_name or code.symbol} compiles for {trace.arch}: {registers} a thread, "
