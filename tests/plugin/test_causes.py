@@ -149,7 +149,7 @@ class TestRuns:
         others = [message for _, _, message in cases if message != whole]
         assert all(text.startswith(f"same cause as k.py::{first}: k.py:{LINE}: ") for text in others)
         page = (project.path / "r.html").read_text()
-        assert page.count(f"same cause as k.py::{first}: ") == 2
+        assert page.count(f"same cause as k.py::{first}: ") == 2 * 2, "in the row of the check and in its message"
         assert "this cause fails " in page
 
     def test_the_terminal_says_it_once(self, project: Project) -> None:

@@ -7,7 +7,6 @@ from pytest_nvfp4.plugin.checks.base import Check, CheckItem
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.text import plural
-from pytest_nvfp4.toolchain.sheet import own_code
 from pytest_nvfp4.toolchain.source import REFUSED_WORD, refused_line
 
 
@@ -35,6 +34,8 @@ class CompileCheck(Check):
                 if other is not None and other.identity == failure.identity:
                     nvfp4_case.refer_to(item, "it fails in the same way")
             raise
+        from pytest_nvfp4.toolchain.sheet import own_code
+
         for code in own_code(trace):
             registers = "unknown registers" if code.registers is None else plural(code.registers, "register")
             nvfp4_case.establish(

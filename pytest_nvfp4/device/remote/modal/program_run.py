@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import queue
+import threading
 import time
 from collections.abc import Callable
 
@@ -54,7 +55,9 @@ class ProgramRun:
         outputs: queue.Queue[str | BaseException | None] = queue.Queue()
         call, name, status = f"{_EXECUTE}-{time.monotonic_ns()}", "", None
         self._meter.sent(call)
-        future = self._connection.start(self._stream(pack_program(program, backend=backend, code=code), outputs))
+        stopped = threading.Event()
+        packed = pack_program(program, backend=backend, code=code)
+        future = self._connection.start(self._stream(packed, outputs, stopped))
         until, started = time.monotonic() + self._options.timeout_s, False
         try:
             while status is None:
@@ -76,9 +79,10 @@ class ProgramRun:
                     on_output(output.stream, output.data)
             return status
         finally:
-            if status is None:  # in a deployed app, only a cancel ends it before its own deadline
-                self._cancel(name)
             future.cancel()
+            if status is None:  # in a deployed app, only a cancel ends it before its own deadline
+                stopped.wait(timeouts.SENT_S)  # a stream that still runs could send its call after the cancel
+                self._cancel(name)
             self._meter.ended(call)
             if status is not None:
                 for ended in self._connection.tracker.open(method=_EXECUTE):
@@ -108,10 +112,12 @@ class ProgramRun:
         with contextlib.suppress(Exception, concurrent.futures.CancelledError):
             self._connection.run(cancel(), timeout_s=timeouts.CANCEL_S)
 
-    async def _stream(self, text: str, outputs: queue.Queue[str | BaseException | None]) -> None:
+    async def _stream(
+        self, text: str, outputs: queue.Queue[str | BaseException | None], stopped: threading.Event
+    ) -> None:
         """Put each output of the program in the queue, in the connection's thread; at the end None, or an error."""
-        chunks = aiter(self._connection.stream_of(text))
         try:
+            chunks = aiter(self._connection.stream_of(text))
             while True:
                 getting = asyncio.ensure_future(anext(chunks))
                 try:
@@ -121,8 +127,11 @@ class ProgramRun:
                     break
                 finally:
                     abandon(getting)
+                    await asyncio.wait([getting], timeout=timeouts.SENT_S)
             outputs.put(None)
         except BaseException as error:
             outputs.put(error)
             if isinstance(error, asyncio.CancelledError):
                 raise
+        finally:
+            stopped.set()

@@ -98,7 +98,7 @@ def test_what_was_seen_is_written_whatever_ends_the_steps(tmp_path: Path) -> Non
         try_out(one, "odd", RemoteOptions(), budget=2.0, file=to, agreed=True, dry=False)
 
     with pytest.raises(InputError, match="cannot be written"):
-        attempt(tmp_path / "no folder" / "report.json")
+        attempt(tmp_path)
     assert one.stopped == 0, "nothing was begun"
     with pytest.raises(KeyboardInterrupt):
         attempt(file)
