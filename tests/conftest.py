@@ -29,6 +29,28 @@ settings.register_profile("unhurried", settings(), deadline=None, suppress_healt
 settings.load_profile("unhurried")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--corpus-part",
+        metavar="I/N",
+        help="of the tests marked corpus, run every Nth one, from number I modulo N on; successive I run them all",
+    )
+
+
+@pytest.hookimpl(trylast=True)  # of what -m and -k have left
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (part := config.getoption("--corpus-part")) is None:
+        return
+    try:
+        index, count = map(int, part.split("/"))
+        corpus = [item for item in items if item.get_closest_marker("corpus") is not None]
+        chosen = set(corpus[index % count :: count])
+    except (ValueError, ZeroDivisionError):
+        raise pytest.UsageError(f"--corpus-part: {part!r} is not I/N, such as 2/3") from None
+    config.hook.pytest_deselected(items=[item for item in corpus if item not in chosen])
+    items[:] = [item for item in items if item in chosen or item.get_closest_marker("corpus") is None]
+
+
 def pytest_configure() -> None:
     """Shells start background jobs with Ctrl-C ignored, and so would everything be that the tests start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -10,13 +10,6 @@ KERNELS = Path(__file__).parents[2] / "kernels" / "nvfp4_group_gemm"
 _COMMIT = """            with cute.arch.elect_one():
                 tcgen05.commit(empty_mbar + stage)
 """
-_COPIES = "            cute.copy(s2t_sfa, tSsSFA[None, None, None, None, stage], tStSFA)\n"
-_BLOCKS = "            for k_block in cutlass.range_constexpr(TILE_K // MMA_K):\n"
-_ACCUMULATE = "                tiled_mma.set(tcgen05.Field.ACCUMULATE, True)\n"
-_AFTER_TWO = """                if cutlass.const_expr(k_block == 1):
-                    with cute.arch.elect_one():
-                        tcgen05.commit(empty_mbar + stage)
-"""
 _FILLS = ("cute.copy(tma_atom_a, tAgA[None, k_tile]", "cute.copy(tma_atom_b, tBgB[None, k_tile]")
 _READS = ("cute.gemm(tiled_mma, tCtAcc",)
 
@@ -55,15 +48,6 @@ class RingMutant:
 
 
 RING_MUTANTS = {
-    "a commit before the MMAs it should follow": RingMutant(
-        "steps/map_updates.py", ((_COMMIT, ""), (_BLOCKS, _COMMIT + _BLOCKS))
-    ),
-    "a commit after two of four MMAs": RingMutant(
-        "steps/map_updates.py", ((_COMMIT, ""), (_ACCUMULATE, _ACCUMULATE + _AFTER_TWO))
-    ),
-    "a commit at the top of the loop": RingMutant(
-        "steps/map_updates.py", ((_COMMIT, ""), (_COPIES, _COMMIT + _COPIES))
-    ),
     "a plain arrive instead of a commit": RingMutant(
         "steps/map_updates.py", ((_COMMIT, _COMMIT.replace("tcgen05.commit", "cute.arch.mbarrier_arrive")),)
     ),
@@ -72,11 +56,5 @@ RING_MUTANTS = {
         (("            warpgroup.wait_group(1)\n", ""),),
         fills=("target + atom * width * LINE, source",),
         reads=("cute.gemm(", "tiled_mma,"),
-    ),
-    "weights released before they are read": RingMutant(
-        "sm90.py",
-        (("if cutlass.const_expr(atom == 2):", "if cutlass.const_expr(atom == 0):"),),
-        fills=("copy_async_16(target",),
-        reads=("load_shared_4(",),
     ),
 }

@@ -49,6 +49,7 @@ def said(request: pytest.FixtureRequest) -> Callable[[Job], Said]:
 
 
 @pytest.mark.slow
+@pytest.mark.corpus
 @needs_dsl
 @pytest.mark.parametrize("job", [pytest.param(job, id=_name(job)) for job in ALL])
 def test_what_is_reported(job: Job, said: Callable[[Job], Said]) -> None:
