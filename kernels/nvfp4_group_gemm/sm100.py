@@ -65,8 +65,9 @@ Epilogue
 
 Counted in the simulator on GPU MODE's four benchmarks: bytes loaded 1.48, 1.53, 3.25 and 2.82 times the different ones
 (1.3 to 2.1 times less than 128x128 tiles of one CTA); 128, 112, 120 and 128 CTAs, one wave.
-Modelled under GPU MODE's conditions: 28.9, 17.8, 8.5 and 7.1 us, geometric mean 13.3 (12.6 if launches overlap); 40.5,
-25.8, 11.9 and 7.9 us for 128x128 tiles of one CTA, a tile a CTA. Tried on the first two and dropped, modelled: 128
+Modelled under GPU MODE's conditions: 28.9, 17.8, 8.5 and 7.1 us, geometric mean 13.3 (10.2 right behind a call like it,
+whose end its first instructions overlap; 12.6 if only the gap between launches shrinks); 40.5, 25.8, 11.9 and 7.9 us
+for 128x128 tiles of one CTA, a tile a CTA. Tried on the first two and dropped, modelled: 128
 tokens a tile 29.2 and 17.4 us (the second problem 2 % faster, with more bytes); every round in the same order 29.1 and
 18.0; three stages 29.6 and 19.1; one buffer of C a warp 29.0 and 18.0. An epilogue that the next tile's MMA waits for:
 28.9 and 19.0. Tried on the last two: the next chunk's `tcgen05.ld` before this one's store, 0.03 us faster; a launcher

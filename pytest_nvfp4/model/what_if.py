@@ -10,7 +10,7 @@ import numpy as np
 from pytest_nvfp4.model.constants import DeviceConstants
 from pytest_nvfp4.model.occupancy import most_registers, obstacles
 from pytest_nvfp4.model.recording import Does, Program, Recording, Unit, WarpEvents
-from pytest_nvfp4.model.replay import Conditions, Replay, replay
+from pytest_nvfp4.model.replay import Conditions, Replay, replay, replay_sequence
 from pytest_nvfp4.model.sample import Samples, events_of
 
 __all__ = ["MOST_EVENTS", "QUESTIONS", "WhatIf", "one_more_stage", "what_if"]
@@ -37,7 +37,7 @@ class WhatIf:
         replay: The modelled launch with this change, or a sample of its clusters; None if the change is not possible.
         change: Relative change of ``total_us``; -0.1 is 10 % faster, and 0 if the change is not possible. Both times
             are of the same sample, if any.
-        kernel_change: The same of ``kernel_us``, which has no gap between launches.
+        kernel_change: The same of ``kernel_us``, which has no gap between launches; 0 if the launch overlaps another.
         refused: Why the change is not possible; else empty.
         provided: What must hold for it that a recording does not show; may be empty.
     """
@@ -112,12 +112,15 @@ def what_if(
     *,
     conditions: Conditions = Conditions(),  # noqa: B008
     samples: Samples | None = None,
+    whole_call: bool = False,
 ) -> tuple[WhatIf, ...]:
     """Return the answers that apply to a recording, the largest gain first.
 
     Args:
         base: The replay of the recording.
         samples: See ``replay``.
+        whole_call: Whether a call is this launch alone. In a loop of calls a programmatic dependent launch then
+            overlaps with one like it, and is replayed behind one.
 
     Raises ReplayError if a changed recording cannot run to its end.
     """
@@ -125,19 +128,24 @@ def what_if(
     samples = samples or Samples()
     if events_of(recording) > MOST_EVENTS:
         base = replay(recording, device, conditions=conditions, samples=samples, most_events=MOST_EVENTS)
-    for name, (question, change) in QUESTIONS.items():
+    for name, (question, make) in QUESTIONS.items():
         try:
-            situation = change(recording, device, conditions)
+            situation = make(recording, device, conditions)
         except ImpossibleError as error:
             answers.append(WhatIf(name, question, None, 0.0, refused=str(error)))
             continue
         if situation is not None:
             changed, other, under = situation
-            result = replay(changed, other, conditions=under, samples=samples, most_events=MOST_EVENTS)
+            behind = whole_call and changed.dependent and under.launch == "dependent"
+            launches = [changed] * (2 if behind else 1)
+            *_, result = replay_sequence(launches, other, conditions=under, samples=samples, most_events=MOST_EVENTS)
             registers = most_registers(recording, 2) if name == "occupancy" else None
             provided = "" if registers is None else f"if a thread has at most {registers} registers"
-            changes = result.total_us / base.total_us - 1, result.kernel_us / base.kernel_us - 1
-            answers.append(WhatIf(name, question, result, *changes, provided=provided))
+            kernel_change = 0.0 if behind else result.kernel_us / base.kernel_us - 1
+            if behind:
+                provided = "right behind a call like it"
+            change = result.total_us / base.total_us - 1
+            answers.append(WhatIf(name, question, result, change, kernel_change, provided=provided))
     return tuple(sorted(answers, key=lambda answer: (answer.change, answer.name)))
 
 

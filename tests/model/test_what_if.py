@@ -11,7 +11,7 @@ from pytest_nvfp4.cli.model import page
 from pytest_nvfp4.model import what_if as what_if_module
 from pytest_nvfp4.model.constants import load_device
 from pytest_nvfp4.model.recording import EVENT, OPERATION, Does, Recording, Shape, Unit
-from pytest_nvfp4.model.replay import Conditions, replay
+from pytest_nvfp4.model.replay import Conditions, replay, replay_sequence
 from pytest_nvfp4.model.sample import Samples, events_of
 from pytest_nvfp4.model.what_if import one_more_stage, what_if
 
@@ -42,6 +42,35 @@ def test_the_gap_between_launches_is_no_part_of_the_kernels_time():
     assert launch.change == pytest.approx(-base.launch_us / base.total_us, rel=1e-6)
     (stage,) = (answer for answer in what_if(made, B200, base) if answer.name == "stage")
     assert stage.kernel_change < stage.change < 0
+
+
+@pytest.mark.parametrize("dependent", [True, False])
+def test_a_dependent_launch_that_is_the_whole_call_overlaps_with_one_like_it(dependent: bool):
+    program = ProgramBuilder()
+    warp, arrived = program.warp(0, 0, "main"), program.phase(1)
+    warp.issue(Unit.LAUNCH_DEPENDENTS, Shape())
+    warp.run(alu=2000)
+    warp.issue(Unit.GRID_WAIT, Shape())
+    warp.issue(Unit.TMA_LOAD, Shape(rows=128, bytes=16384, ctas=(0,)), done=[arrived])
+    warp.wait(arrived)
+    made = recording(program.build(), clusters=20, dependent=dependent)
+    base = replay(made, B200)
+
+    def saved(whole_call: bool) -> float:
+        found = what_if(made, B200, base, whole_call=whole_call)
+        (answer,) = (answer for answer in found if answer.name == "dependent")
+        assert ("right behind" in answer.provided) == (whole_call and dependent)
+        assert answer.kernel_change == pytest.approx(0, abs=1e-9)
+        return -answer.change * base.total_us
+
+    gap = (B200["launch"] - B200["launch_dependent"]) / 1e3
+    assert saved(False) == pytest.approx(gap)
+    if dependent:
+        (*_, behind) = replay_sequence([made] * 2, B200, conditions=Conditions(launch="dependent"))
+        assert saved(True) == pytest.approx(base.total_us - behind.total_us)
+        assert saved(True) > gap + 0.5, "the 2000 instructions before the wait"
+    else:
+        assert saved(True) == pytest.approx(gap)
 
 
 def test_a_large_launch_is_asked_by_a_sample(monkeypatch: pytest.MonkeyPatch):

@@ -222,7 +222,15 @@ def _answers(recordings: Sequence[Recording], replays: Sequence[Replay], how: _H
     refused: dict[str, str] = {}
     for recording, base in zip(recordings, replays, strict=True):
         try:
-            for answer in what_if(recording, how.device, base, conditions=how.conditions, samples=samples):
+            answers = what_if(
+                recording,
+                how.device,
+                base,
+                conditions=how.conditions,
+                samples=samples,
+                whole_call=len(recordings) == 1,
+            )
+            for answer in answers:
                 if answer.replay is None:
                     refused[answer.question] = answer.refused
                     continue
