@@ -64,8 +64,7 @@ def annotate(report: Report, *, root: Path | None = None) -> list[str]:
 
 def _error(check: CheckReport, report: Report, root: Path | None) -> str:
     verdict, _, rest = (check.message.strip() or f"{check.check} {check.outcome}").partition("\n")
-    # Those that cost more come first, because a long annotation is cut.
-    facts = [fact.text() for fact in sorted(check.facts, key=lambda fact: not fact.costs)]
+    facts = [fact.text() for fact in check.changed_facts]
     lines = [verdict, *facts[:_FACTS_SHOWN]]
     if len(facts) > _FACTS_SHOWN:
         lines.append(f"and {plural(len(facts) - _FACTS_SHOWN, 'fact')} more")

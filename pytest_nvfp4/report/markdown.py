@@ -1,7 +1,8 @@
 """Reports as GitHub-flavoured Markdown, for a comment on a pull request.
 
-A comment holds at most 65,536 characters. The report adds checks worst first until the limit, and counts what it
-leaves out. All text that a kernel chose is in code spans, where GitHub expands no mention, link or HTML.
+A table has one row for each check; below it are one fold for each failure, and for each other check that has more to
+tell. A comment holds at most 65,536 characters: rows and folds are added worst first until the limit, and the report
+counts what it leaves out. All text that a kernel chose is in code spans, where GitHub expands no mention, link or HTML.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ COMMENT_LIMIT = 65_536
 _RAW_LIMIT = 4_000
 _MESSAGE_LIMIT = 6_000
 _STATEMENT_RESERVE = 300
+_ROW_LIMIT = 400
+_TABLE_SHARE = 0.4
+"""Share of the limit that the table may take: the folds need the rest."""
 _SIGNS: dict[Outcome, str] = {"passed": "✅", "failed": "❌", "error": "❌", "skipped": "⏭️"}
 
 
@@ -40,8 +44,9 @@ def render_markdown(report: Report, *, limit: int = COMMENT_LIMIT, marker: str |
     page = _Page(limit=limit - _STATEMENT_RESERVE)
     if not page.add(_head(report, marker)):
         return ""
+    _add_table(page, report)
     for check in report.worst_first():
-        _add_check(page, check, report)
+        _add_fold(page, check, report)
     if page.missing:
         page.lines.append(_statement(page, limit))
     return "\n".join(page.lines).rstrip() + "\n"
@@ -97,22 +102,57 @@ def _head(report: Report, marker: str | None) -> list[str]:
     return lines
 
 
-def _add_check(page: _Page, check: CheckReport, report: Report) -> None:
+def _add_table(page: _Page, report: Report) -> None:
+    """Add one row for each check, as HTML: a cell of Markdown cannot show every text as it is."""
+    if not report.checks:
+        return
+    opening = ["<table>", "<tr><th></th><th>kernel</th><th>check</th><th>result</th><th>seconds</th></tr>"]
+    closing = ["</table>", ""]
+    if not page.add(opening, keep_free=_size(closing)):
+        page.miss("row", len(report.checks))
+        return
+    folds = round((1 - _TABLE_SHARE) * page.limit) if any(map(_is_folded, report.checks)) else 0
+    checks = report.worst_first()
+    for at, check in enumerate(checks):
+        if not page.add([_row(check, report)], keep_free=max(folds, _size(closing))):
+            page.miss("row", len(checks) - at)
+            break
+    page.add(closing)
+
+
+def _row(check: CheckReport, report: Report) -> str:
+    outline = clip(check.outline(report.threshold), _ROW_LIMIT)
+    seconds = "" if check.seconds is None else f"{check.seconds:.1f}"
+    cells = [
+        _SIGNS[check.outcome],
+        _html_code(clip(check.kernel, 200)),
+        _html_code(clip(check.check, 200)),
+        f"{check.outcome}{': ' + _html_code(outline) if outline else ''}",
+        seconds,
+    ]
+    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
+
+def _is_folded(check: CheckReport) -> bool:
+    """Return whether a check has more to tell than its row."""
+    several = "\n" in check.message.strip() or len(check.message) > _ROW_LIMIT
+    differs = check.diff is not None and bool(check.diff.changes or check.diff.headers)
+    return check.bad or several or differs or bool(check.facts)
+
+
+def _add_fold(page: _Page, check: CheckReport, report: Report) -> None:
+    if not _is_folded(check):
+        return
     worst = f", worst layout change: {check.worst.label}" if check.worst > Severity.IDENTICAL else ""
     title = f"{_SIGNS[check.outcome]} {_html_code(clip(check.kernel, 200))} {_html_code(clip(check.check, 200))}"
-    body = _message(check) + _facts(check) + _header(check)
     changes = [] if check.diff is None else list(check.diff.changes)
-    if not body and not changes:
-        if not page.add([f"{title}: {check.outcome}", ""]):
-            page.miss("check")
-        return
-    opening = [f"<details{' open' if check.bad else ''}><summary>{title}: {check.outcome}{worst}</summary>", ""]
+    opening = [f"<details><summary>{title}: {check.outcome}{worst}</summary>", ""]
     closing = ["</details>", ""]
     if not page.add(opening, keep_free=_size(closing)):
         page.miss("check")
         page.miss("layout change", len(changes))
         return
-    for block in body:
+    for block in _message(check) + _facts(check) + _header(check):
         if not page.add(block, keep_free=_size(closing)):
             page.miss("message or fact")
     for at, change in enumerate(changes):
@@ -131,7 +171,10 @@ def _message(check: CheckReport) -> list[list[str]]:
 
 
 def _facts(check: CheckReport) -> list[list[str]]:
-    return [[f"- {code(clip(fact.text(), 400))}{' **costs more**' if fact.costs else ''}", ""] for fact in check.facts]
+    return [
+        [f"- {code(clip(fact.text(), 400))}{' **costs more**' if fact.costs else ''}", ""]
+        for fact in check.changed_facts
+    ]
 
 
 def _header(check: CheckReport) -> list[list[str]]:

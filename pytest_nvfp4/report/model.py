@@ -12,6 +12,8 @@ from pytest_nvfp4.layout.launch_facts import FactChange
 
 Outcome = Literal["passed", "failed", "error", "skipped"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+_OUTLINED = 2
+"""Changes that the line about a check names."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,24 @@ class CheckReport:
     def worst(self) -> Severity:
         """Worst severity of a layout change; ``IDENTICAL`` without a diff."""
         return Severity.IDENTICAL if self.diff is None else self.diff.worst
+
+    @property
+    def changed_facts(self) -> list[FactChange]:
+        """The facts that changed, those that cost more first."""
+        return sorted(self.facts, key=lambda fact: not fact.costs)
+
+    def outline(self, threshold: Severity) -> str:
+        """Return in one line what the check found: what changed, why it was skipped, or what it established."""
+        verdict = self.message.strip().partition("\n")[0]
+        said = [verdict] if verdict else [] if self.bad else list(self.established)
+        changed = [fact.text() for fact in self.changed_facts]
+        if self.diff is not None:
+            gated = self.diff.gate(threshold) if self.bad else ()
+            changed += [f"{change.name}: {change.severity.label}" for change in gated or self.diff.changes]
+        if changed:
+            more = f" and {len(changed) - _OUTLINED} more" if len(changed) > _OUTLINED else ""
+            said.append("; ".join(changed[:_OUTLINED]) + more)
+        return ": ".join(said) if self.bad else "; ".join(said)
 
     def to_json(self) -> dict[str, object]:
         """Return the check as JSON-ready values."""

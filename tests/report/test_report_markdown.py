@@ -43,10 +43,16 @@ def test_the_first_line_finds_the_comment_again():
     assert MARKER not in render_markdown(reports.ordinary(), marker=None)
 
 
-def test_details_are_balanced_and_failed_checks_open():
+def test_a_table_has_a_row_for_each_check_and_a_fold_follows_for_each_failure():
     text = render_markdown(reports.ordinary())
-    assert text.count("<details") == text.count("</details>") == 4
-    assert text.count("<details open>") == 1
+    table, _, folds = text.partition("</table>")
+    rows = [line for line in table.split("\n") if line.startswith("<tr><td>")]
+    assert [re.search("failed|passed|skipped", row)[0] for row in rows] == ["failed", "passed", "skipped"]
+    assert "registers 128 -&gt; 168 (+40, +31.2 %)" in rows[0]
+    assert "no device" in rows[2]
+    assert "<details" not in table
+    assert folds.count("<details") == folds.count("</details>") == 3
+    assert folds.count(": failed, worst layout change: different</summary>") == 1
 
 
 def test_old_and_new_types_stand_in_a_diff_block():
@@ -62,7 +68,8 @@ def test_every_severity_is_shown_by_name():
     assert text.count("<i>") == 3
 
 
-ELEMENTS = {"h2", "p", "em", "strong", "code", "pre", "details", "summary", "ul", "li", "b", "i"}
+TABLE = {"table", "tr", "th", "td"}
+ELEMENTS = {"h2", "p", "em", "strong", "code", "pre", "details", "summary", "ul", "li", "b", "i"} | TABLE
 
 
 @pytest.mark.parametrize("text", reports.HOSTILE)
@@ -113,7 +120,9 @@ def test_many_checks_are_counted_when_they_do_not_fit():
     report = Report([reports.check(reports.full_change(), kernel=f"k{at}") for at in range(400)])
     text = render_markdown(report)
     assert units(text) <= COMMENT_LIMIT
-    assert re.search(r"Left out .*\d+ checks", text)
+    assert re.search(r"Left out .*\d+ rows, .*\d+ checks", text)
+    assert text.count("<tr><td>") > 50
+    assert text.count("<details><summary>❌") > 20
     assert text.startswith(MARKER)
 
 

@@ -40,9 +40,10 @@ class CostCheck(SimulatedCheck):
         nvfp4_case.establish_compared(f"{costs} of one call on {case.problem.name} (simulated)")
 
     def differences(self, record: CheckRecord) -> Differences:
-        """Return the counters that changed. Raises SheetError."""
+        """Return the counters that changed, those that fail by default first. Raises SheetError."""
         from pytest_nvfp4.bench.cost import cost_changes
         from pytest_nvfp4.toolchain.sheet import Sheet
 
         old, new = (Sheet.parse(text or "", kind=self.name).facts for text in (record.old, record.new))
-        return Differences(facts=[found.change for found in cost_changes(old, new)])
+        found = sorted(cost_changes(old, new), key=lambda each: not each.gates)
+        return Differences(facts=[each.change for each in found])
