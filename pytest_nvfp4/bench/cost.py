@@ -100,6 +100,14 @@ def cost_facts(call: SimulatedCall, problem: Problem, names: Mapping[str, str] |
     return facts
 
 
+def as_number(text: str) -> int | float | str:
+    """Return the value of a fact for programs: a count, a share in percent, or the text of anything else."""
+    if text.isdigit():
+        return int(text)
+    share = re.fullmatch(r"(\d+\.\d+) %", text)
+    return float(share[1]) if share else text
+
+
 def _by_name(item: tuple[str, int]) -> list[tuple[str, int]]:
     """Return a key that orders names by their words, and by the values of numbers within them."""
     parts = re.split(r"(\d+)", item[0])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.result import DeviceInfo
 
 _FILE = "file://"
+_STORING = ("benchmark_json", "benchmark_save", "benchmark_autosave")
 
 
 def gpu_slug(device_name: str) -> str:
@@ -44,6 +45,26 @@ def use_gpu_storage(config: pytest.Config, device_name: str) -> None:
     uri = getattr(config.option, "benchmark_storage", None)
     if isinstance(uri, str):
         config.option.benchmark_storage = gpu_storage(uri, device_name)
+
+
+def stores(config: pytest.Config, *, compares: bool = True) -> bool:
+    """Return whether an option asks pytest-benchmark to store or, with ``compares``, to compare in this process."""
+    active = config.pluginmanager.hasplugin("benchmark") and not hasattr(config, "workerinput")
+    names = (*_STORING, "benchmark_compare") if compares else _STORING
+    return active and any(config.getoption(name, default=None) for name in names)
+
+
+def use_machine(session: Any, name: str) -> None:
+    """Make pytest-benchmark's session store and load below the folder of a machine that is none of its own."""
+    from pytest_benchmark.utils import load_storage
+
+    session.machine_id = name
+    session.storage = load_storage(  # type: ignore[no-untyped-call]
+        session.config.getoption("benchmark_storage"),
+        logger=session.logger,
+        default_machine_id=name,
+        netrc=session.config.getoption("benchmark_netrc"),
+    )
 
 
 class BenchmarkHooks:

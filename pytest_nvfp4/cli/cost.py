@@ -102,7 +102,7 @@ def floor_text(line: Roofline | NoRoofline) -> str:
 
 
 def _json(subject: Runnable, problem: Problem, result: SimulationResult) -> dict[str, Any]:
-    from pytest_nvfp4.bench.cost import cost_facts
+    from pytest_nvfp4.bench.cost import as_number, cost_facts
     from pytest_nvfp4.bench.roofline import Roofline
 
     line, call = floor(problem, subject.spec.arch), result.call
@@ -121,16 +121,10 @@ def _json(subject: Runnable, problem: Problem, result: SimulationResult) -> dict
         "findings": [finding.to_dict() for finding in result.findings],
         "model": call.model if call else None,
         "sms": call.sms if call else None,
-        "facts": {name: _number(text) for name, text in cost_facts(call, problem).items()} if call else {},
+        "facts": {name: as_number(text) for name, text in cost_facts(call, problem).items()} if call else {},
         "launches": [launch.model_dump(mode="json") for launch in call.launches] if call else [],
         "floor": bound,
     }
-
-
-def _number(text: str) -> int | float | str:
-    if text.isdigit():
-        return int(text)
-    return float(text.removesuffix(" %")) if text.endswith(" %") else text
 
 
 def _section(subject: Runnable, problem: Problem, done: SimulationResult) -> Section:

@@ -19,8 +19,10 @@ from pytest_nvfp4.text import plural
 from pytest_nvfp4.toolchain.sheet import Sheet, SheetError
 from pytest_nvfp4.toolchain.trace import Trace
 
-_COST_PROPERTY = "nvfp4_cost."
+COST_PROPERTY = "nvfp4_cost."
 """Start of the names of the properties of test reports, and so of JUnit, that hold the counters of a call."""
+COST_ORIGIN = "nvfp4_cost_of."
+"""Start of the names of those that say what was counted: ``problem``, ``model`` of the device, ``counts``."""
 
 
 class FactKind(Protocol):
@@ -100,8 +102,10 @@ class CostSnapshot:
         origin = {"problem": problem.name, "model": f"{call.model}, {call.sms} SMs", "counts": COUNTS}
         names = {code.symbol: code.source_name for code in trace.code if code.source_name}
         received = Sheet("cost", header(trace, self._run) | origin, cost_facts(call, problem, names))
-        for counter, value in received.facts.items():
-            self._item.user_properties.append((f"{_COST_PROPERTY}{counter}", value))
+        self._item.user_properties += [
+            *((f"{COST_ORIGIN}{key}", value) for key, value in origin.items()),
+            *((f"{COST_PROPERTY}{counter}", value) for counter, value in received.facts.items()),
+        ]
         if (stored := stored_sheet(comparison, received)) is None:
             return
         every = cost_changes(

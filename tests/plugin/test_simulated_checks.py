@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from xml.etree import ElementTree
 
 import pytest
 
@@ -107,6 +108,31 @@ class TestCost:
         fresh = project.run(*SIMULATED, "--nvfp4-fresh")
         assert fresh.code == 0, fresh.text
         assert "known to pass" not in fresh.text
+
+    def test_the_counters_are_in_junit_and_in_the_files_of_pytest_benchmark(
+        self, project: Project, workers: tuple[str, ...]
+    ) -> None:
+        recorded(project, FILL)
+        stored = ("--benchmark-json=out.json", "--benchmark-autosave", "--benchmark-storage=kept", "--junitxml=j.xml")
+        written(project, READS)
+        plugins = ("-p", "no:hypothesispytest", "-p", "no:cacheprovider")
+        ran = Ran(project.pytester.runpytest_inprocess(*plugins, *SIMULATED, *stored, *workers))
+        outcomes(ran, passed=1, failed=1)
+        (kept,) = (project.path / "kept").glob("counted/0001_*.json")
+        for file in (kept, project.path / "out.json"):
+            data = json.loads(file.read_text())
+            assert data["benchmarks"] == [], "a counter is no time"
+            assert data["machine_info"]["node"] == "counted"
+            (found,) = data["nvfp4_costs"].items()
+            assert found[0] == f"k.py::cost[{PROBLEM}]"
+            assert found[1]["is_a_time"] is False
+            assert found[1]["model"] == "NVIDIA B200, 148 SMs"
+            assert found[1]["counters"]["launch.0.global.load.bytes"] == 10240, "also of a check that fails"
+            assert found[1]["counters"]["flops.padding"] == 0.0
+        (case,) = ElementTree.parse(project.path / "j.xml").getroot().iterfind(".//testcase[failure]")
+        properties = {item.get("name"): item.get("value") for item in case.iter("property")}
+        assert properties["nvfp4_cost.launch.0.global.load.bytes"] == "10240"
+        assert properties["nvfp4_cost_of.problem"] == PROBLEM
 
     def test_more_of_something_fails_and_says_so(self, project: Project) -> None:
         recorded(project, FILL)

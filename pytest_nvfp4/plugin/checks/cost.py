@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from pytest_nvfp4.bench.storage import stores
 from pytest_nvfp4.plugin.checks.base import Differences
 from pytest_nvfp4.plugin.checks.coverage import SimulatedCheck, require_call, simulate_launches
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
@@ -28,6 +31,13 @@ class CostCheck(SimulatedCheck):
     help = "no counter of what one call does grew (simulated)"
     optional = True
     wrong_results_reported_by = "coverage"
+
+    def configure(self, config: pytest.Config) -> None:
+        """Register the hooks that store counters in pytest-benchmark's files, if any are written."""
+        if stores(config, compares=False):
+            from pytest_nvfp4.plugin.checks.counted_costs import CountedCosts
+
+            config.pluginmanager.register(CountedCosts(), "nvfp4-counted")
 
     def run(self, nvfp4_case: KernelUnderTest, nvfp4_cost_snapshot: CostSnapshot) -> None:
         """Fail if a counter grew by more than its tolerance."""

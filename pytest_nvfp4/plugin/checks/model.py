@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_nvfp4.bench.storage import stores
 from pytest_nvfp4.plugin.checks.base import CheckItem, CollectedKernel, Differences, Needs, Preparation
 from pytest_nvfp4.plugin.checks.benchmark import may_time
 from pytest_nvfp4.plugin.checks.coverage import SimulatedCheck, require_call
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from pytest_nvfp4.plugin.compare_modelled import ModelSnapshot
 
 _CONDITIONS = "gpumode"
-_BENCHMARK_OPTIONS = ("benchmark_json", "benchmark_save", "benchmark_autosave", "benchmark_compare")
 
 
 class ModelCheck(SimulatedCheck):
@@ -80,7 +80,7 @@ class ModelCheck(SimulatedCheck):
 
     def _install(self, config: pytest.Config) -> None:
         """Register the hooks that store modelled times in pytest-benchmark, if this run can measure none."""
-        if _stores(config) and not may_time(config.stash[DEVICES].options):
+        if stores(config) and not may_time(config.stash[DEVICES].options):
             from pytest_nvfp4.plugin.checks.modelled_benchmarks import ModelledBenchmarks
 
             self._benchmarks = ModelledBenchmarks(config, self._machine)
@@ -215,12 +215,6 @@ class _Header:
                     file = config.stash[RUN].relative(Path(device.origin))
                     lines.append(f"nvfp4: times of {device.name} are modelled with your table {file}, {device.digest}")
         return lines
-
-
-def _stores(config: pytest.Config) -> bool:
-    """Return whether an option asks pytest-benchmark to store or to compare times, and this process does so."""
-    active = config.pluginmanager.hasplugin("benchmark") and not hasattr(config, "workerinput")
-    return active and any(config.getoption(name, default=None) for name in _BENCHMARK_OPTIONS)
 
 
 def time_line(call: ModelledCall, file: str = "") -> str:

@@ -15,6 +15,7 @@ from pytest_nvfp4.bench.baseline import modelled_baseline
 from pytest_nvfp4.bench.mark import EXTRA_KEY, MODELLED_TIMER, mark_item
 from pytest_nvfp4.bench.modelled_facts import TimeChange
 from pytest_nvfp4.bench.replay import BenchmarkReplay
+from pytest_nvfp4.bench.storage import use_machine
 from pytest_nvfp4.device.modelled import ModelledCall
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class ModelledBenchmarks:
         elif measured:
             self._reason = f"this run also measures {measured[0]}; select the modelled ones with -k model"
         elif machines:
-            self._use(benchmarks, machines[0])
+            self._machine = machines[0]
+            use_machine(benchmarks, machines[0])
         benchmarks.handle_loading()
         if self._machine is not None:
             self._refuse_measured(benchmarks.compared_mapping)
@@ -63,18 +65,6 @@ class ModelledBenchmarks:
     def _measures(self, item: pytest.Item) -> bool:
         """Return whether an item uses pytest-benchmark's fixture; the checks of kernels measure on a device only."""
         return "benchmark" in getattr(item, "fixturenames", ()) and item.get_closest_marker("nvfp4") is None
-
-    def _use(self, benchmarks: Any, machine: str) -> None:
-        from pytest_benchmark.utils import load_storage
-
-        self._machine = benchmarks.machine_id = machine
-        config = benchmarks.config
-        benchmarks.storage = load_storage(  # type: ignore[no-untyped-call]
-            config.getoption("benchmark_storage"),
-            logger=benchmarks.logger,
-            default_machine_id=machine,
-            netrc=config.getoption("benchmark_netrc"),
-        )
 
     def _refuse_measured(self, compared: Mapping[Any, Mapping[str, Mapping[str, Any]]]) -> None:
         for path, entries in compared.items():
