@@ -29,6 +29,10 @@ _LEAST_US = 0.01
 _SHOWN = 6
 
 
+ORIGIN = ("device", "table", "model", "conditions")
+"""Lines of a snapshot's header of which times are compared only if they are equal."""
+
+
 def origin(call: ModelledCall) -> dict[str, str]:
     """Return the lines of a snapshot's header that say what a time was modelled with."""
     which = "shipped" if call.shipped else OWN
@@ -79,6 +83,21 @@ def modelled_facts(
 def without_path(facts: Mapping[str, str]) -> dict[str, str]:
     """Return the facts but those of the critical path, which shift with every change."""
     return {name: text for name, text in facts.items() if f".{_PATH}." not in name and f".{_WAITS}." not in name}
+
+
+def path_changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[tuple[float, str]]:
+    """Return what changed on the critical path between two calls, the most first: microseconds, and a text."""
+    names = [name for name in {**old, **new} if f".{_PATH}." in name]
+    found = [(_float(new.get(name)) - _float(old.get(name)), name.replace(f".{_PATH}.", " ", 1)) for name in names]
+    ordered = sorted(found, key=lambda pair: -abs(pair[0]))
+    return [(round(us, 3), f"{us:+.3f} us: {name}") for us, name in ordered if abs(us) >= _LEAST_US]
+
+
+def _float(text: str | None) -> float:
+    try:
+        return float(text or 0)
+    except ValueError:
+        return 0.0
 
 
 def _us(us: float) -> str:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pytest_nvfp4.cli import output
+from pytest_nvfp4.cli.call_sides import CallFacts, kernel_of
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import ARCH, CONFIGURATION, PROBLEMS, document_options, timeout_option
-from pytest_nvfp4.cli.simulation import Runnable, runnable
+from pytest_nvfp4.cli.options import RunOptions, document_options, run_options, timeout_option
+from pytest_nvfp4.cli.simulation import Runnable
 from pytest_nvfp4.report.document import Block, Document, Facts, Section, Styled
 from pytest_nvfp4.temporary import temporary_folder
 
@@ -27,36 +28,84 @@ NO_TIME = "counts of what one call does, simulated; none is a time"
 
 
 @click.command("cost")
-@click.argument("kernel", type=click.Path(path_type=Path))
-@PROBLEMS
-@ARCH
-@CONFIGURATION
+@click.argument("kernel")
+@click.argument("new", required=False)
+@run_options
 @click.option("--verify", is_flag=True, help="Judge the result of the counted call too; a wrong one fails.")
 @timeout_option(600.0)
 @document_options()
 def cost_command(
-    kernel: Path,
+    kernel: str,
+    new: str | None,
     *,
-    names: tuple[str, ...],
-    arch: str | None,
-    configuration: str | None,
+    how: RunOptions,
     verify: bool,
     timeout: float,
 ) -> Document:
-    """Count the work of one call of KERNEL, exactly and repeatably, without a GPU.
+    """Count the work of one call of KERNEL, exactly and repeatably, without a GPU; with NEW, compare both.
 
     The counts are CTAs and waves, bytes and requests of TMA, matrix instructions and padding, shared memory and bank
     conflicts, global sectors against the fewest possible, atomics, barriers, and instructions by warp. None is a time:
     the simulator has no clock. The floor follows from the published peaks of the device and is no measurement.
+
+    KERNEL and NEW are kernels, snapshots of the check cost, or one of them in a git revision, REV:path. Exit code 1 if
+    a call fails, or a counter of NEW is larger than that of KERNEL by more than its tolerance.
     """
+    if new is not None:
+        from pytest_nvfp4.cli import cost_comparison
+
+        return cost_comparison.compare(
+            kernel, new, how, lambda subject: _facts(subject, _counted(subject, verify=verify, timeout=timeout))
+        )
+    with kernel_of(kernel, how) as subject:
+        if subject is None:
+            raise InputError(f"{kernel}: is a snapshot; name what to compare it with")
+        done = _counted(subject, verify=verify, timeout=timeout)
+    pairs = list(zip(subject.problems, done, strict=True))
+    sections = [_section(subject, problem, run) for problem, run in pairs]
+    data = {
+        "kernel": subject.label,
+        "arch": subject.spec.arch,
+        "note": NO_TIME,
+        "problems": [_json(subject, problem, run) for problem, run in pairs],
+    }
+    ok = all(_is_counted(run) for run in done)
+    return Document(f"Costs of {subject.label}", sections, data, ok)
+
+
+def _is_counted(run: SimulationResult) -> bool:
+    return run.call is not None and not run.errors and run.status == "passed"
+
+
+def _facts(subject: Runnable, done: Sequence[SimulationResult]) -> dict[str, CallFacts]:
+    from pytest_nvfp4.bench.cost import COUNTS, cost_facts
+    from pytest_nvfp4.toolchain.request import installed_dsl_version
+
+    found = {}
+    for problem, run in zip(subject.problems, done, strict=True):
+        if run.call is None or not _is_counted(run):
+            reason = "; ".join(subject.finding_text(finding) for finding in run.errors) or run.status
+            found[problem.name] = CallFacts({}, {}, reason)
+            continue
+        header = {
+            "problem": problem.name,
+            "model": f"{run.call.model}, {run.call.sms} SMs",
+            "counts": COUNTS,
+            "dsl": installed_dsl_version() or "",
+        }
+        found[problem.name] = CallFacts(cost_facts(run.call, problem), header)
+    return found
+
+
+def _counted(subject: Runnable, *, verify: bool, timeout: float) -> list[SimulationResult]:
+    """Return the simulated call on each problem. Raises InputError if nothing simulates the architecture."""
     from pytest_nvfp4.device.simulate import simulate
 
-    subject = runnable(kernel, names, arch=arch, configuration=configuration, simulated=True)
     device = subject.simulator(timeout_s=timeout)
     if (unsupported := device.unsupported(subject.spec.arch)) is not None:
         raise InputError(f"{subject.label}: {unsupported}")
     with temporary_folder("cost") as folder, output.working(f"simulating {subject.label}"):
-        done = simulate(
+        return simulate(
             device,
             subject.spec,
             subject.cases(),
@@ -66,16 +115,6 @@ def cost_command(
             outputs=verify,
             origins=verify,
         )
-    pairs = list(zip(subject.problems, done, strict=True))
-    sections = [_section(subject, problem, run) for problem, run in pairs]
-    data = {
-        "kernel": subject.label,
-        "arch": subject.spec.arch,
-        "note": NO_TIME,
-        "problems": [_json(subject, problem, run) for problem, run in pairs],
-    }
-    ok = all(run.call is not None and not run.errors and run.status == "passed" for run in done)
-    return Document(f"Costs of {subject.label}", sections, data, ok)
 
 
 def floor(problem: Problem, arch: str) -> Roofline | NoRoofline:

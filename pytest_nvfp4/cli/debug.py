@@ -13,7 +13,7 @@ import click
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import Exit, InputError
-from pytest_nvfp4.cli.options import ARCH, CONFIGURATION, PROBLEMS, json_option, timeout_option
+from pytest_nvfp4.cli.options import RunOptions, json_option, run_options, timeout_option
 from pytest_nvfp4.cli.run_source import SUFFIXES
 from pytest_nvfp4.cli.simulation import Runnable, runnable
 from pytest_nvfp4.schedules import WORDS, is_schedule
@@ -33,9 +33,7 @@ _ENDED = "debug"
 
 @click.command("debug")
 @click.argument("kernel", type=click.Path(path_type=Path))
-@PROBLEMS
-@ARCH
-@CONFIGURATION
+@run_options
 @click.option("--break", "breaks", multiple=True, metavar="PLACE", help="FILE:LINE, barrier or fault; may be repeated.")
 @click.option("--cta", metavar="X,Y,Z", help="Stop for this CTA only.")
 @click.option("--warp", type=click.IntRange(0, 31), metavar="N", help="Stop for this warp only.")
@@ -51,9 +49,7 @@ _ENDED = "debug"
 def debug_command(
     kernel: Path,
     *,
-    names: tuple[str, ...],
-    arch: str | None,
-    configuration: str | None,
+    how: RunOptions,
     breaks: tuple[str, ...],
     cta: str | None,
     warp: int | None,
@@ -74,7 +70,7 @@ def debug_command(
         raise InputError(f"--cta {cta!r}: write X,Y,Z")
     if not is_schedule(schedule):
         raise InputError(f"--schedule {schedule!r} must be {WORDS}")
-    subject = runnable(kernel, names, arch=arch, configuration=configuration, simulated=True)
+    subject = runnable(kernel, how, simulated=True)
     if len(subject.problems) > 1:
         raise InputError(f"--problem names {len(subject.problems)} problems; the debugger runs one")
     first = [f"layout {name} {type_text}" for name, type_text in _layouts(subject, timeout)]

@@ -19,7 +19,7 @@ from pytest_nvfp4.report.document import Document
 @gate_options
 @click.option("--fail-on-launch", is_flag=True, help="Exit with 1 also if a launch or code fact differs.")
 @click.option("--opcodes", is_flag=True, help="Also compare how often each PTX instruction occurs.")
-@document_options(page=True)
+@document_options()
 def diff_command(
     *,
     old: str,

@@ -51,6 +51,23 @@ class KernelOptions:
     timeout_s: float = 300.0
 
 
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Options of a kernel that is called; what is unset is left to the settings.
+
+    Attributes:
+        names: Names or shapes of problems.
+        arch: Architecture.
+        compile_options: Options of the DSL, after those of the settings.
+        configuration: Name of a ``[[tool.pytest_nvfp4.kernel]]`` table.
+    """
+
+    names: tuple[str, ...] = ()
+    arch: str | None = None
+    compile_options: tuple[str, ...] = ()
+    configuration: str | None = None
+
+
 _ARCH = re.compile(r"sm_\d{2,3}[af]?")
 
 
@@ -69,12 +86,19 @@ def timeout_option(
     return click.option("--timeout", name, type=at_least, default=seconds, show_default=True, help=help_text)
 
 
-PROBLEMS = click.option(
+_PROBLEMS = click.option(
     "--problem", "names", multiple=True, metavar="NAME", help="Problem or shape MxNxK[,...]; may be repeated."
 )
-ARCH = click.option("--arch", metavar="ARCH", callback=arch_of, help="Architecture, such as sm_100a.")
-CONFIGURATION = click.option(
+_ARCH_OPTION = click.option("--arch", metavar="ARCH", callback=arch_of, help="Architecture, such as sm_100a.")
+_CONFIGURATION = click.option(
     "--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several."
+)
+_COMPILE_OPTIONS = click.option(
+    "--compile-option",
+    "compile_options",
+    multiple=True,
+    metavar="OPTION",
+    help="Option of the DSL's compiler, such as '--opt-level 2'; may be repeated.",
 )
 _KERNEL_OPTIONS = (
     click.option("--problem", metavar="NAME", help="Problem to compile for, such as gpumode-3."),
@@ -84,15 +108,9 @@ _KERNEL_OPTIONS = (
         metavar="[FILE::]FUNCTION",
         help="Function that compiles the kernel, in KERNEL unless FILE is given.  [default: custom_kernel]",
     ),
-    ARCH,
-    click.option(
-        "--compile-option",
-        "compile_options",
-        multiple=True,
-        metavar="OPTION",
-        help="Option of the DSL's compiler, such as '--opt-level 2'; may be repeated.",
-    ),
-    CONFIGURATION,
+    _ARCH_OPTION,
+    _COMPILE_OPTIONS,
+    _CONFIGURATION,
     timeout_option(300.0, "timeout_s", help_text="Timeout of a compile in seconds."),
 )
 
@@ -106,6 +124,17 @@ def kernel_options(function: Function) -> Function:
         return function(*args, how=KernelOptions(**values), **kwargs)
 
     return add_options(call, _KERNEL_OPTIONS)
+
+
+def run_options(function: Function) -> Function:
+    """Add the options of a kernel that is called; the function receives them as ``how``."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        values = {name: kwargs.pop(name) for name in RunOptions.__dataclass_fields__}
+        return function(*args, how=RunOptions(**values), **kwargs)
+
+    return add_options(call, (_PROBLEMS, _ARCH_OPTION, _COMPILE_OPTIONS, _CONFIGURATION))
 
 
 def json_option(function: Function) -> Function:
@@ -132,12 +161,11 @@ def _choose_format(ctx: click.Context, param: click.Parameter, value: str | bool
         raise click.UsageError(f"{before} and {text} name different formats; choose one")
 
 
-def result_options(*, csv: bool = False, page: bool = False) -> Callable[[Function], Function]:
+def result_options(*, csv: bool = False) -> Callable[[Function], Function]:
     """Add the options that choose a result's format and file; the function receives them as ``result``.
 
     Args:
         csv: Whether to add ``--csv``, for a result that is a table.
-        page: Whether to add ``--html FILE``, for a page besides the result.
     """
     formats = [item.value for item in OutputFormat if csv or item is not OutputFormat.CSV]
     stored: dict[str, Any] = {"callback": _choose_format, "expose_value": False}
@@ -149,12 +177,12 @@ def result_options(*, csv: bool = False, page: bool = False) -> Callable[[Functi
             if item.value in formats
         ),
         _OUTPUT,
-        *([_HTML] if page else []),
+        _HTML,
     ]
 
     def decorate(function: Function) -> Function:
         @wraps(function)
-        def call(*args: Any, output: Path | None, page: Path | None = None, **kwargs: Any) -> Any:
+        def call(*args: Any, output: Path | None, page: Path | None, **kwargs: Any) -> Any:
             _, chosen = click.get_current_context().meta.get(_CHOSEN, ("", OutputFormat.TEXT))
             return function(*args, result=ResultWriter(chosen, output, page), **kwargs)
 
@@ -163,11 +191,11 @@ def result_options(*, csv: bool = False, page: bool = False) -> Callable[[Functi
     return decorate
 
 
-def document_options(*, csv: bool = False, page: bool = False) -> Callable[[Function], Function]:
+def document_options(*, csv: bool = False) -> Callable[[Function], Function]:
     """Add `result_options` to a command that returns its result; exit with code 1 if the result is not ok."""
 
     def decorate(function: Function) -> Function:
-        @result_options(csv=csv, page=page)
+        @result_options(csv=csv)
         @wraps(function)
         def call(*args: Any, result: ResultWriter, **kwargs: Any) -> None:
             document = function(*args, **kwargs)

@@ -216,3 +216,50 @@ def unpack(archive: IO[bytes], tree: Path) -> None:
 def _inside(path: Path, tree: Path) -> bool:
     top = os.path.realpath(tree)
     return os.path.commonpath([top, os.path.realpath(path)]) == top
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit: its full id, the date of its author (ISO 8601) and its subject."""
+
+    id: str
+    date: str
+    subject: str
+
+
+def changed(folder: Path, *, cwd: Path, last: int) -> list[Commit]:
+    """Return the newest commits that changed files of a folder, which need not exist any more, the newest first.
+
+    Raises:
+        InputError: The folder is in no repository.
+    """
+    top = _top(cwd, folder)
+    form = "--format=%H%x00%aI%x00%s"
+    done = _git("log", form, "--max-count", str(last), "--", str(folder.relative_to(top)), cwd=top)
+    if done.returncode:  # a repository without a commit
+        return []
+    lines = done.stdout.decode("utf-8", "replace").splitlines()
+    return [Commit(*line.split("\0", 2)) for line in lines if line.count("\0") >= 2]
+
+
+def files_below(folder: Path, commit: str, *, cwd: Path) -> dict[str, bytes]:
+    """Return the contents of the files of a folder in a commit, by name; files of folders in it are left out."""
+    top = _top(cwd, folder)
+    place = folder.relative_to(top).as_posix()
+    done = _git("ls-tree", "-z", commit, "--", f"{place}/", cwd=top)
+    found = {}
+    for line in done.stdout.split(b"\0"):
+        kind, _, path = line.partition(b"\t")
+        if b" blob " in kind:
+            name = os.fsdecode(path)
+            content = _git("cat-file", "blob", os.fsdecode(kind.split()[2]), cwd=top)
+            found[PurePosixPath(name).name] = content.stdout
+    return found
+
+
+def _top(cwd: Path, folder: Path) -> Path:
+    done = _git("rev-parse", "--show-toplevel", cwd=cwd)
+    top = Path(os.fsdecode(done.stdout.rstrip(b"\n")))
+    if done.returncode or not folder.is_relative_to(top):
+        raise InputError(f"{folder}: is in no git repository, so it has no history")
+    return top

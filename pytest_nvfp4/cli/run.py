@@ -12,7 +12,7 @@ import click
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.cost import cost_blocks
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import ARCH, CONFIGURATION, PROBLEMS, document_options, timeout_option
+from pytest_nvfp4.cli.options import RunOptions, document_options, run_options, timeout_option
 from pytest_nvfp4.cli.run_source import SUFFIXES, SourceOptions, run_source_file, source_options
 from pytest_nvfp4.cli.simulation import Runnable, runnable
 from pytest_nvfp4.contracts.registry import contract_named, is_own
@@ -40,17 +40,22 @@ class _How:
     trace_ctas: int
     schedule: str
     timeout_s: float
+    races: bool
+    race_warnings: bool
+
+    @property
+    def simulates(self) -> bool:
+        """Whether an option needs the simulator."""
+        return self.trace is not None or self.schedule != "eager" or self.races
 
 
 @click.command("run")
 @click.argument("kernel", type=click.Path(path_type=Path))
-@PROBLEMS
+@run_options
 @click.option(
     "--family", "families", multiple=True, metavar="NAME", help="Input family; may be repeated.  [default: gpumode]"
 )
 @click.option("--device", type=click.Choice(_DEVICES), default="auto", show_default=True, help="Device to run on.")
-@ARCH
-@CONFIGURATION
 @click.option(
     "--trace",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -72,20 +77,22 @@ class _How:
     help="Schedule of the simulator's asynchronous work: eager (at issue), lazy (when all warps wait), late-WARP "
     "(that warp runs only when no other can), or a seed.",
 )
+@click.option("--races", is_flag=True, help="Search for races too; simulator only.")
+@click.option("--race-warnings", is_flag=True, help="As --races, and report what official kernels omit.")
 @timeout_option(600.0)
 @source_options
 @document_options()
 def run_command(
     kernel: Path,
     *,
-    names: tuple[str, ...],
+    how: RunOptions,
     families: tuple[str, ...],
     device: str,
-    arch: str | None,
-    configuration: str | None,
     trace: Path | None,
     trace_ctas: int,
     schedule: str,
+    races: bool,
+    race_warnings: bool,
     timeout: float,
     source: SourceOptions,
 ) -> Document:
@@ -96,31 +103,45 @@ def run_command(
 
     The simulator executes the compiled PTX on the CPU; it also checks memory accesses, synchronisation and the use of
     the hardware, and counts the kernel's work. auto selects a GPU of this machine that fits the kernel, else the
-    simulator; with --trace or --schedule, the simulator.
+    simulator; with --trace, --schedule or --races, the simulator.
     """
     if kernel.suffix in SUFFIXES:
-        if names or families or configuration is not None or trace is not None or device == "local":
+        for_python = how.names or how.configuration is not None or families or trace is not None
+        if for_python or device == "local":
             raise InputError(
                 f"{kernel}: --problem, --family, --config, --trace and --device local are for a Python file"
             )
-        return run_source_file(kernel, source, arch=arch, schedule=schedule, timeout_s=timeout)
+        return run_source_file(
+            kernel,
+            source,
+            arch=how.arch,
+            compile_options=how.compile_options,
+            races=races or race_warnings,
+            race_warnings=race_warnings,
+            schedule=schedule,
+            timeout_s=timeout,
+        )
     if given := source.given():
         raise InputError(f"{given[0]} is for a CUDA C++ or PTX file ({', '.join(SUFFIXES)}), and {kernel} is none")
-    how = _How(families or (_FAMILY,), device, trace, trace_ctas, schedule, timeout)
+    plan = _How(
+        families or (_FAMILY,), device, trace, trace_ctas, schedule, timeout, races or race_warnings, race_warnings
+    )
     if not is_schedule(schedule):
         raise InputError(f"--schedule {schedule!r} must be {WORDS}")
     if schedule != "eager" and device == "local":
         raise InputError("--schedule needs the simulator: a GPU has its own schedule; give --device sim")
-    subject = runnable(kernel, names, arch=arch, configuration=configuration, simulated=False)
+    if plan.races and device == "local":
+        raise InputError("--races needs the simulator, which sees every access: give --device sim")
+    subject = runnable(kernel, how, simulated=False)
     _check_families(subject, families)
-    if trace is not None and len(subject.problems) * len(how.families) > 1:
+    if trace is not None and len(subject.problems) * len(plan.families) > 1:
         raise InputError("--trace shows one run: name one --problem and one --family")
     if trace is not None and device == "local":
         raise InputError("--trace needs the simulator, which records every step: give --device sim")
     with temporary_folder("run") as name:
-        where = _device(subject, how, Path(name))
+        where = _device(subject, plan, Path(name))
         with output.working(f"running {subject.label} on {where.name}"):
-            done = _run(subject, how, where, Path(name) / "jobs")
+            done = _run(subject, plan, where, Path(name) / "jobs")
     if trace is not None:
         _write_trace(trace, done[0])
     shown: dict[str, str] = {}
@@ -146,7 +167,7 @@ def _device(subject: Runnable, how: _How, folder: Path) -> Device:
     from pytest_nvfp4.device.select import select
 
     arch, found = subject.spec.arch, None
-    if how.device != "sim" and how.trace is None and how.schedule == "eager":
+    if how.device != "sim" and not how.simulates:
         try:
             found = select(how.device, folder=folder)
         except DeviceUnavailableError as error:
@@ -175,6 +196,8 @@ def _run(subject: Runnable, how: _How, device: Device, folder: Path) -> list[Sim
             outputs=True,
             trace_ctas=how.trace_ctas if how.trace is not None else 0,
             schedule=how.schedule,
+            races=how.races,
+            race_warnings=how.race_warnings,
         )
     from pytest_nvfp4.device.verify import Verifier
 

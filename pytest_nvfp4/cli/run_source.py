@@ -39,10 +39,7 @@ class SourceOptions:
     defines: tuple[str, ...] = ()
     includes: tuple[Path, ...] = ()
     standard: str | None = None
-    compile_options: tuple[str, ...] = ()
     cooperative: bool = False
-    races: bool = False
-    race_warnings: bool = False
     expected: tuple[str, ...] = ()
     tolerance: float | None = None
     out: Path | None = None
@@ -54,12 +51,12 @@ class SourceOptions:
 
 _FLAGS: Final = {
     **{"kernel_name": "--kernel", "arguments": "--arg", "arrays": "--array", "defines": "-D", "includes": "-I"},
-    **{"standard": "--std", "compile_options": "--option", "race_warnings": "--race-warnings", "expected": "--expect"},
-    **{name: f"--{name}" for name in ("grid", "block", "cluster", "smem", "cooperative", "races", "tolerance", "out")},
+    **{"standard": "--std", "expected": "--expect"},
+    **{name: f"--{name}" for name in ("grid", "block", "cluster", "smem", "cooperative", "tolerance", "out")},
 }
 _OPTIONS = (
     click.option(
-        "--kernel", "--entry", "kernel_name", metavar="NAME",
+        "--kernel", "kernel_name", metavar="NAME",
         help="CUDA C++ or PTX file: the kernel, such as scale, scale<3> or a symbol.  [default: the only one]",
     ),
     click.option("--grid", metavar="X[,Y,Z]", help="CUDA C++ or PTX file: CTAs of the grid."),
@@ -80,10 +77,7 @@ _OPTIONS = (
         help="Folder of headers of CUDA C++.",
     ),
     click.option("--std", "standard", metavar="STD", help="Language of CUDA C++: c++17, c++20."),
-    click.option("--option", "compile_options", multiple=True, metavar="OPTION", help="Option of NVRTC: --option=-G."),
     click.option("--cooperative", is_flag=True, help="Launch all CTAs at once."),
-    click.option("--races", is_flag=True, help="CUDA C++ or PTX file: search for races too."),
-    click.option("--race-warnings", is_flag=True, help="As --races, and report what official kernels omit."),
     click.option("--expect", "expected", multiple=True, metavar="NAME=FILE.npy", help="Required elements of an array."),
     click.option(
         "--tolerance", type=click.FloatRange(min=0), metavar="T",
@@ -106,7 +100,17 @@ def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return add_options(call, _OPTIONS)
 
 
-def run_source_file(file: Path, how: SourceOptions, *, arch: str | None, schedule: str, timeout_s: float) -> Document:
+def run_source_file(
+    file: Path,
+    how: SourceOptions,
+    *,
+    arch: str | None,
+    compile_options: Sequence[str],
+    races: bool,
+    race_warnings: bool,
+    schedule: str,
+    timeout_s: float,
+) -> Document:
     """Run a kernel of a file, and return what to show. Raises InputError."""
     from pytest_nvfp4.device.source import ArgumentError, SourceError, run_source
     from pytest_nvfp4.device.source.described import described
@@ -127,10 +131,10 @@ def run_source_file(file: Path, how: SourceOptions, *, arch: str | None, schedul
                 args=[described(text, seed=at) for at, text in enumerate(how.arguments)],
                 arrays=arrays,
                 arch=arch or "sm_100a",
-                options=_compiler_options(how),
+                options=[*_compiler_options(how), *compile_options],
                 cooperative=how.cooperative,
-                races=how.races,
-                race_warnings=how.race_warnings,
+                races=races,
+                race_warnings=race_warnings,
                 schedule=schedule,
                 deadline_s=timeout_s,
             )
@@ -146,7 +150,7 @@ def run_source_file(file: Path, how: SourceOptions, *, arch: str | None, schedul
 
 def _compiler_options(how: SourceOptions) -> list[str]:
     options = [f"-D{name}" for name in how.defines] + [f"-I{folder.resolve()}" for folder in how.includes]
-    return [*options, *([f"--std={how.standard}"] if how.standard else []), *how.compile_options]
+    return [*options, *([f"--std={how.standard}"] if how.standard else [])]
 
 
 def _sizes(option: str, text: str) -> list[int]:

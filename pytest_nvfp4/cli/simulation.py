@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.subject import check_kernel_file, configured, relative
+from pytest_nvfp4.cli.options import RunOptions
+from pytest_nvfp4.cli.subject import check_kernel_file, configured, relative, root_of
 from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.problem import Problem, ProblemError
-from pytest_nvfp4.settings import find_root, load
+from pytest_nvfp4.settings import KernelSettings, load
 from pytest_nvfp4.toolchain.request import Entry, TraceRequest
 from pytest_nvfp4.toolchain.trace_archive import MOST_BYTES, SUFFIX
 
@@ -42,6 +43,7 @@ class Runnable:
         root: The folder that paths are shown relative to.
         verified: Problems that it is verified on.
         request: Its trace on the first problem; None for recorded host code, which compiles nothing.
+        settings: Its settings; the defaults for recorded host code.
     """
 
     label: str
@@ -51,6 +53,7 @@ class Runnable:
     root: Path
     verified: tuple[Problem, ...]
     request: TraceRequest | None = None
+    settings: KernelSettings = field(default_factory=KernelSettings)
 
     def simulator(self, *, timeout_s: float, dialogue: Dialogue | None = None) -> SimDevice:
         """Return the simulator. An extension of torch that the kernel builds is built with its trace, and kept."""
@@ -85,16 +88,23 @@ class Runnable:
 
 
 def runnable(
-    kernel: Path, names: Sequence[str], *, arch: str | None, configuration: str | None, simulated: bool
+    kernel: Path,
+    how: RunOptions,
+    *,
+    simulated: bool,
+    label: str | None = None,
+    within: Path | None = None,
+    problems: tuple[Problem, ...] = (),
 ) -> Runnable:
     """Return the kernel at a path, with its settings.
 
     Args:
         kernel: Its file.
-        names: Problems of the command line; if empty, the first of the kernel's own.
-        arch: Architecture of the command line.
-        configuration: Name of one of several configurations.
+        how: Options of the command line; without problems, the first of the kernel's own is run.
         simulated: Whether to prefer the problems that the settings name for simulations.
+        label: Name for messages; the path by default.
+        within: Folder that bounds the search for settings (an extracted git revision).
+        problems: Problems in place of the kernel's own, unless the options name some.
 
     Raises:
         InputError: The file is not a kernel that can be run, or it cannot be read.
@@ -102,21 +112,25 @@ def runnable(
     """
     from pytest_nvfp4.device.job import KernelSpec
 
-    label = str(kernel)
+    label = label or str(kernel)
     if kernel.suffix == SUFFIX:
-        if arch is not None or configuration is not None:
-            raise InputError(f"{label}: is a kernel that was compiled already: leave out --arch and --config")
-        return _recorded(kernel, names)
+        if how != RunOptions(how.names):
+            raise InputError(
+                f"{label}: is a kernel that was compiled already: leave out --arch, --compile-option and --config"
+            )
+        return _recorded(kernel, how.names or [problem.name for problem in problems])
     check_kernel_file(kernel, label=label, has_entry=True)
     path = kernel.resolve()
-    settings = load(find_root(path))
-    own = configured(settings, path, name=configuration, label=label)
+    settings = load(root_of(path, within))
+    own = configured(settings, path, name=how.configuration, label=label)
     if not own.is_run:
         raise InputError(f"{label}: has an entry in its settings; {ELSE_CONTRACT}")
     own = own.with_own_problems()
     check_kernel_file(path, label=label, has_entry=own.call is not None or own.called == "run", way=ELSE_CONTRACT)
     default = (own.simulate if simulated else None) or own.problems or own.verify or own.kernel_contract.tests
-    problems = settings.resolve_problems(names, contract=own.contract) if names else default[:1]
+    chosen = settings.resolve_problems(how.names, contract=own.contract) if how.names else problems
+    problems = chosen or default[:1]
+    options = (*own.compile_options, *how.compile_options)
     for problem in problems:
         contract_of(problem).require(problem)
     try:
@@ -127,7 +141,7 @@ def runnable(
             path,
             entry=None if entry is None else entry.function,
             entry_file=None if entry is None else entry.file,
-            **replace(own, arch=arch or own.arch).of_job,
+            **replace(own, arch=how.arch or own.arch, compile_options=options).of_job,
         )
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         raise InputError(f"{label}: cannot be read: {error}") from error
@@ -141,7 +155,8 @@ def runnable(
         readable=own.readable,
         network=own.network,
     )
-    return Runnable(label, spec, base, problems, settings.root, own.verify or own.kernel_contract.tests, request)
+    verified = own.verify or own.kernel_contract.tests
+    return Runnable(label, spec, base, problems, settings.root, verified, request, own)
 
 
 def _recorded(path: Path, names: Sequence[str]) -> Runnable:

@@ -61,6 +61,12 @@ def relative(file: str, root: Path) -> str:
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else file
 
 
+def root_of(path: Path, within: Path | None = None) -> Path:
+    """Return the folder of a kernel's settings; at most the folder that bounds the search for it."""
+    root = find_root(path)
+    return root if within is None or root.is_relative_to(within.resolve()) else within.resolve()
+
+
 def matching(names: Sequence[str], patterns: Sequence[str]) -> frozenset[str]:
     """Return the names that match a pattern; a pattern with brackets also matches itself literally (``tTR[0]``)."""
     return frozenset(
@@ -189,9 +195,7 @@ def resolve(
     if path.is_dir() or not path.exists():
         check_kernel_file(path, label=label, has_entry=False)
     path = path.resolve()
-    root = find_root(path)
-    if within is not None and not root.is_relative_to(within.resolve()):
-        root = within.resolve()
+    root = root_of(path, within)
     settings = load(root)
     own = configured(settings, path, name=how.configuration, label=label, entry=how.entry is not None)
     entry_text = how.entry or own.entry

@@ -42,7 +42,7 @@ def _side(traced: Traced) -> Side:
 )
 @kernel_options
 @gate_options
-@document_options(page=True)
+@document_options()
 def upgrade_command(
     *,
     kernel: Path,

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_nvfp4.bench.line_texts import LineTexts
 from pytest_nvfp4.bench.modelled_facts import OWN, causes, modelled_facts, origin, time_change
 from pytest_nvfp4.device.modelled import ModelledCall
 from pytest_nvfp4.plugin.compare_facts import stored_sheet
 from pytest_nvfp4.plugin.comparison import Comparison, header
 from pytest_nvfp4.plugin.failure import CheckFailure
-from pytest_nvfp4.plugin.line_texts import LineTexts
 from pytest_nvfp4.plugin.state import Run
 from pytest_nvfp4.toolchain.sheet import Sheet
 from pytest_nvfp4.toolchain.trace import Trace

@@ -24,11 +24,20 @@ Formula: TypeAlias = Any
 Z3: TypeAlias = Any
 """The module z3, which is untyped."""
 
-HOW_TO_GET = "z3 is not installed: pip install 'pytest-nvfp4[proof]' (or pip install z3-solver)"
+_EXTRA = "proof"
+HOW_TO_GET = f"z3 is not installed: pip install 'pytest-nvfp4[{_EXTRA}]' (or pip install z3-solver)"
 
 
 class SolverMissingError(Exception):
-    """z3 is not installed or cannot be imported; the message names the command that installs it."""
+    """z3 is not installed or cannot be imported; the message names the command that installs it.
+
+    Attributes:
+        needs: The extra that installs it; empty if it is installed and broken.
+    """
+
+    def __init__(self, message: str, needs: str = "") -> None:
+        super().__init__(message)
+        self.needs = needs
 
 
 def load() -> Z3:
@@ -37,7 +46,7 @@ def load() -> Z3:
         return import_module("z3")
     except ModuleNotFoundError as error:
         if error.name == "z3":
-            raise SolverMissingError(HOW_TO_GET) from error
+            raise SolverMissingError(HOW_TO_GET, _EXTRA) from error
         raise SolverMissingError(_broken(error)) from error
     except Exception as error:
         # Without libz3, `import z3` raises z3types.Z3Exception, which cannot be named without importing z3.
@@ -95,7 +104,7 @@ class Questions:
         try:
             z3 = load()
         except SolverMissingError as error:
-            return ProofVerdict(Status.UNKNOWN, reason=str(error))
+            return ProofVerdict(Status.UNKNOWN, reason=str(error), needs=error.needs)
         obligations = self.build(z3)
         for done, obligation in enumerate(obligations):
             verdict = discharge(z3, obligation, limits)

@@ -91,12 +91,14 @@ class ProofVerdict:
         counterexample: The case in which a refuted claim fails.
         reason: Why an unknown claim could not be decided.
         checked: What was checked, such as ``6 obligations``.
+        needs: The extra of this package without which the claim was not checked; empty if it was.
     """
 
     status: Status
     counterexample: str = ""
     reason: str = ""
     checked: str = ""
+    needs: str = ""
 
 
 class Check(Protocol):
@@ -249,6 +251,7 @@ class Statement:
         status, counterexample, reason, checked: The verdict.
         controls: Results of the negative controls.
         scope: The claim's.
+        needs: The extra without which it was not checked; empty if it was.
     """
 
     name: str
@@ -264,10 +267,13 @@ class Statement:
     checked: str = ""
     controls: tuple[ControlResult, ...] = ()
     scope: str = ""
+    needs: str = ""
 
     @property
     def verdict(self) -> str:
         """Verdict for reports: ``proved by z3``, ``proved (exhaustive)``, ``refuted`` or ``unknown``."""
+        if self.needs:
+            return f"{self.status}: needs the extra"
         if self.status is not Status.PROVED:
             return str(self.status)
         return "proved by z3" if self.method is Method.Z3 else f"proved ({self.method})"
@@ -287,6 +293,7 @@ class Statement:
             "seconds": round(self.seconds, 4),
             "counterexample": self.counterexample or None,
             "reason": self.reason or None,
+            "needs": self.needs or None,
             "controls": [control.to_json() for control in self.controls],
             "scope": self.scope or None,
         }
@@ -314,6 +321,7 @@ def judge(claim: Claim, limits: Limits | None = None) -> Statement:
         checked=verdict.checked,
         controls=controls,
         scope=claim.scope,
+        needs=verdict.needs,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_nvfp4.proof.statement import Statement, Status
 from pytest_nvfp4.report.document import Block, Code, Document, Facts, Section, Style, Styled
-from pytest_nvfp4.text import visible
+from pytest_nvfp4.text import plural, visible
 
 _STYLES: dict[Status, Style] = {Status.PROVED: "good", Status.UNKNOWN: "warning", Status.REFUTED: "bad"}
 
@@ -21,13 +21,25 @@ def headline(statements: Sequence[Statement]) -> str:
     return f"{shown}; {refuted} of {len(controls)} negative controls refuted; {seconds:.2f} s"
 
 
-def all_proved(statements: Sequence[Statement]) -> bool:
-    """Return whether there is a statement and every statement is proved."""
-    return bool(statements) and all(statement.status is Status.PROVED for statement in statements)
+def all_proved(statements: Sequence[Statement], *, require: bool = True) -> bool:
+    """Return whether there is a statement and every statement is proved.
+
+    Args:
+        statements: The judged statements.
+        require: Whether a statement that needs an extra counts as not proved, and not as left out.
+    """
+    return bool(statements) and all(
+        statement.status is Status.PROVED or (bool(statement.needs) and not require) for statement in statements
+    )
 
 
 def proof_document(
-    statements: Sequence[Statement], *, title: str, missing: Sequence[str] = (), brief: bool = False
+    statements: Sequence[Statement],
+    *,
+    title: str,
+    missing: Sequence[str] = (),
+    brief: bool = False,
+    require: bool = True,
 ) -> Document:
     """Return statements as a command's result, refuted and unknown ones first.
 
@@ -36,7 +48,11 @@ def proof_document(
         title: Title of the document.
         missing: Claims that could not be made, with the reason.
         brief: Whether to leave out the formulas and controls of what is proved; data is complete all the same.
+        require: Whether statements that need an extra fail.
     """
+    undecided = sum(bool(statement.needs) for statement in statements)
+    left_out = f"nothing is claimed of {plural(undecided, 'statement')} that need{'s' * (undecided == 1)} an extra"
+    left_out += "" if require else "; --require makes that a failure"
     solver = next((statement.solver for statement in statements if statement.solver), None)
     order = list(reversed(_STYLES))
     worst_first = sorted(statements, key=lambda statement: order.index(statement.status))
@@ -53,10 +69,11 @@ def proof_document(
                 ],
             ),
             "nothing here was measured on a device",
+            *([Styled(left_out, "warning")] if undecided else []),
             *(Styled(f"not claimed: {text}", "bad") for text in missing),
         ],
         {
-            "ok": all_proved(statements) and not missing,
+            "ok": all_proved(statements, require=require) and not missing,
             "headline": headline(statements),
             "solver": solver,
             "missing": list(missing),

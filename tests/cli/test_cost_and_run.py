@@ -255,7 +255,7 @@ class TestRunOfSource:
             (["--grid=1"], "give --grid and --block"),
             (["--grid=a", "--block=1"], "--grid 'a': write it as X, X,Y or X,Y,Z"),
             (["--grid=1", "--block=1", "--arg=f33[3]"], "type 'f33' does not exist"),
-            (["--grid=1", "--block=1", "--entry=other"], "has no kernel other: it has fill"),
+            (["--grid=1", "--block=1", "--kernel=other"], "has no kernel other: it has fill"),
             (["--grid=1", "--block=1", "--family=gpumode"], "are for a Python file"),
         ],
     )

@@ -41,7 +41,6 @@ OWN = ROOT / "kernels" / "copy_transpose" / "sm90.py"
         (("--tune", "A=1,2,3,4,5,6,7,8,9", "--tune", "B=1,2,3,4,5,6,7,8"), "asks for 72 combinations"),
         (("--tune", "NUM_STAGES=2", "--problem", "gpumode-0", "--problem", "gpumode-1"), "name one --problem"),
         (("--timeline", "t.pftrace", "--tune", "NUM_STAGES=2"), "--timeline shows one call"),
-        (("--timeline", "none/t.pftrace"), "--timeline none/t.pftrace: there is no folder"),
         (("--verify-problem", "gpumode-0"), "--verify-problem is that of --tune"),
         (("--device", "b201"), "there is no device 'b201'"),
         (("--device", "h200"), "is for sm_100a, which NVIDIA H200"),

@@ -57,13 +57,16 @@ def test_a_time_limit_fails_the_command(cli, monkeypatch):
     assert "PROVED" not in done.out
 
 
-def test_without_the_solver_the_message_says_what_to_do(cli, monkeypatch):
+@pytest.mark.parametrize(("options", "code"), [((), 0), (("--require",), 1)])
+def test_without_the_solver_only_its_statements_are_unknown(cli, monkeypatch, options, code):
     monkeypatch.setitem(sys.modules, "z3", None)
-    done = cli("prove", "cta-indexing")
-    assert done.code == 1
+    done = cli("prove", "cta-indexing", *options)
+    assert done.code == code
+    assert "UNKNOWN: NEEDS THE EXTRA" in done.out
     assert "pip install 'pytest-nvfp4[proof]'" in done.out
     assert "PROVED (EXHAUSTIVE)" in done.out
     assert "PROVED BY Z3" not in done.out
+    assert ("statements that need an extra; --require makes that a failure" in done.out) == (not options)
 
 
 @pytest.mark.parametrize("search", ["binary", "scan"])
@@ -201,7 +204,7 @@ def test_a_commit_before_its_mmas_is_refuted_with_both_lines(cli, tmp_path):
     lines = changed.read_text().splitlines()
     copy = next(number for number, line in enumerate(lines, 1) if "cute.copy(tma_atom_a, tAgA" in line)
     read = next(number for number, line in enumerate(lines, 1) if "cute.copy(s2t_sfa, tSsSFA" in line)
-    shapes = [part for k in (256, 1280, 2304) for part in ("--shape", f"128x128x{k}")]
+    shapes = [part for k in (256, 1280, 2304) for part in ("--problem", f"128x128x{k}")]
     done = cli("prove", "pipeline", changed, *shapes, "--json")
     assert done.code == 1
     (refuted,) = [one for one in json.loads(done.out)["statements"] if one["status"] == "refuted"]

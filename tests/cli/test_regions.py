@@ -114,8 +114,6 @@ def test_what_is_no_trace_is_one_clear_error(cli: Cli, tmp_path: Path, change: d
     [
         (("none.json",), "none.json"),
         (("none.py",), "none.py"),
-        (("--timeline", "none/t.pftrace", "x.json"), "there is no folder"),
-        (("--save", "none/t.json", "x.py"), "there is no folder"),
         (("--save", "t.json", "x.json"), "saved already"),
     ],
 )

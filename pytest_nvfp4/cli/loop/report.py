@@ -20,7 +20,7 @@ _MOST_LINES = 400
 @click.command("report")
 @state_option
 @click.option("--summary", is_flag=True, help="Leave out the diffs: one page.")
-@document_options(page=True)
+@document_options()
 def report_command(*, state: StateFolder, summary: bool) -> Document:
     """Report a loop: best time, curve, accepted steps with their diffs, what was rejected and why, spending.
 

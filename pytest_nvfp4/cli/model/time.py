@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from pytest_nvfp4.cli import output
+from pytest_nvfp4.cli.call_sides import CallFacts, kernel_of
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import ARCH, CONFIGURATION, PROBLEMS, document_options, timeout_option
+from pytest_nvfp4.cli.options import RunOptions, document_options, run_options, timeout_option
 from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.report.document import Block, Document, Styled
 from pytest_nvfp4.temporary import temporary_folder
@@ -43,8 +44,9 @@ class _How:
 
 
 @click.command("time")
-@click.argument("kernel", type=click.Path(path_type=Path))
-@PROBLEMS
+@click.argument("kernel")
+@click.argument("new", required=False)
+@run_options
 @click.option(
     "--device", "device_name", metavar="NAME", help="Table of a device, or a file.  [default: that of the architecture]"
 )
@@ -56,8 +58,6 @@ class _How:
     show_default=True,
     help="A cold L2 and, on a B200, the rate of DRAM of GPU MODE's machine or that of the table.",
 )
-@ARCH
-@CONFIGURATION
 @click.option(
     "--what-if/--no-what-if", "asked", default=True, show_default=True, help="Replay it also with single changes."
 )
@@ -91,15 +91,14 @@ class _How:
     help="SMs of the timeline: the first ones.",
 )
 @timeout_option(600.0)
-@document_options(csv=True, page=True)
+@document_options(csv=True)
 def time_command(
-    kernel: Path,
+    kernel: str,
+    new: str | None,
     *,
-    names: tuple[str, ...],
+    how: RunOptions,
     device_name: str | None,
     condition_name: str,
-    arch: str | None,
-    configuration: str | None,
     asked: bool,
     verify: bool,
     tuned: tuple[str, ...],
@@ -108,42 +107,79 @@ def time_command(
     timeline_sms: int,
     timeout: float,
 ) -> Document:
-    """Model the time of one call of KERNEL on a device, without a GPU.
+    """Model the time of one call of KERNEL on a device, without a GPU; with NEW, compare both.
 
     The kernel runs in the simulator, which records what every warp issues and waits for. The recording is replayed on a
     table of the device's constants. The result is a modelled time, never a measured one: with the range in which 90 %
     of the measured times of such kernels lie, where the time goes by warp and line, how busy each unit is, and what a
     change of the device or the kernel would bring. Kernels unlike those that the model was compared with are refused.
+
+    KERNEL and NEW are kernels, snapshots of the check model, or one of them in a git revision, REV:path. Exit code 1 if
+    no time is modelled, or NEW is slower than KERNEL by more than model-tolerance.
     """
-    from pytest_nvfp4.cli.model import tune
-    from pytest_nvfp4.cli.simulation import runnable
-    from pytest_nvfp4.device.modelled import conditions_of, device_for
+    from pytest_nvfp4.cli.model import comparison, tune
+    from pytest_nvfp4.device.modelled import conditions_of
+
+    wanted = tune.parse(tuned)
+    if small is not None and not wanted:
+        raise InputError("--verify-problem is that of --tune, which is not given")
+    if new is not None and (wanted or timeline is not None):
+        raise InputError("--tune and --timeline are for one kernel, and two are compared")
+    with temporary_folder("model") as folder:
+
+        def plan_of(subject: Runnable) -> _How:
+            device = _device(subject, device_name)
+            return _How(device, conditions_of(condition_name, device), timeout, Path(folder), verify)
+
+        if new is not None:
+            return comparison.compare(kernel, new, how, lambda subject: _facts(subject, plan_of(subject)))
+        with kernel_of(kernel, how) as subject:
+            if subject is None:
+                raise InputError(f"{kernel}: is a snapshot; name what to compare it with")
+            plan = plan_of(subject)
+            if timeline is not None and (len(subject.cases()) > 1 or wanted):
+                raise InputError("--timeline shows one call: name one --problem, and leave out --tune")
+            if wanted and len(subject.cases()) > 1:
+                raise InputError("--tune ranks by the time of one call: name one --problem")
+            if wanted:
+                return _tuned(subject, tune.variants(subject, wanted), plan, small)
+            return _timed(subject, plan, timeline, timeline_sms, asked=asked)
+
+
+def _device(subject: Runnable, name: str | None) -> DeviceConstants:
+    """Return the table of a kernel's device. Raises InputError if there is none, or nothing simulates the kernel."""
+    from pytest_nvfp4.device.modelled import device_for
     from pytest_nvfp4.device.sim import SimDevice
     from pytest_nvfp4.model.constants import ConstantsError
 
-    wanted = tune.parse(tuned)
-    subject = runnable(kernel, names, arch=arch, configuration=configuration, simulated=True)
     if (unsupported := SimDevice(arch=subject.spec.arch).unsupported(subject.spec.arch)) is not None:
         raise InputError(f"{subject.label}: {unsupported}")
-    if timeline is not None and not timeline.absolute().parent.is_dir():
-        raise InputError(f"--timeline {timeline}: there is no folder {timeline.absolute().parent}")
-    if timeline is not None and (len(subject.cases()) > 1 or wanted):
-        raise InputError("--timeline shows one call: name one --problem, and leave out --tune")
-    if wanted and len(subject.cases()) > 1:
-        raise InputError("--tune ranks by the time of one call: name one --problem")
-    if small is not None and not wanted:
-        raise InputError("--verify-problem is that of --tune, which is not given")
     try:
-        device = device_for(subject.spec.arch, device_name)
+        device = device_for(subject.spec.arch, name)
     except ConstantsError as error:
         raise InputError(str(error)) from error
     if device.origin:
         output.note(f"the table of {device.name} is {device.origin}")
-    with temporary_folder("model") as folder:
-        how = _How(device, conditions_of(condition_name, device), timeout, Path(folder), verify)
-        if wanted:
-            return _tuned(subject, tune.variants(subject, wanted), how, small)
-        return _timed(subject, how, timeline, timeline_sms, asked=asked)
+    return device
+
+
+def _facts(subject: Runnable, how: _How) -> dict[str, CallFacts]:
+    """Return the facts of the modelled time of a kernel on each of its problems."""
+    from pytest_nvfp4.bench.line_texts import LineTexts
+    from pytest_nvfp4.bench.modelled_facts import modelled_facts, no_text, origin
+
+    text_of = no_text if subject.request is None else LineTexts(subject.request.kernel, subject.root)
+    with output.working(f"modelling {subject.label} on {how.device.title}"):
+        done = [_modelled(each, how, asked=False) for each in _record(subject, subject.cases(), how)]
+    found = {}
+    for each in done:
+        if each.call is not None and not each.call.refused:
+            facts = modelled_facts(each.call, text_of=text_of)
+            found[each.problem] = CallFacts(facts, {"problem": each.problem, **origin(each.call)})
+            continue
+        reasons = each.call.refused if each.call is not None else [subject.finding_text(one) for one in each.findings]
+        found[each.problem] = CallFacts({}, {"problem": each.problem}, "; ".join(reasons) or each.status)
+    return found
 
 
 def _timed(subject: Runnable, how: _How, timeline: Path | None, sms: int, *, asked: bool) -> Document:

@@ -15,11 +15,10 @@ from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.opened_device import opened
 from pytest_nvfp4.cli.options import (
-    ARCH,
-    CONFIGURATION,
-    PROBLEMS,
+    RunOptions,
     document_options,
     remote_options,
+    run_options,
     timeout_option,
 )
 from pytest_nvfp4.device.remote.options import RemoteOptions
@@ -42,7 +41,7 @@ _SLACK_S = 120.0
 @click.command("run")
 @click.argument("kernel", type=click.Path(path_type=Path), required=False)
 @click.option("--mode", type=click.Choice(_MODES), default="ncu", show_default=True, help="Tool.")
-@PROBLEMS
+@run_options
 @click.option("--device", default="local", show_default=True, help="local, or a remote: modal, ssh:HOST, ...")
 @click.option(
     "--set",
@@ -79,8 +78,6 @@ _SLACK_S = 120.0
 )
 @click.option("--fallback/--no-fallback", default=True, show_default=True, help="Try the next best tool.")
 @click.option("--probe", is_flag=True, help="Show which tools the device has, and profile nothing.")
-@ARCH
-@CONFIGURATION
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Keep the tool's files here."
 )
@@ -91,7 +88,7 @@ def run_command(
     kernel: Path | None,
     *,
     mode: str,
-    names: tuple[str, ...],
+    how: RunOptions,
     device: str,
     metric_set: str,
     metrics: tuple[str, ...],
@@ -104,8 +101,6 @@ def run_command(
     clocks: str,
     fallback: bool,
     probe: bool,
-    arch: str | None,
-    configuration: str | None,
     out: Path | None,
     timeout: float,
     remote: RemoteOptions,
@@ -128,7 +123,7 @@ def run_command(
     from pytest_nvfp4.device.job import Profiling
     from pytest_nvfp4.profile.measure import Request, lacking, profile_kernel
 
-    subject = runnable(kernel, names, arch=arch, configuration=configuration, simulated=True)
+    subject = runnable(kernel, how, simulated=True)
     if counted:
         metrics = _with_counters(mode, metrics, subject.spec.arch)
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import document_options, timeout_option
+from pytest_nvfp4.cli.options import RunOptions, document_options, timeout_option
 from pytest_nvfp4.report.document import Document
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def show_command(
     if counted is None and problem is not None:
         raise click.UsageError("--problem names the problem of the kernel of --counted; give --counted")
     profile = load(report, kernel)
-    names = () if problem is None else (problem,)
-    subject = None if counted is None else runnable(counted, names, arch=None, configuration=None, simulated=True)
+    how = RunOptions(() if problem is None else (problem,))
+    subject = None if counted is None else runnable(counted, how, simulated=True)
     blocks, data = explained(profile, subject, timeout_s=timeout)
     whole = {**profile.model_dump(mode="json"), "explanation": data}
     return Document(str(report), [profile_section(profile, str(report)), *blocks], whole)

@@ -24,17 +24,19 @@ from pytest_nvfp4.proof.statement import Claim, Limits
 @click.option("--all", "everything", is_flag=True, help="Prove every statement that needs no kernel.")
 @proof_options
 @click.pass_context
-def prove_command(ctx: click.Context, *, everything: bool, brief: bool, query_ms: int, result: ResultWriter) -> None:
+def prove_command(
+    ctx: click.Context, *, everything: bool, brief: bool, require: bool, query_ms: int, result: ResultWriter
+) -> None:
     """Prove the CTA map, and that scale factors are where the MMA reads them.
 
     Each statement is shown in prose and formulas with its preconditions and its negative controls: wrong versions of
     the statement, which must be refuted with a counterexample. A statement is proved (by z3, by canonical form, or
-    exhaustively), refuted, or unknown; unknown is no pass. z3 is optional: pip install 'pytest-nvfp4[proof]'. Exit code
-    1 unless everything is proved.
+    exhaustively), refuted, or unknown; unknown is no pass. Exit code 1 unless everything is proved. z3 is optional:
+    without pip install 'pytest-nvfp4[proof]' its statements are unknown, and fail only with --require.
     """
     if ctx.invoked_subcommand is not None:
         given = ctx.get_parameter_source("query_ms") is click.core.ParameterSource.COMMANDLINE
-        if everything or brief or given or result != ResultWriter():
+        if everything or brief or require or given or result != ResultWriter():
             raise click.UsageError(f"give options after {ctx.invoked_subcommand!r}; --all takes no subcommand")
         return
     if not everything:
@@ -43,7 +45,7 @@ def prove_command(ctx: click.Context, *, everything: bool, brief: bool, query_ms
 
     helpers, missing = _helper_claims()
     statements = judge_all((*pure_claims(), *helpers), Limits(query_ms=query_ms))
-    finish(ctx, statements, result=result, brief=brief, title="NVFP4 proofs", missing=missing)
+    finish(ctx, statements, result=result, brief=brief, require=require, title="NVFP4 proofs", missing=missing)
 
 
 def _helper_claims() -> tuple[tuple[Claim, ...], tuple[str, ...]]:
@@ -102,6 +104,7 @@ def cta_indexing_command(
     search: str,
     raster: str,
     brief: bool,
+    require: bool,
     query_ms: int,
     result: ResultWriter,
 ) -> None:
@@ -122,7 +125,7 @@ def cta_indexing_command(
 
     claims = (*cta_claims(groups or DEFAULT_GROUPS), *_problem_claims(problems, shapes, tile))
     title = "The CTA map of a grouped GEMM"
-    finish(ctx, judge_all(claims, Limits(query_ms=query_ms)), result=result, brief=brief, title=title)
+    finish(ctx, judge_all(claims, Limits(query_ms=query_ms)), result=result, brief=brief, require=require, title=title)
 
 
 def _problem_claims(problems: Sequence[str], shapes: Sequence[str], tile: tuple[int, int]) -> tuple[Claim, ...]:
@@ -151,6 +154,7 @@ def scale_factors_command(
     traced: Traced,
     static: bool,
     brief: bool,
+    require: bool,
     query_ms: int,
     result: ResultWriter,
 ) -> None:
@@ -174,7 +178,7 @@ def scale_factors_command(
     own = follow(traced, claims_of(found), static=static)
     statements = judge_all((*own, *scale_claims()), Limits(query_ms=query_ms))
     title = f"Scale factors of {traced.subject.description}"
-    finish(ctx, statements, result=result, brief=brief, title=title, missing=missing)
+    finish(ctx, statements, result=result, brief=brief, require=require, title=title, missing=missing)
 
 
 prove_command.add_command(pipeline_command)

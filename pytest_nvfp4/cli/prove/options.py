@@ -18,7 +18,10 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 def proof_options(function: Function) -> Function:
-    """Add ``--query-timeout``, ``--brief`` and the options of a result's format."""
+    """Add ``--query-timeout``, ``--brief``, ``--require`` and the options of a result's format."""
+    require = click.option(
+        "--require", is_flag=True, help="Fail if a statement needs an extra that is not installed, such as z3."
+    )
     brief = click.option("--brief", is_flag=True, help="Leave out formulas and controls of proved statements.")
     limit = click.option(
         "--query-timeout",
@@ -29,7 +32,7 @@ def proof_options(function: Function) -> Function:
         metavar="MS",
         help="Time limit of one solver query in milliseconds; a query that exceeds it is unknown, which is no pass.",
     )
-    return limit(brief(result_options(page=True)(function)))
+    return limit(brief(require(result_options()(function))))
 
 
 def groups_of(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
@@ -61,9 +64,14 @@ def finish(
     result: ResultWriter,
     brief: bool,
     title: str,
+    require: bool,
     missing: Sequence[str] = (),
 ) -> None:
-    """Write the result and exit: 0 if every statement is proved and none is missing, else 1."""
-    whole = proof_document(statements, title=title, missing=missing)
-    result.write(proof_document(statements, title=title, missing=missing, brief=brief), page=whole)
+    """Write the result and exit: 0 if every statement is proved and none is missing, else 1.
+
+    Without ``require``, a statement that needs an extra which is not installed is left out of that.
+    """
+    whole = proof_document(statements, title=title, missing=missing, require=require)
+    shown = proof_document(statements, title=title, missing=missing, brief=brief, require=require)
+    result.write(shown, page=whole)
     ctx.exit(Exit.FINE if whole.data["ok"] else Exit.FAILED)

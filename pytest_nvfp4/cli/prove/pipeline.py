@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import click
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import ARCH, CONFIGURATION, timeout_option
+from pytest_nvfp4.cli.options import RunOptions, run_options, timeout_option
 from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.prove.options import finish, proof_options
 from pytest_nvfp4.cli.simulation import Runnable, runnable
@@ -30,12 +31,7 @@ _SMS = 4
 
 @click.command("pipeline")
 @click.argument("kernel", type=click.Path(path_type=Path))
-@click.option(
-    "--shape", "shapes", multiple=True, metavar="MxNxK[,...]",
-    help="Record this problem instead of the default ones; may be repeated. Several numbers of iterations are needed.",
-)  # fmt: skip
-@ARCH
-@CONFIGURATION
+@run_options
 @timeout_option(600.0)
 @proof_options
 @click.pass_context
@@ -43,11 +39,10 @@ def pipeline_command(
     ctx: click.Context,
     *,
     kernel: Path,
-    shapes: tuple[str, ...],
-    arch: str | None,
-    configuration: str | None,
+    how: RunOptions,
     timeout: float,
     brief: bool,
+    require: bool,
     query_ms: int,
     result: ResultWriter,
 ) -> None:
@@ -56,10 +51,11 @@ def pipeline_command(
     Simulated runs show the protocol of each ring: its stages, who fills, reads, waits for which phase and signals, in
     which order. If all runs fit one protocol, z3 proves for any number of iterations that no stage is overwritten
     before it is read, none is read before it is filled, and nothing deadlocks. What fits no protocol is unknown, with
-    the reason. A refutation is an order of a recorded run, with its number of iterations, stage and lines.
+    the reason. --problem replaces the problems that are recorded by default; they must differ in their numbers of
+    iterations. A refutation is an order of a recorded run, with its number of iterations, stage and lines.
     """
-    subject = runnable(kernel, shapes or _TILES, arch=arch, configuration=configuration, simulated=True)
-    small = subject if shapes else runnable(kernel, _SEVERAL, arch=arch, configuration=configuration, simulated=True)
+    subject = runnable(kernel, replace(how, names=how.names or _TILES), simulated=True)
+    small = subject if how.names else runnable(kernel, replace(how, names=_SEVERAL), simulated=True)
     with (
         temporary_folder("prove") as folder,
         output.working(f"recording {subject.label}"),
@@ -69,7 +65,15 @@ def pipeline_command(
         other = pool.submit(_record, small, Path(folder) / "lazy", "lazy", _SMS, timeout)
         done = [*_labelled(subject, plain.result(), "eager"), *_labelled(small, other.result(), "lazy")]
     statements, missing = _judge(subject, done, query_ms)
-    finish(ctx, statements, result=result, brief=brief, title=f"Pipelines of {subject.label}", missing=missing)
+    finish(
+        ctx,
+        statements,
+        result=result,
+        brief=brief,
+        require=require,
+        title=f"Pipelines of {subject.label}",
+        missing=missing,
+    )
 
 
 def _record(

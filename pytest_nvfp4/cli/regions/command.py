@@ -8,7 +8,7 @@ import click
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import ARCH, CONFIGURATION, document_options, timeout_option
+from pytest_nvfp4.cli.options import RunOptions, document_options, run_options, timeout_option
 from pytest_nvfp4.profiler.dag import Edge
 from pytest_nvfp4.profiler.spans import Timeline
 from pytest_nvfp4.report.document import Document
@@ -19,7 +19,7 @@ _COUNT = click.IntRange(1, 1 << 20)
 
 @click.command("regions")
 @click.argument("source", type=click.Path(path_type=Path), metavar="KERNEL|FILE.json")
-@click.option("--problem", "name", metavar="NAME", help="Problem or shape MxNxK[,...].")
+@run_options
 @click.option(
     "--device",
     type=click.Choice(["auto", "local", "sim"]),
@@ -42,14 +42,12 @@ _COUNT = click.IntRange(1, 1 << 20)
 @click.option(
     "--dag", type=_FILE, metavar="FILE.json", help="Arrows of the timeline, as iket.dag(...).save wrote them."
 )
-@ARCH
-@CONFIGURATION
 @timeout_option(600.0)
-@document_options(csv=True, page=True)
+@document_options(csv=True)
 def regions_command(
     source: Path,
     *,
-    name: str | None,
+    how: RunOptions,
     device: str,
     with_iket: bool,
     asked: bool,
@@ -62,8 +60,6 @@ def regions_command(
     timeline: Path | None,
     ctas: int,
     dag: Path | None,
-    arch: str | None,
-    configuration: str | None,
     timeout: float,
 ) -> Document:
     """Show how long the regions take that a kernel names.
@@ -75,9 +71,6 @@ def regions_command(
     """
     from pytest_nvfp4.cli.regions import page, sources
 
-    for file in (timeline, save):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise InputError(f"{file}: there is no folder {file.absolute().parent}")
     if dag is not None and timeline is None:
         raise InputError("--dag gives the arrows of a timeline: name its file with --timeline")
     edges = sources.edges(dag) if dag is not None else []
@@ -89,7 +82,9 @@ def regions_command(
     else:
         from pytest_nvfp4.cli.simulation import runnable
 
-        subject = runnable(source, [name] if name else [], arch=arch, configuration=configuration, simulated=True)
+        subject = runnable(source, how, simulated=True)
+        if len(subject.problems) > 1:
+            raise InputError("--problem: the regions of one call are shown; name one problem")
         (case,) = subject.cases()
         _check_room(slices, events)
         with output.working(f"running {subject.label} with its regions"):

@@ -116,11 +116,10 @@ def _chosen(text: str, name: str | None, job: Mapping[str, Any], answer: dict[st
 def _list(text: str, job: Mapping[str, Any], answer: dict[str, Any], *, why: str) -> None:
     answer["entries"] = list(ptx_module.parse(text).kernels)[:1000]
     listed = ", ".join(answer["entries"][:20])
-    option = "--entry" if job["language"] == "ptx" else "--kernel"
     hint = "" if job["language"] == "ptx" else "; a template is named with its arguments: 'scale<3>'"
     raise RefusedError(
         Finding(
-            "entry", f"{Path(job['file']).name} {why}: it has {listed}; name one with {option}{hint}", file=job["file"]
+            "entry", f"{Path(job['file']).name} {why}: it has {listed}; name one with --kernel{hint}", file=job["file"]
         )
     )
 

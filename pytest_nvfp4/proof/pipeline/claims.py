@@ -92,7 +92,7 @@ class RingCheck:
         try:
             z3 = load()
         except SolverMissingError as error:
-            return ProofVerdict(Status.UNKNOWN, reason=str(error))
+            return ProofVerdict(Status.UNKNOWN, reason=str(error), needs=error.needs)
         seen: set[object] = set()
         count = 0
         for question in self.questions(z3, model):

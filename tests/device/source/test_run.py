@@ -154,7 +154,7 @@ def test_kernels_are_listed_unless_one_is_meant() -> None:
     two = PTX + PTX.partition(".visible")[2].join(["\n.visible", ""]).replace("entry fill", "entry other")
     done = run_source(two, grid=1, block=32)
     assert done.entries == ("fill", "other")
-    assert "has several kernels: it has fill, other; name one with --entry" in done.findings[0].message
+    assert "has several kernels: it has fill, other; name one with --kernel" in done.findings[0].message
 
 
 def test_another_device() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.plugin.line_texts import LineTexts
+from pytest_nvfp4.bench.line_texts import LineTexts
 
 
 @pytest.fixture
