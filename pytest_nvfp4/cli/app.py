@@ -61,6 +61,12 @@ FIRST = ("check", "watch", "run", "model", "loop")
 """The commands that `nvfp4` shows by itself."""
 
 
+EXIT_CODES = (
+    "Exit codes: 0 success; 1 a check failed (layouts differ, a kernel does not compile, something required is "
+    "missing); 2 wrong usage or an input that cannot be read; 130 interrupted."
+)
+
+
 class ReaderLeftError(Exception):
     """The reader of standard output closed it (``nvfp4 ptx KERNEL | head``).
 
@@ -86,6 +92,10 @@ class LazyGroup(click.Group):
         module = import_module(f"pytest_nvfp4.{self.table[cmd_name][0]}")
         command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         assert isinstance(command, click.Command)
+        own = command.commands.values() if isinstance(command, click.Group) else ()
+        for each in (command, *own):
+            if "xit code" not in (each.help or ""):
+                each.epilog = EXIT_CODES
         return command
 
     def resolve_command(
@@ -130,8 +140,7 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 success; 1 a check failed (layouts differ, a kernel does not compile, something required is "
-    "missing); 2 wrong usage or an input that cannot be read; 130 interrupted.",
+    epilog=EXIT_CODES,
 )
 @click.version_option(__version__, prog_name="nvfp4")
 @click.pass_context

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from pytest_nvfp4.cli import output
-from pytest_nvfp4.cli.errors import Exit, InputError
+from pytest_nvfp4.cli.errors import Exit, InputError, missing_file
 from pytest_nvfp4.temporary import temporary_folder
 from pytest_nvfp4.text import clip, printed
 
@@ -42,7 +42,6 @@ _SHORT = {
     "races": "WHEN",
     "device": "NAME",
     "html": "FILE",
-    "md": "FILE",
 }
 """Options of other commands, and what they take: `--NAME` is pytest's `--nvfp4-NAME`."""
 
@@ -66,9 +65,11 @@ def _short_options(function: Callable[..., None]) -> Callable[..., None]:
 
 @click.command("check", context_settings=_PASSED_ON)
 @_KERNEL
+@click.option("--json", "as_json", is_flag=True, help="Write the report as JSON, and what pytest shows to stderr.")
+@click.option("--md", "as_markdown", is_flag=True, help="The same as Markdown.")
 @_OPTIONS
 @_short_options
-def check_command(kernel: Path, pytest_options: tuple[str, ...]) -> None:
+def check_command(kernel: Path, pytest_options: tuple[str, ...], *, as_json: bool, as_markdown: bool) -> None:
     """Run all checks of KERNEL: `pytest KERNEL` by another name.
 
     Every other option is passed to pytest, such as --snapshot-update or -k verify; `pytest --help` lists them. The exit
@@ -77,8 +78,31 @@ def check_command(kernel: Path, pytest_options: tuple[str, ...]) -> None:
     _require(kernel)
     sys.stdout.flush()
     sys.stderr.flush()
+    if as_json and as_markdown:
+        raise click.UsageError("--json and --md name different formats; choose one")
+    if as_json or as_markdown:
+        raise click.exceptions.Exit(_reported(kernel, pytest_options, "json" if as_json else "md"))
     command = _pytest(kernel, pytest_options)
     os.execv(command[0], command)
+
+
+def _reported(kernel: Path, options: Sequence[str], form: str) -> int:
+    """Run pytest with its output on standard error, write its report to standard output, and return its exit code."""
+    with temporary_folder("check") as folder:
+        file = Path(folder) / f"report.{form}"
+        # A session of its own, so that one Ctrl-C reaches pytest once, and SIGTERM does.
+        process = subprocess.Popen(
+            _pytest(kernel, [f"--nvfp4-{form}={file}", *options]), stdout=2, start_new_session=True
+        )
+        while True:
+            try:
+                code = process.wait()
+                break
+            except KeyboardInterrupt:
+                process.send_signal(signal.SIGINT)
+        if file.is_file():
+            output.write(file.read_text("utf-8"))
+        return code
 
 
 @click.command("watch", context_settings=_PASSED_ON)
@@ -142,7 +166,7 @@ def report(before: Mapping[str, tuple[str, str]], found: Mapping[str, tuple[str,
 
 def _require(kernel: Path) -> None:
     if not kernel.is_file():
-        raise InputError(f"{kernel}: no such file; give the file of a kernel")
+        raise missing_file(str(kernel), "give the file of a kernel")
 
 
 def _pytest(kernel: Path, options: Sequence[str]) -> list[str]:

@@ -46,7 +46,8 @@ def compare(
         CheckReport(side.label, "compile", "error", side.failure) for side in (old, new) if side.failure is not None
     ]
     if old.listing is not None and new.listing is not None:
-        diff = diff_listings(old.listing, new.listing, protected=shield)
+        other = old.header.get("kernel") != new.header.get("kernel")
+        diff = diff_listings(old.listing, new.listing, protected=shield, other_kernel=other)
         outcome: Outcome = "failed" if diff.gate(threshold) else "passed"
         checks.append(CheckReport(new.label, f"layouts against {old.label}", outcome, diff=diff))
     for kind, after in new.facts.items():

@@ -34,7 +34,8 @@ def diff_command(
 
     Each is a kernel (*.py, compiled here without a device), a snapshot file, or one of them in a git revision,
     REV:path, such as HEAD~1:kernels/gemm.py. Two kernels are compiled for the same problem, and their launches and
-    code (grid, shared memory, TMEM columns, registers, spills) are compared too.
+    code (grid, shared memory, TMEM columns, registers, spills) are compared too. Layouts of different kernels are
+    paired by name, then by role, space, element type and shape; such a pair says how sure it is.
 
     Exit code 1 if a layout change has the severity of --fail-on or a worse one, if a protected layout changed at all,
     or if a kernel does not compile.

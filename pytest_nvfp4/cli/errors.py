@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from pathlib import Path
 from typing import IO, Any
 
 import click
@@ -34,6 +35,13 @@ class InputError(click.ClickException):
 
         message = with_own_flags(without_commands(visible(" ".join(self.message.split("\n")).strip())))
         click.echo(f"nvfp4: error: {message}", file=file, err=file is None)
+
+
+def missing_file(label: str, way: str = "") -> InputError:
+    """Return the error of a file that does not exist; a pattern stands for none only if no file matches it."""
+    if any(sign in label for sign in "*?["):
+        return InputError(f"{label}: no such file, and as a pattern it matches none in {Path.cwd()}")
+    return InputError(f"{label}: no such file{'; ' if way else ''}{way}")
 
 
 def as_input_error(error: Exception) -> InputError | None:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.cli.options import document_options
-from pytest_nvfp4.cli.subject import matching
+from pytest_nvfp4.cli.subject import matching, unmatched
 from pytest_nvfp4.cli.tracing import Traced, traced_kernel
 from pytest_nvfp4.insights import copies, structure, warp_requests
 from pytest_nvfp4.insights.accesses import accesses_in, accesses_of
@@ -107,9 +106,10 @@ def insights_command(*, traced: Traced, patterns: tuple[str, ...], everything: b
     """
     findings = findings_of(traced)
     if patterns:
-        names = matching([place.name for finding in findings for place in finding.places], patterns)
+        known = [place.name for finding in findings for place in finding.places]
+        names = matching(known, patterns)
         if not names and traced.trace.ok:
-            raise InputError(f"{traced.subject.label}: no layout matches {', '.join(patterns)}")
+            raise unmatched(known, patterns, label=traced.subject.label)
         findings = [finding for finding in findings if any(place.name in names for place in finding.places)]
     shown = [finding for finding in findings if finding.level > Level.FINE or everything]
     blocks = [

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 
 import click
 
-from pytest_nvfp4.cli.errors import Exit, InputError
+from pytest_nvfp4.cli.errors import Exit
 from pytest_nvfp4.cli.options import result_options
 from pytest_nvfp4.cli.output import ResultWriter
-from pytest_nvfp4.cli.subject import matching
+from pytest_nvfp4.cli.subject import matching, unmatched
 from pytest_nvfp4.cli.tracing import Traced, traced_kernel
 from pytest_nvfp4.report.document import Cell, Column, Document, Table
 
@@ -100,6 +100,6 @@ def layouts_command(ctx: click.Context, *, traced: Traced, patterns: tuple[str, 
         )
     )
     if patterns and not rows and traced.trace.ok:
-        count = len(traced.listing.records)
-        raise InputError(f"{traced.subject.label}: none of its {count} layouts matches {', '.join(patterns)}")
+        names = [record.name for record in traced.listing.records]
+        raise unmatched(names, patterns, label=traced.subject.label)
     ctx.exit(Exit.FINE if traced.trace.ok and not any(row.error for row in rows) else Exit.FAILED)

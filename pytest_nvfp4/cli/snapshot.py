@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.errors import InputError, missing_file
 from pytest_nvfp4.cli.options import document_options, result_options
 from pytest_nvfp4.cli.output import ResultWriter
 from pytest_nvfp4.cli.sides import Side, of_snapshot
@@ -26,7 +26,7 @@ def _read(file: Path) -> Side:
     if file.is_dir():
         raise InputError(f"{file}: is a folder; name a snapshot file in it")
     if not file.is_file():
-        raise InputError(f"{file}: no such file")
+        raise missing_file(str(file))
     return of_snapshot(file.read_bytes(), label=str(file))
 
 

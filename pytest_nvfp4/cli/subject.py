@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import re
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.cli.errors import InputError
+from pytest_nvfp4.cli.errors import InputError, missing_file
 from pytest_nvfp4.cli.options import KernelOptions
 from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.problem import Problem, parse_shape
@@ -74,6 +75,16 @@ def matching(names: Sequence[str], patterns: Sequence[str]) -> frozenset[str]:
     )
 
 
+def unmatched(names: Sequence[str], patterns: Sequence[str], *, label: str) -> InputError:
+    """Return the error of patterns that match none of a kernel's layouts."""
+    near = difflib.get_close_matches(patterns[0].strip("*"), names, n=3, cutoff=0.3) or sorted(names)[:3]
+    such = f", such as {', '.join(near)}" if near else ""
+    return InputError(
+        f"{label}: none of its {len(names)} layouts matches {', '.join(patterns)}; a pattern is compared with the "
+        f"whole name{such}; *sA matches kernel.sA"
+    )
+
+
 NAME_AN_ENTRY = (
     "name the function that compiles its kernel with --entry FUNCTION or --entry FILE::FUNCTION, or as `entry` in "
     "[tool.pytest_nvfp4] of pyproject.toml"
@@ -90,7 +101,7 @@ def check_kernel_file(path: Path, *, label: str, has_entry: bool, way: str = NAM
         way: Advice if no such function is known.
     """
     if not path.exists():
-        raise InputError(f"{label}: no such file")
+        raise missing_file(label)
     if path.is_dir():
         raise InputError(f"{label}: is a folder; name the kernel's Python file in it")
     if not path.is_file() or path.suffix != ".py":

@@ -21,7 +21,7 @@ _FAMILY = "gpumode"
 @traced_kernel
 @click.option(
     "-o",
-    "--output",
+    "--out",
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
@@ -40,7 +40,7 @@ def trace_command(*, traced: Traced, file: Path | None, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
     target = file or Path(Path(traced.trace.kernel).with_suffix(SUFFIX).name)
     if target.suffix != SUFFIX:
-        raise InputError(f"--output {target}: the name of a trace ends with {SUFFIX}, by which commands recognise it")
+        raise InputError(f"--out {target}: the name of a trace ends with {SUFFIX}, by which commands recognise it")
     try:
         data = pack(traced.trace, base=Path(traced.trace.kernel).parent, host=_host(traced))
     except OSError as error:

@@ -161,6 +161,7 @@ class Change:
         deltas: changes of properties other than the layout function.
         protected: whether the user protects this layout against unnoticed changes.
         old_name: the name before, for a renamed layout.
+        sure: how sure it is that the two records are of the same thing: ``sure``, or a word of `layout.pairing`.
     """
 
     name: str
@@ -179,6 +180,7 @@ class Change:
     deltas: tuple[Delta, ...] = ()
     protected: bool = False
     old_name: str | None = None
+    sure: str = "sure"
 
     @property
     def old_raw(self) -> str | None:
@@ -217,6 +219,7 @@ class Change:
         """Return the change as JSON-ready values."""
         return {
             "name": self.name,
+            "sure": self.sure,
             "old_name": self.old_name,
             "kind": self.kind,
             "severity": self.severity.name.lower(),

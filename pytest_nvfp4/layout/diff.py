@@ -45,14 +45,16 @@ from pytest_nvfp4.layout.errors import PoisonedLayout
 from pytest_nvfp4.layout.grade import Grade, unreadable
 from pytest_nvfp4.layout.listing import Listing, Record
 from pytest_nvfp4.layout.mode_changes import changed_modes
-from pytest_nvfp4.layout.pairing import pair, renamed
+from pytest_nvfp4.layout.pairing import GUESS, PAIRED_BY, pair, pair_loosely, renamed
 from pytest_nvfp4.layout.roles import roles_of
 
 _POISON = re.compile(r"\bx\b")
 Shield: TypeAlias = Callable[[str], bool]
 
 
-def diff_listings(old: Listing, new: Listing, *, protected: Collection[str] = (), renames: bool = True) -> ListingDiff:
+def diff_listings(
+    old: Listing, new: Listing, *, protected: Collection[str] = (), renames: bool = True, other_kernel: bool = False
+) -> ListingDiff:
     """Compare two listings by meaning.
 
     Args:
@@ -63,6 +65,8 @@ def diff_listings(old: Listing, new: Listing, *, protected: Collection[str] = ()
             DSL versions differ, a cosmetic change of a protected layout counts as unprotected, because another version
             may print the same layout differently.
         renames: whether to pair layouts of different names, see `pytest_nvfp4.layout.pairing`.
+        other_kernel: whether the listings are of different kernels, so that layouts are also paired by what they are
+            for. Such a change says how sure that is; one that is a guess is as grave as a removal.
     """
     shield = _shield(protected)
     pairs, removed, added = pair(old, new, renames=renames)
@@ -76,6 +80,12 @@ def diff_listings(old: Listing, new: Listing, *, protected: Collection[str] = ()
             changes.append(_renaming(left, right, shield))
         else:
             identical += 1
+    if other_kernel:
+        loose, removed, added = pair_loosely(removed, added)
+        for left, right, what in loose:
+            same = left.raw == right.raw and not _is_poisoned(right)
+            found = _renaming(left, right, shield) if same else _changed(left, right, grades, shield)
+            changes.append(_unsure(found, left, what))
     changes += [_removal(record, shield) for record in removed]
     changes += [_addition(record, shield) for record in added]
     dsl, header = _headers(old, new)
@@ -141,6 +151,14 @@ def _renaming(old: Record, new: Record, shield: Shield) -> Change:
     return Change(
         new.name, "renamed", old, new, Severity.COSMETIC, reasons=tuple(reasons), protected=protected, old_name=old.name
     )
+
+
+def _unsure(change: Change, old: Record, what: str) -> Change:
+    """Return a change of layouts that are paired by what they have in common, with how sure that is."""
+    sure = PAIRED_BY[what]
+    severity = max(change.severity, Severity.DIFFERENT) if sure is GUESS else change.severity
+    reason = f"taken for {old.name} of the other kernel by {what}: {sure}"
+    return replace(change, severity=severity, sure=sure, reasons=(reason, *change.reasons))
 
 
 def _removal(record: Record, shield: Shield) -> Change:

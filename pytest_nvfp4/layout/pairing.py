@@ -9,6 +9,13 @@ therefore paired in these steps, each of which takes what the steps before it le
 4. in different functions, equal variables with equal types: moved code;
 5. in a function, the only two layouts of one space, element type and shape: a new name and another layout.
 
+Of two different kernels, more records are paired, each with a word for how sure that is (`PAIRED_BY`): in any function,
+the only two layouts of one
+
+6. role, space, element type and shape;
+7. role, space and element type;
+8. space, element type and shape, if no role is known.
+
 Steps 3 and 4 pair several candidates by the similarity of their names, then in their order. Which of several equal
 types is paired with which changes no verdict.
 """
@@ -22,12 +29,41 @@ from typing import TypeAlias, TypeVar
 
 from pytest_nvfp4.layout.errors import LayoutError
 from pytest_nvfp4.layout.listing import Listing, Record
+from pytest_nvfp4.layout.roles import roles_of
 from pytest_nvfp4.layout.tree import render_tree
 
 Pairs: TypeAlias = list[tuple[Record, Record]]
 _T = TypeVar("_T")
 _SAME_SCOPE = 0.5
 """Least similarity of a function and its new name, see `_alike`."""
+
+
+LIKELY, GUESS = "likely", "a guess"
+PAIRED_BY: dict[str, str] = {
+    "role, space, element type and shape": LIKELY,
+    "role, space and element type": GUESS,
+    "space, element type and shape": GUESS,
+}
+"""What two layouts of different kernels have in common -> how sure it is that they are for the same thing."""
+
+
+def pair_loosely(
+    removed: Sequence[Record], added: Sequence[Record]
+) -> tuple[list[tuple[Record, Record, str]], list[Record], list[Record]]:
+    """Return further pairs of records of different kernels, each with the key of `PAIRED_BY`, and what is left.
+
+    Args:
+        removed: The records that `pair` left of the old kernel.
+        added: Those of the new kernel.
+    """
+    found: list[tuple[Record, Record, str]] = []
+    for what, key in zip(PAIRED_BY, (_like_with_shape, _like, _object_anywhere), strict=True):
+        pairs = list(_matches(removed, added, key, key, only=True))
+        found += [(old, new, what) for old, new in pairs]
+        gone, come = {old.name for old, _ in pairs}, {new.name for _, new in pairs}
+        removed = [record for record in removed if record.name not in gone]
+        added = [record for record in added if record.name not in come]
+    return found, list(removed), list(added)
 
 
 def pair(old: Listing, new: Listing, *, renames: bool = True) -> tuple[Pairs, list[Record], list[Record]]:
@@ -182,3 +218,28 @@ def _object(record: Record, scope: str) -> Hashable | None:
     if info.layout is None:
         return None
     return scope, info.space, info.dtype, render_tree(info.layout.shape)
+
+
+def _object_anywhere(record: Record) -> Hashable | None:
+    """Return space, element type and shape of a layout or tensor without a known role."""
+    return _object(record, "") if _role(record) is None else None
+
+
+def _like(record: Record) -> Hashable | None:
+    """Return role, space and element type; None without a role."""
+    role = _role(record)
+    return None if role is None else (role, record.info.space, record.info.dtype)
+
+
+def _like_with_shape(record: Record) -> Hashable | None:
+    role = _role(record)
+    return None if role is None else (role, _object(record, ""))
+
+
+def _role(record: Record) -> Hashable | None:
+    """Return what a layout is for: the roles of its modes and their source; None if it is not known."""
+    try:
+        roles = roles_of(record.name, record.info)
+    except LayoutError:
+        return None
+    return None if roles is None else (roles.modes, roles.source)

@@ -646,3 +646,37 @@ def test_types_that_cannot_be_read_are_compared_as_text() -> None:
     new = Listing.from_pairs({}, [("k.op", fma.replace("1x1x1", "2x1x1")), ("k.mma", mma)])
     (change,) = diff_listings(old, new).gate()
     assert (change.name, change.unproven) == ("k.op", True)
+
+
+# --- two different kernels ----------------------------------------------------------------------------------------
+
+
+ACC = '!cute.memref<f32, tmem, align<16>, "((128,128),1,1):((65536,1),0,0)">'
+SMALL = ACC.replace("((128,128),1,1)", "((128,64),1,1)")
+PLAIN = '!cute.memref<f16, smem, align<128>, "(8,8):(8,1)">'
+PLAIN_T = PLAIN.replace("(8,1)", "(1,8)")
+
+
+def test_layouts_of_another_kernel_are_paired_by_role_and_say_how_sure_that_is():
+    old = listing({"gemm.sA": SA, "gemm.tCtAcc": ACC, "gemm.staging": PLAIN})
+    new = listing({"other.sA0": SB, "other.tCtAcc_base": SMALL, "other.buffer": PLAIN_T})
+    plain = diff_listings(old, new)
+    assert {change.kind for change in plain.changes} == {"added", "removed"}, "not within one kernel"
+    changes = {change.name: change for change in diff_listings(old, new, other_kernel=True).changes}
+    assert {name: (change.kind, change.sure) for name, change in changes.items()} == {
+        "other.sA0": ("changed", "likely"),
+        "other.tCtAcc_base": ("changed", "a guess"),
+        "other.buffer": ("changed", "a guess"),
+    }
+    assert changes["other.sA0"].reasons[0].startswith("taken for gemm.sA of the other kernel by role, space, ")
+    assert changes["other.buffer"].to_json()["sure"] == "a guess"
+
+
+def test_a_guess_is_as_grave_as_a_removal():
+    unlike = {f"gemm.other{at}": layout(f"{at}:1") for at in range(2, 6)}  # so that no function has a new name
+    old, new = listing({"gemm.staging": PLAIN} | unlike), listing({"other.buffer": PLAIN})
+    changes = {change.name: change for change in diff_listings(old, new, other_kernel=True).changes}
+    change = changes["other.buffer"]
+    assert (change.kind, change.sure, change.severity) == ("renamed", "a guess", Severity.DIFFERENT)
+    two = listing({"other.buffer": PLAIN, "other.second": PLAIN})
+    assert {change.kind for change in diff_listings(old, two, other_kernel=True).changes} == {"removed", "added"}

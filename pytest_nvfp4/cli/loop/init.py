@@ -33,7 +33,11 @@ _MOST_SHOWN = 10
 )
 @click.option("--config", "configuration", metavar="NAME", help="Configuration of the kernel, if it has several.")
 @click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help=f"File.  [default: {CONFIG_NAME}]"
+    "--out",
+    "output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help=f"File.  [default: {CONFIG_NAME}]",
 )
 @click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
 @click.option("--show", is_flag=True, help="Show the file, and write nothing.")
