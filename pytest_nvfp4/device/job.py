@@ -306,6 +306,8 @@ class Simulating(Model):
         launch_only: Indices of cases whose launches are recorded but not executed, which shows their grids.
         sms: SMs of the simulated device; None for those of the product. It also applies to a job that verifies.
         conversation: Whether to record what the kernel's host code asks of the device (``worker.conversation``).
+        detailed: Whether what a report draws is recorded: counters by source line, the CTA of each tile of C, uses of
+            TMEM columns and shared memory (``device.detail``).
         debugging: Whether a debugger stops the launches, whose commands come on the worker's standard input
             (``device.dialogue``).
     """
@@ -327,6 +329,7 @@ class Simulating(Model):
     launch_only: tuple[int, ...] = ()
     sms: int | None = Field(default=None, ge=1, le=9999)
     conversation: bool = False
+    detailed: bool = False
     debugging: bool = False
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ with a measured one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,11 +25,16 @@ from pytest_nvfp4.model.replay import Conditions, Replay, ReplayError, replay_se
 from pytest_nvfp4.model.sample import Samples
 from pytest_nvfp4.model.scope import kind_of, refusals
 from pytest_nvfp4.model.storage import loads
+from pytest_nvfp4.model.timeline import slices_of
 from pytest_nvfp4.toolchain.code_hash import PACKAGE, code_hash
 
 _NO_PART = ("bands.py", "barriers.py", "calibrated.py", "timeline.py", "what_if.py")
 """Modules of the model that change no modelled time. A new module counts until it is named here."""
 _LINES = 1000
+_SLICES = 4000
+"""Slices of a timeline that a report draws."""
+_PIXELS = 2000
+"""Pixels of its width: slices that are closer than one are merged."""
 _Share = Annotated[float, Field(ge=0, le=1.000001)]
 
 
@@ -111,6 +116,21 @@ class ModelledLaunch(Model):
     notes: Annotated[tuple[Sentence, ...], Field(max_length=_LINES)] = ()
 
 
+class TimelineSlice(Model):
+    """Modelled time on a track of the first SM: ``warps: mma``, a unit, ``barrier: mma at k.py:7 [0]``.
+
+    Times are in ns from the start of the first launch. ``merged`` is the number of slices of the track, with this name
+    and a gap of less than a pixel between them, that it stands for; ``source`` is the line of the first.
+    """
+
+    track: Name
+    name: Name
+    begin_ns: Annotated[float, Field(ge=0)]
+    end_ns: Annotated[float, Field(ge=0)]
+    source: Name = ""
+    merged: Count = 1
+
+
 class ModelledCall(Model):
     """The modelled time of one call.
 
@@ -123,6 +143,7 @@ class ModelledCall(Model):
         kind: Kind of the kernel (`model.scope.kind_of`).
         launches: The launches; empty if the call is refused.
         refused: Why no time is modelled; empty if one is.
+        timeline: What happens on the first SM, for a report; empty if it was not requested.
     """
 
     device: Name
@@ -133,6 +154,7 @@ class ModelledCall(Model):
     kind: Name
     launches: Annotated[tuple[ModelledLaunch, ...], Field(max_length=_LINES)] = ()
     refused: Annotated[tuple[Sentence, ...], Field(max_length=_LINES)] = ()
+    timeline: Annotated[tuple[TimelineSlice, ...], Field(max_length=_SLICES)] = ()
 
     @property
     def us(self) -> float:
@@ -255,13 +277,20 @@ def recordings_of(done: SimulationResult) -> tuple[Recording, ...]:
     return tuple(replace(each, notes=(*each.notes, *done.notes)) for each in recordings)
 
 
-def modelled_call(recordings: Sequence[Recording], device: DeviceConstants, conditions: Conditions) -> ModelledCall:
+def modelled_call(
+    recordings: Sequence[Recording], device: DeviceConstants, conditions: Conditions, *, timeline: bool = False
+) -> ModelledCall:
     """Return the modelled time of a call from the recordings of its launches, or why there is none."""
-    return replayed_call(recordings, device, conditions)[0]
+    return replayed_call(recordings, device, conditions, timeline=timeline)[0]
 
 
 def replayed_call(
-    recordings: Sequence[Recording], device: DeviceConstants, conditions: Conditions, samples: Samples | None = None
+    recordings: Sequence[Recording],
+    device: DeviceConstants,
+    conditions: Conditions,
+    samples: Samples | None = None,
+    *,
+    timeline: bool = False,
 ) -> tuple[ModelledCall, tuple[Replay, ...]]:
     """Return `modelled_call`, and the replays of the launches; none if the call is refused.
 
@@ -271,7 +300,7 @@ def replayed_call(
     done: list[Replay] = []
     if not refused:
         try:
-            done = replay_sequence(recordings, device, conditions=conditions, samples=samples)
+            done = replay_sequence(recordings, device, conditions=conditions, samples=samples, timeline=timeline)
         except (ReplayError, ConstantsError) as error:
             refused = [str(error)]
     call = ModelledCall(
@@ -282,8 +311,37 @@ def replayed_call(
         kind=kind_of(recordings),
         launches=tuple(map(launch_of, recordings, done)),
         refused=tuple(refused),
+        timeline=tuple(_timeline(recordings, done)) if timeline else (),
     )
     return call, tuple(done)
+
+
+def _timeline(recordings: Sequence[Recording], replays: Sequence[Replay]) -> Iterator[TimelineSlice]:
+    """Yield the slices of the first SM, merged where a drawing shows no gap between them, up to a limit."""
+    tracks: dict[str, list[TimelineSlice]] = {}
+    slices = list(slices_of(recordings, replays, sms=1)) if replays else []
+    pixel = max((each.end_ns for each in slices), default=0.0) / _PIXELS
+    for each in sorted(slices, key=lambda each: each.begin_ns):
+        track = tracks.setdefault(each.track, [])
+        # The phases of a barrier are shown one by one.
+        name = "phase" if each.track.startswith("barrier: ") else each.name
+        last = track[-1] if track else None
+        if last is not None and last.name == name and name != "phase" and each.begin_ns - last.end_ns < pixel:
+            end = max(last.end_ns, each.end_ns)
+            track[-1] = last.model_copy(update={"end_ns": end, "merged": last.merged + 1})
+        else:
+            source = str(each.details.get("line", ""))
+            track.append(
+                TimelineSlice(
+                    track=each.track, name=name, begin_ns=each.begin_ns, end_ns=each.end_ns, source=source
+                )
+            )
+    order = dict.fromkeys(each.track for each in slices)
+    merged = [each for track in order for each in tracks[track]]
+    # Of too many slices the longest are shown.
+    longest = sorted(merged, key=lambda each: each.begin_ns - each.end_ns)[:_SLICES]
+    kept = set(map(id, longest))
+    yield from (each for each in merged if id(each) in kept)
 
 
 def launch_of(recording: Recording, done: Replay) -> ModelledLaunch:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pytest_nvfp4.device.attribution import CallAttribution
 from pytest_nvfp4.device.blob import Blob
+from pytest_nvfp4.device.detail import MOST, LaunchDetail, WrittenTile
 from pytest_nvfp4.device.device_work import CountedLaunches
 from pytest_nvfp4.device.job import SCHEMA, Model
 from pytest_nvfp4.device.profiling.record import ProfileRecord
@@ -261,6 +262,7 @@ class SimulatedLaunch(_Open):
         printed: Text that the kernel printed.
         findings: Findings in the launch.
         rings: Its rings of mbarriers, if they were requested and the launch is small enough.
+        detail: What a report draws of it, if requested.
     """
 
     kernel: Name
@@ -274,6 +276,7 @@ class SimulatedLaunch(_Open):
     printed: Output = ""
     findings: ReportedFindings = ()
     rings: Annotated[tuple[SimulatedRing, ...], Field(max_length=10_000)] = ()
+    detail: LaunchDetail | None = None
 
     @property
     def ctas(self) -> int:
@@ -300,6 +303,8 @@ class OutputWrites(_Open):
         twice: Number of elements that one CTA wrote more than once.
         ctas: Number of CTAs that wrote any element.
         tiles: Number of rectangles that were each written by one CTA.
+        written: The first of these rectangles, if the call is detailed.
+        size: Rows and columns of C, if the call is detailed.
     """
 
     group: Index
@@ -309,6 +314,8 @@ class OutputWrites(_Open):
     twice: Count
     ctas: Count
     tiles: Count
+    written: Annotated[tuple[WrittenTile, ...], Field(max_length=MOST)] = ()
+    size: tuple[Index, Index] = (0, 0)
 
 
 class SimulatedCall(_Open):
@@ -335,6 +342,11 @@ class SimulatedCall(_Open):
     protocol: Blob | None = None
     operands: Blob | None = None
     recording: Blob | None = None
+
+    @property
+    def detailed(self) -> bool:
+        """Whether it holds what a report draws, as far as it launched anything."""
+        return all(launch.detail is not None for launch in self.launches)
 
     @property
     def printed(self) -> str:

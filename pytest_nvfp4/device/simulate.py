@@ -94,6 +94,7 @@ def simulate(
     launch_only: tuple[int, ...] = (),
     sms: int | None = None,
     conversation: bool = False,
+    detailed: bool = False,
     debugging: bool = False,
     jobs: int = 1,
 ) -> list[SimulationResult]:
@@ -127,6 +128,7 @@ def simulate(
         launch_only=launch_only,
         sms=sms,
         conversation=conversation,
+        detailed=detailed,
         debugging=debugging,
     )
     run = partial(_run, device, kernel, folder=folder, base=base, deadline_s=deadline_s)

@@ -37,6 +37,7 @@ class Simulations:
     def __init__(self, config: pytest.Config, devices: Devices) -> None:
         self._config = config
         self._devices = devices
+        self._detailed = config.stash[RUN].options.html is not None
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, KernelSpec], threading.Lock] = {}
         self._simulated: dict[KernelSpec, dict[JobCase, SimulationResult]] = {}
@@ -137,7 +138,8 @@ class Simulations:
         missing = [case for case in dict.fromkeys(cases) if case not in known]
         if not options.fresh and options.trace is None:  # a stored result has no timeline
             for case in missing:
-                if (stored := self._stored.get(kernel, case)) is not None:
+                stored = self._stored.get(kernel, case)
+                if stored is not None and self._shows(stored):
                     known[case] = stored
             new = [case for case in missing if case not in known]
             with self._lock:
@@ -145,7 +147,7 @@ class Simulations:
             missing = new
         for case in [case for case in missing if case in raced]:
             searched = self.races(kernel, case, _EAGER, warnings=False, base=base)
-            if _without_findings(searched):
+            if _without_findings(searched) and self._shows(searched):
                 known[case] = searched
                 self._stored.add(kernel, searched)
         missing = [case for case in missing if case not in known]
@@ -160,10 +162,15 @@ class Simulations:
             deadline_s=options.timeout_s,
             trace_ctas=options.trace_ctas if options.trace is not None else 0,
             later_calls=True,
+            detailed=self._detailed,
         )
         for result in done:
             known[result.case] = result
             self._stored.add(kernel, result)
+
+    def _shows(self, done: SimulationResult) -> bool:
+        """Return whether a stored result has what the reports of this run draw."""
+        return not self._detailed or done.call is None or done.call.detailed
 
     def observe(
         self,
@@ -246,6 +253,7 @@ class Simulations:
             later_calls=races,
             launch_only=tuple(place for place, at in enumerate(missing) if at in launch_only),
             sms=sms,
+            detailed=self._detailed,
         )
 
     def _observed(self, part: str, sms: int | None) -> SimulationCache:
@@ -304,7 +312,8 @@ class Simulations:
         table = content_key({"table": device.digest, "conditions": repr(conditions)})
         stored = ModelledCache(self._sealed, name=f"modelled-{device.name}-{table[:16]}", keys=self._keys)
         with self.locked(f"model {case.problem.name}", kernel):
-            if not self._devices.options.fresh and (known := stored.get(kernel, case)) is not None:
+            known = None if self._devices.options.fresh else stored.get(kernel, case)
+            if known is not None and (known.timeline or known.refused or not self._detailed):
                 with self._lock:
                     self.cache_hits += 1
                 return known
@@ -320,7 +329,7 @@ class Simulations:
             )
             if done.errors or done.status != "passed":
                 return done
-            call = modelled_call(recordings_of(done), device, conditions)
+            call = modelled_call(recordings_of(done), device, conditions, timeline=self._detailed)
             stored.add(kernel, case, call)
             self._config.add_cleanup(stored.prune)
             return call

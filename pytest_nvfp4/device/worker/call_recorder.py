@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pytest_nvfp4.device.job import Simulating
+from pytest_nvfp4.device.worker.launch_detail import corners, detail_fields, written_tiles
 from pytest_nvfp4.device.worker.sim_findings import worker_finding
 from pytest_nvfp4.sim.memory.coverage import NOBODY
 from pytest_nvfp4.sim.memory.globals import Region
@@ -33,6 +34,8 @@ class WatchedOutput(NamedTuple):
 
 
 _PRINTED_CHARACTERS = 100_000
+_MOST_TILES = 8_000
+"""Rectangles of all outputs of a call that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ class CallRecorder:
                 self._launch(record, started.grid, wrote)
                 for record, started, wrote in zip(records, self._started, writers, strict=False)
             ],
-            "outputs": [_writes(*output) for output in self._outputs],
+            "outputs": [self._output(place, output) for place, output in enumerate(self._outputs)],
             "trace": self._write_trace(call),
             "protocol": self._write_protocol(call),
             "recording": self._write_recording(call),
@@ -100,7 +103,19 @@ class CallRecorder:
             "printed": record.output[-_PRINTED_CHARACTERS:],
             "findings": [worker_finding(finding).to_dict() for finding in record.findings],
             "rings": [] if record.barriers is None else _rings(record.barriers),
+            "detail": None if grid.detail is None else detail_fields(grid.detail, grid, below=self._sources),
         }
+
+    def _output(self, place: int, output: WatchedOutput) -> dict[str, Any]:
+        """Return the fields of an ``OutputWrites``."""
+        assert output.region.owner is not None
+        fields: dict[str, Any] = _writes(*output)
+        if self._simulating.detailed:
+            owner = output.region.owner.reshape(-1, output.columns)
+            bases = [started.bases[place] for started in self._started]
+            tiles = written_tiles(owner, bases, most=_MOST_TILES // len(self._outputs))
+            fields |= {"written": tiles, "size": owner.shape}
+        return fields
 
     def _writers(self) -> list[int]:
         """Return, for each launch, the number of CTAs that wrote the final value of an output element.
@@ -178,10 +193,6 @@ def _writes(group: int, region: Region, columns: int) -> dict[str, int]:
     assert region.owner is not None
     assert region.coverage is not None
     owner = region.owner.reshape(-1, columns)
-    # A rectangle of one owner has exactly one element whose upper and left neighbours belong to another owner.
-    corner = owner >= 0
-    corner[1:] &= owner[1:] != owner[:-1]
-    corner[:, 1:] &= owner[:, 1:] != owner[:, :-1]
     counts = region.coverage.counts
     return {
         "group": group,
@@ -190,7 +201,7 @@ def _writes(group: int, region: Region, columns: int) -> dict[str, int]:
         "by_two": sum(count for (before, now, _), count in counts.items() if before != now),
         "twice": sum(count for (before, now, _), count in counts.items() if before == now),
         "ctas": int(np.unique(owner[owner >= 0]).size),
-        "tiles": int(np.count_nonzero(corner)),
+        "tiles": int(np.count_nonzero(corners(owner))),
     }
 
 

@@ -120,6 +120,7 @@ class MachineWorker(JobSteps):
                 sampled=settings.sampled,
                 ring_ctas=settings.ring_ctas,
                 sms=job.simulating.sms,
+                detailed=settings.detailed,
                 debugger=self._debugger() if settings.debugging else None,
             ),
             room=self._forked.room,

@@ -45,6 +45,7 @@ class SimulatorSettings:
         sampled: Whether only some clusters run for that, without data.
         ring_ctas: Largest number of CTAs of a launch whose operations on mbarriers are logged.
         sms: SMs of the device, if not those of the product.
+        detailed: Whether the detail of launches is recorded (see ``device.job.Simulating``).
         debugger: What stops warps, if anything does.
     """
 
@@ -59,6 +60,7 @@ class SimulatorSettings:
     sampled: bool = False
     ring_ctas: int = 0
     sms: int | None = None
+    detailed: bool = False
     debugger: Debugger | None = None
 
     @property
@@ -88,6 +90,7 @@ def new_session(settings: SimulatorSettings, *, room: tuple[int, int] | None = N
         SimulatedMemory(machine.memory, room=room),
         processes=settings.processes,
         log_ctas=sys.maxsize if settings.protocol else settings.ring_ctas,
+        detailed=settings.detailed,
     )
     session.streams = Streams()
     if settings.protocol:

@@ -72,11 +72,12 @@ class Program:
         blocking: Opcode prefixes of instructions that may have to wait, and so start a block.
         followed: Whether blocks append the numbers of what they execute to ``Warp.path``.
         passed: Whether blocks add these numbers to ``Warp.passed``.
+        counted: Whether blocks count these numbers in ``Grid.detail``.
         stepped: Whether each block is one instruction, after which all registers hold their values.
         control: What is needed in a simulation without data; None to execute everything.
 
     Attributes:
-        passages: By number, what a compiled block or region executes, if followed or passed.
+        passages: By number, what a compiled block or region executes, if followed, passed or counted.
         marks: What the author named, by instruction.
         frames: The compiled blocks that Python's stack shows.
     """
@@ -90,6 +91,7 @@ class Program:
         blocking: frozenset[str],
         followed: bool = False,
         passed: bool = False,
+        counted: bool = False,
         stepped: bool = False,
         control: ControlSlice | None = None,
     ) -> None:
@@ -99,6 +101,7 @@ class Program:
         self.passages: list[Passage] = []
         self.followed = followed
         self.passed = passed
+        self.counted = counted
         self.flow = Flow(kernel)
         self.liveness = Liveness(self.flow)
         self.shared = SharedLayout(module, kernel)
@@ -256,9 +259,10 @@ class Program:
     def _counting(self, executed: list[int], *, ends: bool) -> str:
         """Return the statement that counts what a block or region has executed."""
         text = f"w.executed += {len(executed)}"
-        if self.followed or self.passed:
+        if self.followed or self.passed or self.counted:
             number = self.passage(executed, ends=ends)
             text += f"; w.path.append({number})" * self.followed + f"; w.passed.add({number})" * self.passed
+            text += f"; w.cta.launch.detail.ran[{number}] += 1" * self.counted
         return text
 
     def passage(self, executed: Sequence[int], *, ends: bool) -> int:

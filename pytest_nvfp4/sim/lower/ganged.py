@@ -204,8 +204,11 @@ class GangCode:
     def _counting(self, start: int, stop: int) -> str:
         """Return the statement that counts what a block has executed."""
         text = f"G.executed += {stop - start}"
-        if self._program.passed:
-            text += f"; G.passed.add({self._program.passage(range(start, stop), ends=True)})"
+        passed, counted = self._program.passed, self._program.counted
+        if passed or counted:
+            number = self._program.passage(range(start, stop), ends=True)
+            text += f"; G.passed.add({number})" * passed
+            text += f"; G.cta.launch.detail.ran[{number}] += len(G.warps)" * counted
         return text
 
 

@@ -15,6 +15,7 @@ A CTA's unit ``Tally`` counts accesses by pattern. When the CTA ends, the tally 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 
 from pytest_nvfp4.sim.memory.pattern import ONE_PASS, Pattern
 from pytest_nvfp4.sim.run.cta import Cta
@@ -40,18 +41,24 @@ class Tally(defaultdict[Key, int]):
         """Add the tally to the launch's counters."""
         counters = self.cta.launch.counters
         for key, times in self.items():
-            operation, shape = key[0], key[1]
-            low = key[2] if len(key) == 3 else 0
-            pattern = shape if isinstance(shape, Pattern) else None
-            size = shape if isinstance(shape, int) else shape.bytes_touched
-            counters[f"{operation}.requests"] += times
-            counters[f"{operation}.bytes"] += times * size
-            if operation.startswith("global"):
-                least = -(-size // 32)
-                counters[f"{operation}.sectors"] += times * (least if pattern is None else pattern.sectors(low))
-                counters[f"{operation}.sectors_least"] += times * least
-            elif operation.startswith("shared"):
-                passes = ONE_PASS if pattern is None else pattern.wavefronts(low)
-                counters[f"{operation}.wavefronts"] += times * passes.taken
-                counters[f"{operation}.conflicts"] += times * (passes.taken - passes.least)
+            for name, each in self.counters_of(key):
+                counters[name] += times * each
         self.clear()
+
+    @staticmethod
+    def counters_of(key: Key) -> Iterator[tuple[str, int]]:
+        """Yield the counters of one access, and by how much they grow."""
+        operation, shape = key[0], key[1]
+        low = key[2] if len(key) == 3 else 0
+        pattern = shape if isinstance(shape, Pattern) else None
+        size = shape if isinstance(shape, int) else shape.bytes_touched
+        yield f"{operation}.requests", 1
+        yield f"{operation}.bytes", size
+        if operation.startswith("global"):
+            least = -(-size // 32)
+            yield f"{operation}.sectors", least if pattern is None else pattern.sectors(low)
+            yield f"{operation}.sectors_least", least
+        elif operation.startswith("shared"):
+            passes = ONE_PASS if pattern is None else pattern.wavefronts(low)
+            yield f"{operation}.wavefronts", passes.taken
+            yield f"{operation}.conflicts", passes.taken - passes.least

@@ -78,6 +78,8 @@ class Gang:
         if not count:
             return other
         self.executed -= 1
+        if (detail := self.cta.launch.detail) is not None:
+            detail.by_instruction[at, "instructions"] -= len(self.warps)
         return ~at
 
     def _gather(self, place: int) -> None:

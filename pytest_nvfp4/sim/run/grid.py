@@ -20,6 +20,7 @@ from pytest_nvfp4.sim.memory.coverage import merge
 from pytest_nvfp4.sim.memory.globals import Coverage, Region
 from pytest_nvfp4.sim.ptx.syntax import Variable
 from pytest_nvfp4.sim.run.cta import Cluster, Cta, Dim3
+from pytest_nvfp4.sim.run.detail import DetailedCounter, LaunchDetail
 from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.scheduler import Scheduler
 from pytest_nvfp4.sim.run.source import place_of
@@ -48,6 +49,7 @@ class GridPart:
     Attributes:
         touched: The addresses of the regions that it read, and of those that it wrote.
         units: Results of the launch's units by class, for those with a method ``part``.
+        by_instruction: The counters by instruction, of a launch with a detail.
         fault: The fault that stopped the process, as a finding.
         unsupported: Whether that fault is ``Unsupported``.
     """
@@ -61,6 +63,7 @@ class GridPart:
     written: list[WrittenRegion]
     fault: Finding | None
     unsupported: bool
+    by_instruction: Counter[tuple[int, str]] | None = None
 
 
 class Grid(HasUnits):
@@ -106,6 +109,7 @@ class Grid(HasUnits):
         self.dynamic_shared = dynamic_shared
         self.ordinal = ordinal
         self.counters: Counter[str] = Counter()
+        self.detail: LaunchDetail | None = None
         self.products = 0
         """Products of the scalar and packed multiplications of all lanes."""
         self.findings: list[Finding] = []
@@ -155,6 +159,11 @@ class Grid(HasUnits):
             problem = f"{shared} bytes of shared memory, but a CTA has at most {most}"
         if problem:
             raise Fault("launch", problem)
+
+    def add_detail(self) -> None:
+        """Begin the detail of the launch, in a program that counts for it."""
+        self.detail = LaunchDetail(self.program)
+        self.counters = DetailedCounter(self.detail)
 
     @property
     def clusters(self) -> Dim3:
@@ -232,6 +241,8 @@ class Grid(HasUnits):
             cta.warps = [Warp(cta, i, registers=list(self.program.registers)) for i in range(-(-threads // 32))]
             cluster.ctas.append(cta)
             self.counters["ctas"] += 1
+            if self.detail is not None:
+                self.detail.begin(cta)
         if self.machine.monitor is not None:
             self.machine.monitor.cluster_started(cluster)
         return cluster
@@ -381,6 +392,8 @@ class Grid(HasUnits):
     def begin_part(self) -> None:
         """Reset all results in a forked process, so that the parent can add them to its own."""
         self.counters = Counter()
+        if self.detail is not None:
+            self.add_detail()
         self.products = 0
         self.findings = []
         self.output = []
@@ -393,7 +406,7 @@ class Grid(HasUnits):
         """Return the result of a forked process. A launch's unit with a method ``part`` adds its own."""
         touched = self.machine.memory.touched
         return GridPart(
-            counters=self.counters,
+            counters=Counter(self.counters),
             products=self.products,
             touched=(frozenset(r.start for r in touched.reads), frozenset(r.start for r in touched.writes)),
             findings=self.findings,
@@ -402,6 +415,7 @@ class Grid(HasUnits):
             written=[WrittenRegion(r.start, r.owner, r.coverage) for r in self._watched()],  # type: ignore[arg-type]
             fault=None if fault is None else fault.finding(),
             unsupported=isinstance(fault, Unsupported),
+            by_instruction=None if self.detail is None else self.detail.settle(),
         )
 
     def _watched(self) -> list[Region]:
@@ -410,6 +424,8 @@ class Grid(HasUnits):
     def absorb(self, part: GridPart) -> Fault | None:
         """Add the result of a forked process, and return its fault."""
         self.counters.update(part.counters)
+        if self.detail is not None:
+            self.detail.by_instruction.update(part.by_instruction or {})
         self.products += part.products
         touched, regions = self.machine.memory.touched, list(self.machine.memory)
         touched.reads.update(region for region in regions if region.start in part.touched[0])

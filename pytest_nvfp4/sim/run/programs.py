@@ -23,7 +23,7 @@ class Programs:
 
     def __init__(self) -> None:
         self._modules: dict[str, Module] = {}
-        self._programs: dict[tuple[str, str, bool, bool, bool, bool], Program] = {}
+        self._programs: dict[tuple[str, str, bool, bool, bool, bool, bool], Program] = {}
 
     def module(self, ptx: str) -> Module:
         """Return a parsed module. Raises PtxError: the parser does not accept the text."""
@@ -32,8 +32,10 @@ class Programs:
             module = self._modules[ptx] = parse(ptx)
         return module
 
-    def get(self, ptx: str, kernel: str, *, monitor: Monitor | None = None, stepped: bool = False) -> Program:
-        """Return the compiled program of a kernel, as a monitor needs it, or of blocks of one instruction each.
+    def get(
+        self, ptx: str, kernel: str, *, monitor: Monitor | None = None, counted: bool = False, stepped: bool = False
+    ) -> Program:
+        """Return the compiled program of a kernel, as a monitor or a detail needs it, or of blocks of one instruction.
 
         Raises:
             PtxError: the parser does not accept the text.
@@ -42,7 +44,7 @@ class Programs:
         followed = monitor is not None and monitor.follows_path
         without_data = monitor is not None and monitor.without_data
         passed = monitor is not None and monitor.keeps_passed
-        key = (ptx, kernel, followed, passed, stepped, without_data)
+        key = (ptx, kernel, followed, passed, counted, stepped, without_data)
         program = self._programs.get(key)
         if program is None:
             module = self.module(ptx)
@@ -55,6 +57,7 @@ class Programs:
                 blocking=blocking(),
                 followed=followed,
                 passed=passed,
+                counted=counted,
                 stepped=stepped,
                 control=ControlSlice(module.kernels[kernel]) if without_data else None,
             )

@@ -64,6 +64,7 @@ class Session:
         around: Surrounds each launch, to change what it sees of other streams' work.
         log_ctas: Largest number of CTAs of a launch whose operations on mbarriers are logged; it runs in one process.
         launch_only: Whether launches are recorded and not executed.
+        detailed: Whether the detail of launches is recorded (``run.detail``).
     """
 
     machine: Machine
@@ -79,6 +80,7 @@ class Session:
     around: Callable[[Launch], AbstractContextManager[None]] | None = None
     log_ctas: int = 0
     launch_only: bool = False
+    detailed: bool = False
     _variables: dict[int, tuple[ModuleImage, Mapping[str, Extent]]] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -104,7 +106,13 @@ class Session:
             )
         monitor = self.machine.monitor
         debugger = self.machine.debugger
-        program = self.programs.get(launch.module.ptx, launch.kernel, monitor=monitor, stepped=debugger is not None)
+        program = self.programs.get(
+            launch.module.ptx,
+            launch.kernel,
+            monitor=monitor,
+            counted=self.detailed,
+            stepped=debugger is not None,
+        )
         grid = Grid(
             self.machine,
             program,
@@ -119,6 +127,8 @@ class Session:
         if _BOUNDS & grid.kernel.directives.keys():
             grid.registers_per_thread = launch.module.registers.get(launch.kernel)
         grid.on_cluster = self.on_cluster
+        if self.detailed:
+            grid.add_detail()
         trace = self.machine.trace
         logged = not self.launch_only and prod(launch.grid) <= self.log_ctas
         log = self.machine.barrier_log = BarrierLog(grid) if logged else None

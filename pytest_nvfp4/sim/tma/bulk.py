@@ -245,6 +245,8 @@ def _out(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, 
     launch.counters[f"bulk.{name}.bytes"] += size if chosen is None else chosen.size
     launch.counters[f"bulk.{name}.sectors"] += (address + size - 1) // SECTOR - address // SECTOR + 1
     read = partial(_snapshot, shared, index, size)
+    if launch.detail is not None:
+        launch.detail.copied("store", cta, at, index, size)
     if form.operation:
         write = partial(_reduce, region, address - region.start, form, cta)
     else:

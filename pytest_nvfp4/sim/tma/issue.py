@@ -213,6 +213,9 @@ def submit_inbound(
         overwrites: Whether the old values are lost; False for a reduction, which reads them.
     """
     machine = copy.warp.cta.launch.machine
+    if (detail := copy.warp.cta.launch.detail) is not None:
+        for cta, index, _ in copy.targets:
+            detail.copied("load", cta, copy.at, index, size)
     if machine.barrier_log is not None:
         for _, index, barrier in copy.targets:
             machine.barrier_log.add("copy", barrier, (copy.warp, copy.at), copy.count, slot=index)

@@ -123,6 +123,8 @@ def _issue(
     else:
         write = partial(_write, boxes, cta, at)
     read = partial(_read, shared, index, order)
+    if launch.detail is not None:
+        launch.detail.copied("store", cta, at, index, order.footprint)
     if machine.monitor is not None:
         machine.monitor.copy_out(w, at, lane, index, order.footprint)
         machine.monitor.global_copied_out(w, at, lane, boxes, bool(form.operation))
