@@ -332,9 +332,7 @@ def _timeline(recordings: Sequence[Recording], replays: Sequence[Replay]) -> Ite
         else:
             source = str(each.details.get("line", ""))
             track.append(
-                TimelineSlice(
-                    track=each.track, name=name, begin_ns=each.begin_ns, end_ns=each.end_ns, source=source
-                )
+                TimelineSlice(track=each.track, name=name, begin_ns=each.begin_ns, end_ns=each.end_ns, source=source)
             )
     order = dict.fromkeys(each.track for each in slices)
     merged = [each for track in order for each in tracks[track]]

@@ -27,6 +27,7 @@ class CheckRecord:
         findings: The findings of the failure (`Finding.to_dict`).
         values: What the check found, by name, for programs.
         established: What the check established, in words.
+        evidence: What the check found that a page draws (``report.evidence.Evidence``); empty without a page.
     """
 
     kernel: str
@@ -42,6 +43,7 @@ class CheckRecord:
     findings: Sequence[dict[str, Any]] = ()
     values: dict[str, str] = field(default_factory=dict)
     established: Sequence[str] = ()
+    evidence: dict[str, Any] = field(default_factory=dict)
 
     @property
     def changed(self) -> bool:
@@ -55,5 +57,7 @@ VALUES = pytest.StashKey[dict[str, str]]()
 """What the check of an item found, by name, for programs."""
 ESTABLISHED = pytest.StashKey[list[str]]()
 """What the check of an item established, in words."""
+EVIDENCE = pytest.StashKey[dict[str, Any]]()
+"""What the check of an item found that a page draws."""
 USED = pytest.StashKey[set[str]]()
 """Snapshot files that an item compared."""

@@ -19,7 +19,7 @@ from pytest_nvfp4.plugin.devices import DEVICES, NOT_RUN
 from pytest_nvfp4.plugin.failure import CheckFailure
 from pytest_nvfp4.plugin.ownership import Ledger
 from pytest_nvfp4.plugin.recognise import named_without_kernel, overlooked
-from pytest_nvfp4.plugin.record import ESTABLISHED, RECORDS, USED, VALUES, CheckRecord
+from pytest_nvfp4.plugin.record import ESTABLISHED, EVIDENCE, RECORDS, USED, VALUES, CheckRecord
 from pytest_nvfp4.plugin.state import CASE, RUN, is_xdist_worker
 from pytest_nvfp4.plugin.summary import Entry, Summary
 from pytest_nvfp4.temporary import remove_abandoned
@@ -97,6 +97,7 @@ class SessionHooks:
                 records = [CheckRecord(self._run.relative(case.path), item.name, file=str(case.path))]
             if report.when == "call" or not report.passed:
                 records[-1].values = item.stash.get(VALUES, {})
+                records[-1].evidence = item.stash.get(EVIDENCE, {})
                 if report.passed:  # a failed check may have established a part
                     established = item.stash.get(ESTABLISHED, [])
                     records[-1].established = established

@@ -19,10 +19,13 @@ from pytest_nvfp4.toolchain.sealed_files import RefusedEntry, refused_lines
 from pytest_nvfp4.writing import write_whole
 
 if TYPE_CHECKING:
+    from pytest_nvfp4.report.evidence import Evidence, History
     from pytest_nvfp4.report.model import CheckReport, Report
 
 _SHOWN = 30
 _OUTCOMES = ("passed", "failed", "skipped")
+_COUNTING = ("cost", "model")
+"""Kinds of snapshots whose facts are numbers with a course."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,8 @@ class Entry:
     seconds: float
 
 
-def check_report(entry: Entry, registry: CheckRegistry) -> CheckReport:
-    """Return the part of a report about an entry."""
+def check_report(entry: Entry, registry: CheckRegistry, *, drawn: bool = False) -> CheckReport:
+    """Return the part of a report about an entry, with what a page draws of it if it is drawn."""
     from pytest_nvfp4.report.model import CheckReport
 
     record = entry.record
@@ -59,7 +62,28 @@ def check_report(entry: Entry, registry: CheckRegistry) -> CheckReport:
         values=record.values,
         established=tuple(record.established),
         seconds=entry.seconds,
+        evidence=_evidence(record) if drawn else None,
+        counters=_counters(record) if drawn else None,
     )
+
+
+def _evidence(record: CheckRecord) -> Evidence | None:
+    from pytest_nvfp4.report.evidence import Evidence
+
+    return Evidence.model_validate(record.evidence) if record.evidence else None
+
+
+def _counters(record: CheckRecord) -> tuple[Mapping[str, str], Mapping[str, str], History] | None:
+    """Return the counters of the snapshot, those of this run, and those of earlier runs, of which none are kept yet."""
+    if record.kind not in _COUNTING or record.new is None:
+        return None
+    from pytest_nvfp4.toolchain.sheet import Sheet, SheetError
+
+    try:
+        before = {} if record.old is None else Sheet.parse(record.old, kind=record.kind).facts
+    except SheetError:
+        before = {}
+    return before, Sheet.parse(record.new, kind=record.kind).facts, ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +163,7 @@ class Summary:
         from pytest_nvfp4.toolchain.request import installed_dsl_version
 
         return Report(
-            [check_report(entry, self.registry) for entry in entries],
+            [check_report(entry, self.registry, drawn=self.run.options.html is not None) for entry in entries],
             generated_with={
                 "pytest-nvfp4": __version__,
                 "nvidia-cutlass-dsl": installed_dsl_version() or "not installed",

@@ -28,6 +28,8 @@ DRAWING_ROWS = 12
 DRAWING_COLS = 12
 _WORDS = re.compile(r"\w+|\s+|[^\w\s]")
 _MARK_LIMIT = 4_000
+_UNFOLDED = 2
+"""Most kernels whose sections are open."""
 
 
 def render_page(*, title: str, body: Markup) -> str:
@@ -60,12 +62,20 @@ def render_html(
         (check, [] if check.diff is None else [(change, drawings.draw(change)) for change in check.diff.changes])
         for check in report.worst_first()
     ]
+    views = []
+    if any(check.evidence is not None for check in report.checks):
+        from pytest_nvfp4.report.kernel_view import kernel_views  # with the models of simulated calls
+
+        views = kernel_views(report.checks)
     present = {change.severity for _, changes in checks for change, _ in changes}
     return _template("report.html.j2").render(
         title=title,
         headline=report.headline,
         report=report,
         checks=checks,
+        bad=sum(check.bad for check, _ in checks),
+        kernels=views,
+        unfolded=len(views) <= _UNFOLDED,
         filters=[item for item in reversed(Severity) if item in present],
         outcomes=[(outcome, count) for outcome, count in report.outcomes.items() if count],
         undrawn=drawings.refused,
@@ -149,7 +159,7 @@ def _lines(cell: Cell) -> Markup:
     return escape(visible(cell_text(cell), multiline=True))
 
 
-@lru_cache(maxsize=3)
+@lru_cache(maxsize=4)
 def _template(name: str) -> Template:
     environment = Environment(
         loader=FunctionLoader(
@@ -170,6 +180,7 @@ def _template(name: str) -> Template:
         marked=_marked,
         evidence=_evidence,
         style=cell_style,
+        newline=Markup,
         kind=lambda block: type(block).__name__,
     )
     return environment.get_template(name)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from pytest_nvfp4.layout.change import Change, ListingDiff, Severity, gates
 from pytest_nvfp4.layout.launch_facts import FactChange
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.report.evidence import Evidence, History
 
 Outcome = Literal["passed", "failed", "error", "skipped"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -34,6 +37,8 @@ class CheckReport:
         values: What the check found, by name, for programs.
         established: What the check established, in words. Untrusted text.
         seconds: Duration of the check itself, without work that was done ahead of it; None if it is not known.
+        evidence: What it found that a page draws; only for a page.
+        counters: Counters of the snapshot (empty without one), those of this run, and those of earlier runs.
     """
 
     kernel: str
@@ -49,6 +54,8 @@ class CheckReport:
     values: Mapping[str, str] = field(default_factory=dict)
     established: Sequence[str] = ()
     seconds: float | None = None
+    evidence: Evidence | None = None
+    counters: tuple[Mapping[str, str], Mapping[str, str], History] | None = None
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:

@@ -197,6 +197,7 @@ class BenchmarkCheck(Check):
         provenance = BenchmarkReplay(benchmark).replay(
             timed.measurement, device=timed.device, problem=case.problem, kernel_sha256=spec.sha256
         )
+        self._show(nvfp4_case, timed)
         self._profiles.add(
             item,
             device,
@@ -207,6 +208,21 @@ class BenchmarkCheck(Check):
             timeout_s=devices.options.timeout_s,
         )
         self._judge(nvfp4_case, timed, provenance, siblings)
+
+    def _show(self, kernel: KernelUnderTest, timed: Timed) -> None:
+        """Add the measured time to the evidence of the item, for a page."""
+        if kernel.run.options.html is None:
+            return
+        from pytest_nvfp4.bench.roofline import columns
+        from pytest_nvfp4.report.evidence import Measured
+
+        found = columns(timed.measurement, kernel.case.problem, timed.device)
+        name = "" if timed.device is None else timed.device.name
+        kernel.show(
+            "measured",
+            Measured(device=name, us=found.us, p10_us=found.p10_us, p90_us=found.p90_us),
+            kernel.case.problem,
+        )
 
     def _judge(
         self, kernel: KernelUnderTest, timed: Timed, provenance: Provenance, siblings: Sequence[CheckItem]

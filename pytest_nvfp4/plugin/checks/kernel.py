@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,7 +15,7 @@ from pytest_nvfp4.plugin.devices import DEVICES
 from pytest_nvfp4.plugin.failure import CheckFailure, KernelWarning, described, not_compiled, warn_of
 from pytest_nvfp4.plugin.fitted import FITTED, FITTED_PROBLEMS
 from pytest_nvfp4.plugin.places import safe_name
-from pytest_nvfp4.plugin.record import ESTABLISHED, VALUES
+from pytest_nvfp4.plugin.record import ESTABLISHED, EVIDENCE, VALUES
 from pytest_nvfp4.plugin.remote import RemoteRun
 from pytest_nvfp4.plugin.simulations import SIMULATIONS
 from pytest_nvfp4.plugin.state import RUN, KernelCase, Run
@@ -25,12 +25,16 @@ from pytest_nvfp4.toolchain.request import Entry, EntryError
 from pytest_nvfp4.writing import write_whole
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from pytest_nvfp4.device.fitted_problem import FittedProblem
     from pytest_nvfp4.device.job import JobCase, KernelSpec
     from pytest_nvfp4.device.simulate import SimulationResult
     from pytest_nvfp4.finding import Finding
     from pytest_nvfp4.toolchain.trace import Trace
 
+_TRACED = pytest.StashKey[set[tuple[Path, str]]]()
+"""Kernels and configurations whose trace an item has added to its evidence."""
 _FAMILY = "gpumode"
 """Input family of a simulation whose values do not matter, because it is generated quickly."""
 
@@ -109,6 +113,7 @@ class KernelUnderTest:
             raise CheckFailure(str(error), file=str(self.case.path)) from error
         if not trace.ok:
             raise not_compiled(trace, self.run)
+        self._show_trace(trace)
         return trace
 
     def compile_failure(self) -> CheckFailure | None:
@@ -206,7 +211,7 @@ class KernelUnderTest:
         """
         fitted = self.fitted() if case is None else None
         if fitted is not None and self.devices.options.trace is None:
-            return fitted.shown
+            return fitted.shown  # a page draws a problem that the user named
         spec, base = self.spec()
         others = [
             job_case(case.problem)
@@ -218,7 +223,10 @@ class KernelUnderTest:
         raced = [job_case(case.problem) for case in self._raced() if case.variant != FITTED]
         simulations = self.item.config.stash[SIMULATIONS]
         problem = self.problem if case is None else case.problem
-        return simulations.simulate(spec, job_case(problem), others=others, raced=raced, base=base)
+        done = simulations.simulate(spec, job_case(problem), others=others, raced=raced, base=base)
+        if done.call is not None and done.call.detailed:
+            self.show("call", done.call, problem, base=base)
+        return done
 
     def defer_wrong_results(self, check: str | None) -> None:
         """Skip the item if an item of the named check reports what this kernel does wrong on the same problem.
@@ -254,6 +262,40 @@ class KernelUnderTest:
     def establish(self, text: str) -> None:
         """Add to the reports what the check established, in words."""
         self.item.stash.setdefault(ESTABLISHED, []).append(text)
+
+    def show(self, name: str, found: BaseModel, problem: Problem, *, base: Path | None = None) -> None:
+        """Add to the evidence of the item, for a page, what it found in one call on a problem.
+
+        Args:
+            name: A field of ``report.evidence.Evidence``.
+            found: Its value.
+            problem: The problem.
+            base: The folder that source files in it are relative to.
+        """
+        if self.run.options.html is None:
+            return
+        from pytest_nvfp4.bench.roofline import work_of
+
+        work = work_of(problem)
+        self._evidence().update({name: found.model_dump(mode="json"), "problem": problem.name})
+        self._evidence().update({"flops": work.flops, "bytes": work.bytes})
+        if base is not None:
+            self._evidence()["base"] = str(base)
+
+    def _show_trace(self, trace: Trace) -> None:
+        """Add a trace to the evidence of the first item of this process that it describes."""
+        if self.run.options.html is None:
+            return
+        shown = self.item.config.stash.setdefault(_TRACED, set())
+        key = (self.case.path, self.case.settings.name)
+        if key not in shown:
+            shown.add(key)
+            self._evidence()["trace"] = trace.model_dump(mode="json")
+
+    def _evidence(self) -> dict[str, Any]:
+        settings = self.case.settings
+        context = {"configuration": settings.name, "arch": settings.arch, "path": str(self.case.path)}
+        return self.item.stash.setdefault(EVIDENCE, dict(context))
 
     def establish_compared(self, what: str) -> None:
         """Add to the reports that something agrees with its snapshot, or was recorded there by this run."""

@@ -128,6 +128,7 @@ class ModelCheck(SimulatedCheck):
                 file=str(nvfp4_case.case.path),
             )
         case = nvfp4_case.case
+        nvfp4_case.show("modelled", done, case.problem)
         tolerance = case.settings.model_tolerance
         against = "" if done.refused else self._stored(nvfp4_case, request, done, tolerance)
         result = nvfp4_model_snapshot(nvfp4_case.trace(), done, case.problem, tolerance=tolerance)

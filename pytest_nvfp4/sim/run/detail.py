@@ -169,10 +169,10 @@ class _DetailedColumns(ColumnUse):
         """Extend the span that these columns are, or begin a new one."""
         self._now += 1
         span, end = self._spans[column], column + count
-        if span is not None and (span.column, span.count) == (column, count) and span.what in (what, *same):
-            if self._spans[column:end].count(span) == count:
-                span.last = self._now
-                return
+        alike = span is not None and (span.column, span.count) == (column, count) and span.what in (what, *same)
+        if alike and all(each is span for each in self._spans[column:end]):
+            span.last = self._now  # type: ignore[union-attr]
+            return
         if len(self._detail.spans) >= _MOST_SPANS:
             self._detail.left_out += 1
             return
