@@ -5,6 +5,8 @@ The 32 banks of shared memory are 128 bytes wide, so that 16-byte parts of equal
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from markupsafe import Markup
 
 from pytest_nvfp4.layout.grid import CellGrid, grid_of
@@ -31,7 +33,11 @@ def bank_chart(info: TypeInfo, *, title: str) -> tuple[Markup, str] | None:
     if not across and not _follows(grid, step, along_row=False):
         return None
     lines, places = (grid.rows, grid.cols) if across else (grid.cols, grid.rows)
-    rows, cols = min(lines, _ROWS), min(places // step, _COLS)
+    parts = [
+        [_part(grid, row, col * step, along_row=across) for col in range(min(places // step, _COLS))]
+        for row in range(min(lines, _ROWS))
+    ]
+    rows, cols = _period(parts), _period(list(zip(*parts, strict=True)))
     chart = Chart(width=_SIDE + cols * _CELL + 4, height=_TOP + rows * _HIGH + 4, title=title)
     for col in range(cols):
         chart.text(_SIDE + (col + 0.5) * _CELL, _TOP - 6, str(col * step), "muted", anchor="middle")
@@ -39,17 +45,27 @@ def bank_chart(info: TypeInfo, *, title: str) -> tuple[Markup, str] | None:
         y = _TOP + row * _HIGH
         chart.text(_SIDE - 5, y + 13, str(row), "muted", anchor="end")
         for col in range(cols):
-            offset = _offset(grid, row, col * step, along_row=across)
-            assert offset is not None  # `_follows` has seen that offsets are numbers
-            part = offset * grid.bits // _PART_BITS % _PARTS
-            x = _SIDE + col * _CELL
-            chart.rect(
-                x, y, _CELL - 1, _HIGH - 1, f"k{part} tint", title=f"element {col * step} of row {row}: {offset}"
-            )
+            part, x = parts[row][col], _SIDE + col * _CELL
+            chart.rect(x, y, _CELL - 1, _HIGH - 1, f"k{part} tint")
             chart.text(x + _CELL / 2, y + 13, str(part), anchor="middle")
     side = "row" if across else "column"
     note = f"A cell is {plural(step, 'element')} of a {side}, 16 bytes; its number is their place in the 128 bytes of "
-    return chart.svg(), f"{note}all banks. {rows} of {lines} {side}s, {cols} of {places // step} cells."
+    note += f"all banks. {rows} of {lines} {side}s, {cols} of {places // step} cells."
+    return chart.svg(), note + (" What follows repeats them." if rows < len(parts) else "")
+
+
+def _part(grid: CellGrid, line: int, place: int, *, along_row: bool) -> int:
+    """Return the place of an element in the line of banks, in parts of 16 bytes."""
+    offset = _offset(grid, line, place, along_row=along_row)
+    assert offset is not None  # `_follows` has seen that offsets are numbers
+    return offset * grid.bits // _PART_BITS % _PARTS
+
+
+def _period(lines: Sequence[Sequence[int]]) -> int:
+    """Return the number of lines after which they repeat; that of all of them if they do not."""
+    periods = (1, 2, 4, 8)
+    alike = (each for each in periods if all(line == lines[at % each] for at, line in enumerate(lines)))
+    return min(next(alike, len(lines)), len(lines))
 
 
 def _follows(grid: CellGrid, step: int, *, along_row: bool) -> bool:

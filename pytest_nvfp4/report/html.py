@@ -6,10 +6,12 @@ A page is also well-formed XML. Its filters use CSS only, because artifact viewe
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
 from importlib import resources
+from itertools import groupby
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
@@ -28,6 +30,8 @@ DRAWING_ROWS = 12
 DRAWING_COLS = 12
 _WORDS = re.compile(r"\w+|\s+|[^\w\s]")
 _MARK_LIMIT = 4_000
+_LEAST_FOLD = 4
+"""Fewest checks alike that share a row."""
 _UNFOLDED = 2
 """Most kernels whose sections are open."""
 
@@ -73,6 +77,7 @@ def render_html(
         headline=report.headline,
         report=report,
         checks=checks,
+        rows=list(_rows(checks)),
         bad=sum(check.bad for check, _ in checks),
         kernels=views,
         unfolded=len(views) <= _UNFOLDED,
@@ -81,6 +86,44 @@ def render_html(
         undrawn=drawings.refused,
         more=more,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of the table of checks: one check, or several that passed alike.
+
+    Attributes:
+        number: Number of the first check on the page.
+        check: The first check.
+        changed: Whether it shows layout changes.
+        others: Labels of the further checks.
+        seconds: Seconds of all of them; None if unknown.
+    """
+
+    number: int
+    check: CheckReport
+    changed: bool
+    others: Sequence[str]
+    seconds: float | None
+
+
+def _rows(checks: Sequence[tuple[CheckReport, Sequence[object]]]) -> Iterator[_Row]:
+    """Yield the rows of the table; of many checks that establish the same but for their problem, one for all."""
+
+    def alike(item: tuple[int, tuple[CheckReport, Sequence[object]]]) -> object:
+        number, (check, changes) = item
+        name, _, label = check.check.partition("[")
+        if check.outcome != "passed" or changes or not label:
+            return number
+        return check.kernel, name, _evidence(check).replace(label.removesuffix("]"), "")
+
+    for _, items in groupby(enumerate(checks), key=alike):
+        group = list(items)
+        for some in [group] if len(group) >= _LEAST_FOLD else [[each] for each in group]:
+            number, (first, changes) = some[0]
+            seconds = [check.seconds for _, (check, _) in some if check.seconds is not None]
+            labels = [check.check.partition("[")[2].removesuffix("]") for _, (check, _) in some[1:]]
+            yield _Row(number, first, bool(changes), labels, sum(seconds) if seconds else None)
 
 
 class _Drawings:

@@ -105,7 +105,9 @@ def source_view(call: SimulatedCall, modelled: ModelledCall | None, *, own: Mapp
         modelled: The modelled time of such a call; None without one.
         own: The files that may be read, by the name that sources give them: the PTX of a kernel may name any.
     """
-    values = _values(call, modelled)
+    values: dict[tuple[str, int], Counter[str]] = {}
+    for (file, line), of_line in _values(call, modelled).items():
+        values.setdefault((_own_name(file, own), line), Counter()).update(of_line)
     titles = {name: explanation for name, (explanation, _) in _COLUMNS.items()}
     titles[_TIME] = "time on the critical path"
     shown = [name for name in titles if any(of_line.get(name) for of_line in values.values())]
@@ -125,6 +127,17 @@ def source_view(call: SimulatedCall, modelled: ModelledCall | None, *, own: Mapp
     rest = [f"{name.lower()} {amount(elsewhere[name])}" for name in shown if elsewhere[name]]
     absent = [name for name in titles if name not in shown and (name != _TIME or modelled is not None)]
     return SourceView([(name, titles[name]) for name in shown], files, absent, rest)
+
+
+def _own_name(file: str, own: Mapping[str, Path]) -> str:
+    """Return the name of one of the kernel's own files for that of a source, which may be of another folder.
+
+    A module that was compiled for the trace has the lines of the user's file, one of a job those of its copy there.
+    """
+    if file in own:
+        return file
+    fitting = [name for name, path in own.items() if path.name == file.rpartition("/")[2]]
+    return fitting[0] if len(fitting) == 1 else file
 
 
 def _values(call: SimulatedCall, modelled: ModelledCall | None) -> dict[tuple[str, int], Counter[str]]:

@@ -90,6 +90,7 @@ def run_ptx(
     raw: bool = False,
     prepare: Any = None,
     processes: int = 1,
+    detailed: bool = False,
 ) -> Ran:
     """Run ``body`` as a kernel.
 
@@ -126,7 +127,8 @@ def run_ptx(
     )
     monitor: object = machine.monitor
     watching = monitor if isinstance(monitor, Monitor) else None
-    program = Programs().get(text, "kernel", monitor=watching, stepped=machine.debugger is not None)
+    stepped = machine.debugger is not None
+    program = Programs().get(text, "kernel", monitor=watching, counted=detailed, stepped=stepped)
     launched = Grid(
         machine,
         program,
@@ -136,6 +138,8 @@ def run_ptx(
         dynamic_shared=shared,
         parameters=tuple(parameters),
     )
+    if detailed:
+        launched.add_detail()
     if prepare is not None:
         prepare(launched)
     try:

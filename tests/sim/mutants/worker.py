@@ -45,12 +45,14 @@ class Swapped(Programs):
         self.change: Callable[[str, str], str] | None = None
         self.seen: dict[str, str] = {}
 
-    def get(self, ptx: str, kernel: str, *, monitor: Monitor | None = None, stepped: bool = False) -> Program:
+    def get(
+        self, ptx: str, kernel: str, *, monitor: Monitor | None = None, counted: bool = False, stepped: bool = False
+    ) -> Program:
         """The program of a kernel, mutated if ``change`` says so."""
         self.seen[kernel] = ptx
         changed = ptx if self.change is None else self.change(ptx, kernel)
         programs = super() if changed == ptx else Programs()
-        return programs.get(changed, kernel, monitor=monitor, stepped=stepped)
+        return programs.get(changed, kernel, monitor=monitor, counted=counted, stepped=stepped)
 
 
 class Bench:

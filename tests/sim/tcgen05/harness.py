@@ -40,6 +40,7 @@ class Launch:
         self.reports: list[tuple[str, str]] = []
         self.units: dict[type, Any] = {}
         self.counting = False
+        self.detail = None
 
     def unit(self, kind: type) -> Any:
         if kind not in self.units:
