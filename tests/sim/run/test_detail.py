@@ -54,9 +54,7 @@ def test_counters_by_instruction_add_up(processes: int, monkeypatch: pytest.Monk
     assert ran.grid.counters == plain.grid.counters
     assert (ran["out"] == plain["out"]).all()
     counted = {
-        name: count
-        for name, count in ran.grid.counters.items()
-        if name == "instructions" or name.startswith("global.")
+        name: count for name, count in ran.grid.counters.items() if name == "instructions" or name.startswith("global.")
     }
     assert sums(ran) == {name: count for name, count in counted.items() if count}
     assert ran.grid.detail is not None
