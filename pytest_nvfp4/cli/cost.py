@@ -161,7 +161,7 @@ def _json(subject: Runnable, problem: Problem, result: SimulationResult) -> dict
         "model": call.model if call else None,
         "sms": call.sms if call else None,
         "facts": {name: as_number(text) for name, text in cost_facts(call, problem).items()} if call else {},
-        "launches": [launch.model_dump(mode="json") for launch in call.launches] if call else [],
+        "launches": [launch.model_dump(mode="json", exclude={"detail"}) for launch in call.launches] if call else [],
         "floor": bound,
     }
 

@@ -233,8 +233,14 @@ def _json(subject: Runnable, device: Device, done: Sequence[SimulationResult]) -
                 "printed": run.call.printed if run.call is not None else "",
                 "stdout": run.stdout,
                 "stderr": run.stderr,
-                "launches": [launch.model_dump(mode="json") for launch in run.call.launches] if run.call else [],
-                "outputs": [written.model_dump(mode="json") for written in run.call.outputs] if run.call else [],
+                "launches": [launch.model_dump(mode="json", exclude={"detail"}) for launch in run.call.launches]
+                if run.call
+                else [],
+                "outputs": [
+                    written.model_dump(mode="json", exclude={"written", "size"}) for written in run.call.outputs
+                ]
+                if run.call
+                else [],
             }
             for run in done
         ],

@@ -37,7 +37,6 @@ class Simulations:
     def __init__(self, config: pytest.Config, devices: Devices) -> None:
         self._config = config
         self._devices = devices
-        self._detailed = config.stash[RUN].options.html is not None
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, KernelSpec], threading.Lock] = {}
         self._simulated: dict[KernelSpec, dict[JobCase, SimulationResult]] = {}
@@ -46,6 +45,11 @@ class Simulations:
         self._verdicts: dict[str, VerdictCache] = {}
         self.cache_hits = 0
         """Number of cases whose result an earlier run stored."""
+
+    @cached_property
+    def _detailed(self) -> bool:
+        """Whether simulations record what a page draws."""
+        return self._config.stash[RUN].options.html is not None
 
     @cached_property
     def _sealed(self) -> SealedFiles:

@@ -58,6 +58,7 @@ def _part(grid: CellGrid, line: int, place: int, *, along_row: bool) -> int:
     """Return the place of an element in the line of banks, in parts of 16 bytes."""
     offset = _offset(grid, line, place, along_row=along_row)
     assert offset is not None  # `_follows` has seen that offsets are numbers
+    assert grid.bits is not None
     return offset * grid.bits // _PART_BITS % _PARTS
 
 

@@ -271,7 +271,7 @@ def _swizzles(trace: Trace | None) -> Figure:
             alike.setdefault(key, (info, {}))[1][base_name(name)] = None
     if not alike:
         return Figure(title, "No tensor in shared memory with a known name has a swizzle.")
-    drawings = []
+    drawings: list[Markup] = []
     for info, names in alike.values():
         told = f"{', '.join(names)}: {info.dtype}, {info.swizzle} on {info.layout}"
         drawn = bank_chart(info, title=told) if len(drawings) < _MOST_SWIZZLES else None

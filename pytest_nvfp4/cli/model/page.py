@@ -215,7 +215,7 @@ def as_data(each: Modelled) -> dict[str, Any]:
     }
     if call is None:
         return data
-    data |= call.model_dump(mode="json")
+    data |= call.model_dump(mode="json", exclude={"timeline"})
     data["table_is_shipped"] = call.shipped
     data["modelled_us"] = None if call.refused else call.us
     data["band"] = None
