@@ -150,15 +150,17 @@ def _roofline(every: Sequence[Evidence]) -> Figure:
     title = "Roofline"
     known = [each for each in every if each.flops and each.bytes]
     arch = next((each.arch for each in known if each.arch), "")
-    device = next((each.measured.device for each in known if each.measured is not None), "") if arch else ""
-    peaks = peaks_of(device or for_arch(arch).name) if arch else None
+    peaks = peaks_of(for_arch(arch).name) if arch else None
     if peaks is None:
         return Figure(title, _NO_CALL if not known else "The peak rates of the device are not listed.")
+    notes = [f"Ceilings are the published peaks: {peaks.math.source}; {peaks.memory.source}."]
     points: dict[tuple[str, str], TimedPoint] = {}
     floors: dict[str, TimedPoint] = {}
     for each in known:
         work = each.flops, each.bytes
-        if each.measured is not None:
+        if each.measured is not None and peaks_of(each.measured.device) != peaks:
+            notes.append(f"Measured on another device, {each.measured.device}: {each.measured.us:.3g} us.")
+        elif each.measured is not None:
             points["measured", each.problem] = TimedPoint("measured", each.problem, each.measured.us, *work)
         if each.modelled is not None and each.modelled.us:
             points["modelled", each.problem] = TimedPoint("modelled", each.problem, each.modelled.us, *work)
@@ -166,10 +168,9 @@ def _roofline(every: Sequence[Evidence]) -> Figure:
         floors[each.problem] = TimedPoint("at least", each.problem, least, *work)
     for _, problem in points:
         floors.pop(problem, None)
-    notes = [f"Ceilings are the published peaks: {peaks.math.source}; {peaks.memory.source}."]
     if not any(how == "modelled" for how, _ in points):
         notes.append(_NO_MODEL)
-    if not any(how == "measured" for how, _ in points):
+    if all(each.measured is None for each in known):
         notes.append(_NO_MEASUREMENT)
     chart = roofline_chart(list(points.values()), list(floors.values()), peaks)
     return Figure(title, " ".join(notes), [chart])

@@ -49,22 +49,3 @@ def test_what_does_not_run_says_what_brings_it(project: Project) -> None:
     page = (project.path / "r.html").read_text()
     assert page.count("No call was simulated: the checks coverage, cost and tmem bring this") >= 3
     assert '<td class="code">' not in page
-
-
-def test_without_a_page_nothing_is_recorded(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-    from pytest_nvfp4.device import simulate as module
-
-    simulate = module.simulate
-
-    def seen(*arguments: object, **options: object) -> object:
-        asked.append(options.get("detailed"))
-        return simulate(*arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(module, "simulate", seen)
-    ran = written(project, FILL).run(
-        *SIMULATED[:2], "-k", "coverage", "--nvfp4-device=sim", "--nvfp4-fresh", "--nvfp4-json=r.json"
-    )
-    outcomes(ran, passed=1)
-    assert asked == [False]
-    assert "evidence" not in (project.path / "r.json").read_text()

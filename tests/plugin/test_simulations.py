@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_nvfp4.device.detail import LaunchDetail
 from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.simulate import SimulationResult
 from pytest_nvfp4.finding import Finding
@@ -32,23 +33,38 @@ class Jobs:
     Attributes:
         run: The names of the cases of each job, and whether it searched for races.
         racy: Names of the problems with a race.
+        detailed: Whether each job recorded details.
     """
 
     def __init__(self) -> None:
         self.run: list[tuple[str, bool]] = []
         self.racy: set[str] = set()
+        self.detailed: list[bool] = []
 
     def __call__(
-        self, _device: object, _kernel: KernelSpec, cases: Sequence[JobCase], *, races: bool = False, **_: Any
+        self,
+        _device: object,
+        _kernel: KernelSpec,
+        cases: Sequence[JobCase],
+        *,
+        races: bool = False,
+        detailed: bool,
+        **_: Any,
     ) -> list[SimulationResult]:
         self.run.append((" ".join(case.problem.name for case in cases), races))
-        return [self._one(case, races) for case in cases]
+        self.detailed.append(detailed)
+        return [self._one(case, races, detailed) for case in cases]
 
-    def _one(self, case: JobCase, races: bool) -> SimulationResult:
+    def _one(self, case: JobCase, races: bool, detailed: bool) -> SimulationResult:
         (done,) = ModelledKernel().observe([Problem(case.problem.name, (Group(128, 128, 256, 1),), 1)], (), None)
         found = races and case.problem.name in self.racy
         findings = (Finding("race", "two writes are not ordered"),) if found else ()
-        return SimulationResult(case, "failed" if found else "passed", findings, done.call)
+        assert done.call is not None
+        assert done.call.launches
+        update = {"detail": LaunchDetail() if detailed else None}
+        launches = tuple(launch.model_copy(update=update) for launch in done.call.launches)
+        call = done.call.model_copy(update={"launches": launches})
+        return SimulationResult(case, "failed" if found else "passed", findings, call)
 
 
 @pytest.fixture
@@ -60,7 +76,12 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> Jobs:
 
 @pytest.fixture
 def simulations(tmp_path: Path, jobs: Jobs) -> Simulations:  # noqa: ARG001 - the simulator is replaced first
-    run = SimpleNamespace(cache=SimpleNamespace(sealed=SealedFiles(tmp_path)))
+    return of_run(tmp_path)
+
+
+def of_run(tmp_path: Path, *, html: Path | None = None) -> Simulations:
+    """The simulations of a run with a cache in a folder, which may write a page."""
+    run = SimpleNamespace(cache=SimpleNamespace(sealed=SealedFiles(tmp_path)), options=SimpleNamespace(html=html))
     config: Any = SimpleNamespace(stash={RUN: run}, add_cleanup=lambda _: None)
     options = SimpleNamespace(fresh=False, trace=None, timeout_s=1.0, trace_ctas=4)
     devices: Any = SimpleNamespace(
@@ -98,3 +119,18 @@ def test_what_fits_a_problem_reads_the_search(simulations: Simulations, jobs: Jo
 def test_measurements_on_several_problems_are_not_searched(simulations: Simulations, jobs: Jobs) -> None:
     simulations.observe(KERNEL, [A, B], raced=True, base=Path())
     assert jobs.run == [("a b", False)]
+
+
+@pytest.mark.parametrize("raced", [False, True])
+def test_only_a_page_asks_for_details_and_once(tmp_path: Path, jobs: Jobs, raced: bool) -> None:
+    def simulate(html: Path | None) -> SimulationResult:
+        return of_run(tmp_path, html=html).simulate(KERNEL, A, others=[], raced=[A] if raced else [], base=Path())
+
+    page = tmp_path / "r.html"
+    for html, detailed in ((None, [False]), (None, [False]), (page, [False, True]), (page, [False, True])):
+        done = simulate(html)
+        assert jobs.detailed == detailed
+        assert done.call is not None
+        assert done.call.detailed is detailed[-1]
+    simulate(None)
+    assert len(jobs.run) == 2, "what has details serves every run"
