@@ -73,6 +73,7 @@ class Chain:
     Attributes:
         parts: The recorded operands, by CTA.
         length: Number of instructions.
+        rows: Rows of A in each CTA, those of both blocks in layout E.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Chain:
         self.b_ids: list[int] = []
         self.cache = cache
         self.a_operand, self.b_operand = operands
+        self.rows = self.a_operand.rows
         self.base = base
         self.shift = shift
         self.enabled = enabled
@@ -140,12 +142,26 @@ class Chain:
 
     def _value(self, tmem: Tmem, a: OperandTile, b: OperandTile) -> NDArray[np.uint32] | None:
         """Return the accumulator's words ``[n][row]``; None if they were written in place."""
+        words = self._product(tmem, a, b)
+        if words is None or self.rows == self.ins.rows:
+            return words
+        # Layout E: the lower half of N has the product with the first block of A, the upper one with the second.
+        lower, upper = np.split(words, 2)
+        return np.concatenate([lower[:, : self.ins.rows], upper[:, self.ins.rows :]])
+
+    def _previous(self, tmem: Tmem) -> NDArray[np.uint32]:
+        """Return the previous words of D ``[n][row]``, once for each block of A."""
+        words = self.path.read(tmem, self.first)
+        return words if self.rows == self.ins.rows else np.tile(words, (1, 2))
+
+    def _product(self, tmem: Tmem, a: OperandTile, b: OperandTile) -> NDArray[np.uint32] | None:
+        """Return the words of D for each row of A, ``[n][row]``; None if they were written in place."""
         if self.ins.d == "s32":
             return self._integers(tmem, a, b)
         single = self.ins.d == "f32"
         base: NDArray[Any] | None = None
         if self.base:
-            words = self.path.read(tmem, self.first)
+            words = self._previous(tmem)
             base = words.view(np.float32) if single else words.astype(np.uint16).view(np.float16)
             if self.shift:
                 base = base.astype(np.float64) * 2.0**-self.shift
@@ -165,7 +181,7 @@ class Chain:
 
     def _whole(self, tmem: Tmem, a: OperandTile, b: OperandTile) -> NDArray[np.uint32] | None:
         """Compute the chain as one product. The caller has shown that nothing is rounded."""
-        n, rows = self.ins.n, self.ins.rows
+        n, rows = self.ins.n, self.rows
         left = b.values[: b.height]
         right = a.values[: a.height].T
         if self.enabled is None and self.path.columns == n and rows == 128:
@@ -189,7 +205,7 @@ class Chain:
             The value ``[n][row]``, and the number of instructions in it.
         """
         k = self.ins.kind.k
-        value = np.zeros((self.ins.n, self.ins.rows), np.float32)
+        value = np.zeros((self.ins.n, self.rows), np.float32)
         part = value[: b.height, : a.height]
         step = np.ldexp(1.0, b.grids[: b.height])[:, None] * np.ldexp(1.0, a.grids[: a.height])[None, :]
         limits = np.minimum(step * _SEGMENT_STEPS, _FLOAT_MAX).astype(np.float32)
@@ -224,7 +240,7 @@ class Chain:
 
     def _rounded(self, a: OperandTile, b: OperandTile, base: NDArray[Any] | None) -> NDArray[np.uint32]:
         """Compute the chain in float64, rounded after each instruction."""
-        n, rows, count, k = self.ins.n, self.ins.rows, self.length, self.ins.kind.k
+        n, rows, count, k = self.ins.n, self.rows, self.length, self.ins.kind.k
         kind = np.float32 if self.ins.d == "f32" else np.float16
         left = b.values.reshape(n, count, k)
         right = a.values.reshape(rows, count, k)
@@ -251,10 +267,10 @@ class Chain:
         return words
 
     def _integers(self, tmem: Tmem, a: OperandTile, b: OperandTile) -> NDArray[np.uint32]:
-        n, rows, count, k = self.ins.n, self.ins.rows, self.length, self.ins.kind.k
+        n, rows, count, k = self.ins.n, self.rows, self.length, self.ins.kind.k
         value = np.zeros((n, rows), np.int64)
         if self.base:
-            value += self.path.read(tmem, self.first).view(np.int32)
+            value += self._previous(tmem).view(np.int32)
         if not self.ins.saturate:
             value += (b.values.astype(np.float64) @ a.values.astype(np.float64).T).astype(np.int64)
         else:

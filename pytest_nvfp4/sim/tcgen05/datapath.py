@@ -4,9 +4,12 @@
 - M = 64 (``::1``), layout F: row r in lane 32 * (r / 16) + r % 16, plus 16 if the address has lane 16.
 - M = 128 (``::2``), layout B: 64 rows for each CTA; row r in lane r for the first half of the columns of D and in lane
   64 + r for the second half, so that D takes N / 2 columns.
+- M = 64 and 32 with ``.ws``, layouts E and G: as layout B, with the halves and the quarters of the columns of D in the
+  halves and the quarters of the lanes. M = 128 with ``.ws`` has layout D.
 
-Values are arranged transposed, ``[n][row]``. A in TMEM lies in the same lanes, 8 columns of 4 bytes of K; in layout B
-both halves of the lanes must hold the same copy.
+Values are arranged transposed, ``[n][row]``. A in TMEM lies in the same lanes, 8 columns of 4 bytes of K. In layouts B
+and G each part of the lanes must hold the same copy. In layout E each half multiplies the rows of A in its own lanes:
+public kernels put two blocks of K there, and add the two halves of D (flashinfer 0.7.4, ``hca_v41_primitives``).
 """
 
 from __future__ import annotations
@@ -23,13 +26,16 @@ from pytest_nvfp4.sim.tcgen05.descriptor import InstructionDescriptor
 from pytest_nvfp4.sim.tcgen05.operand import Chunks
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
 
+_BANKS = {"B": 2, "E": 2, "G": 4}
+"""Parts of the lanes by layout, where one part of N lies in each."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Datapath:
     """Place of an accumulator of ``rows`` x ``n`` values in one CTA's TMEM.
 
     Attributes:
-        layout: The ISA's letter: A, B, D or F.
+        layout: The ISA's letter: A, B, D, E, F or G.
         columns: Number of TMEM columns.
         lanes: Lanes that hold values, None for all.
         align: 1 for layout F at lane 16, else 0.
@@ -46,8 +52,8 @@ class Datapath:
         """Return ``[columns][128]`` words of TMEM as a view of shape ``self.shape``."""
         if self.layout == "F":
             return words.reshape(-1, 4, 2, 16)[:, :, self.align, :]
-        if self.layout == "B":
-            return words.reshape(-1, 2, 64).transpose(1, 0, 2)
+        if self.banks > 1:
+            return words.reshape(-1, self.banks, LANES // self.banks).transpose(1, 0, 2)
         return words
 
     @property
@@ -55,9 +61,14 @@ class Datapath:
         """Shape of ``view``, to which values ``[n][rows]`` reshape."""
         if self.layout == "F":
             return (self.n, 4, 16)
-        if self.layout == "B":
-            return (2, self.n // 2, 64)
+        if self.banks > 1:
+            return (self.banks, self.n // self.banks, LANES // self.banks)
         return (self.n, 128)
+
+    @property
+    def banks(self) -> int:
+        """Parts of the lanes that hold one part of N each."""
+        return _BANKS.get(self.layout, 1)
 
     @property
     def halves(self) -> bool:
@@ -86,21 +97,23 @@ class Datapath:
         target[:, enabled] = changed[:, enabled]
 
     def read_a(self, tmem: Tmem, column: int, *, what: str) -> Chunks:
-        """Return the rows of A, 32 bytes each, as chunks ``[row][2]``.
+        """Return the rows of A, 32 bytes each, as chunks ``[row][2]``; in layout E those of both halves.
 
         Raises:
-            Unsupported: the two copies that layout B needs differ.
+            Unsupported: the copies that layout B or G needs differ.
         """
         words = tmem.data[column : column + 8]
         if self.layout == "F":
             words = words.reshape(8, 4, 2, 16)[:, :, self.align, :].reshape(8, 64)
-        elif self.layout == "B":
-            if not (words[:, :64] == words[:, 64:]).all():
+        elif self.layout in "BG":
+            copies = words.reshape(8, self.banks, self.rows)
+            words = copies[:, 0]
+            if not (copies == words[:, None]).all():
+                m = "128 over a pair of CTAs" if self.layout == "B" else "32"
                 raise Unsupported(
-                    f"{what}: A in TMEM, M = 128 over a pair of CTAs: lanes 64-127 do not hold a copy of lanes 0-63",
-                    hint="duplicate A over the two halves of the lanes",
+                    f"{what}: A in TMEM, M = {m}: lanes {self.rows}-127 do not hold a copy of lanes 0-{self.rows - 1}",
+                    hint=f"duplicate A over the {self.banks} parts of the lanes",
                 )
-            words = words[:, :64]
         return np.ascontiguousarray(words.T).view(np.complex128).ravel()
 
 
@@ -112,11 +125,13 @@ def datapath(ins: InstructionDescriptor, lane: int, what: str) -> Datapath:
         Fault: the layout does not allow the lane.
     """
     if ins.rows == 128:
-        layout, columns = ("A" if ins.group == 2 else "D"), ins.n
+        layout = "A" if ins.group == 2 else "D"
     elif ins.group == 2:
-        layout, columns = "B", ins.n // 2
+        layout = "B"
+    elif ins.ws:
+        layout = "E" if ins.rows == 64 else "G"
     else:
-        layout, columns = "F", ins.n
+        layout = "F"
     if lane and not (layout == "F" and lane == 16):
         raise Fault(
             "tmem",
@@ -127,4 +142,4 @@ def datapath(ins: InstructionDescriptor, lane: int, what: str) -> Datapath:
     if layout == "F":
         lanes = np.arange(LANES) % 32 // 16 == lane // 16
         lanes.flags.writeable = False
-    return Datapath(layout, ins.rows, ins.n, columns, lanes, lane // 16)
+    return Datapath(layout, ins.rows, ins.n, ins.n // _BANKS.get(layout, 1), lanes, lane // 16)

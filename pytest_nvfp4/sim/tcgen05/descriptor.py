@@ -180,6 +180,7 @@ class InstructionDescriptor:
         a_mn, b_mn: Whether A is M-major and B is N-major.
         vector: Scale factors for each row and instruction, 0 without block scaling.
         a_id, b_id: SFA id and SFB id.
+        ws: Whether the instruction is weight-stationary (``.ws``).
     """
 
     kind: MmaKind
@@ -198,6 +199,7 @@ class InstructionDescriptor:
     vector: int
     a_id: int
     b_id: int
+    ws: bool = False
 
     @property
     def rows(self) -> int:
@@ -216,7 +218,9 @@ _Illegal = Callable[..., Fault]
 
 
 @lru_cache(maxsize=4096)
-def decode_instruction(value: int, kind_name: str, group: int, vector: int, what: str) -> InstructionDescriptor:
+def decode_instruction(
+    value: int, kind_name: str, group: int, vector: int, what: str, ws: bool = False
+) -> InstructionDescriptor:
     """Decode an instruction descriptor.
 
     Args:
@@ -226,7 +230,7 @@ def decode_instruction(value: int, kind_name: str, group: int, vector: int, what
 
     Raises:
         Fault: an illegal field, or a combination that the ISA does not list.
-        Unsupported: sparsity.
+        Unsupported: sparsity, or a shift of B with ``.ws``.
     """
     kind = KINDS[kind_name]
     if kind.packed and value >> 31:
@@ -241,7 +245,7 @@ def decode_instruction(value: int, kind_name: str, group: int, vector: int, what
 
     if value >> 2 & 1:
         raise Unsupported(f"{what}: sparse A (bit 2 of instruction descriptor {value:#010x})")
-    fields = _scaled(value, kind, vector, illegal) if kind.scaled else _plain(value, kind, illegal)
+    fields = _scaled(value, kind, vector, illegal) if kind.scaled else _plain(value, kind, illegal, ws=ws)
     if value & fields.reserved:
         raise illegal(f"reserved bits {value & fields.reserved:#010x} are set")
     b_bits = 3 if kind.packed else 7
@@ -260,10 +264,12 @@ def decode_instruction(value: int, kind_name: str, group: int, vector: int, what
         if mn and element in ("e2m3", "e3m2", "e2m1"):
             raise illegal(f"MN-major {name} of {element}; only 8-, 16- and 32-bit elements can be MN-major")
     n = (value >> 17 & 63) << 3
-    _check_shape(kind, group, fields.m, n, b_mn, illegal)
+    if ws and value >> 30:
+        raise Unsupported(f"{what}: a maximum shift of B (bits 30-31 of {value:#010x})")
+    _check_shape(kind, group, fields.m, n, b_mn, illegal, ws=ws)
     return InstructionDescriptor(
         kind, group, fields.m, n, a, b, fields.d, negate_a, negate_b, a_mn, b_mn, fields.saturate, fields.scale,
-        vector, fields.a_id, fields.b_id,
+        vector, fields.a_id, fields.b_id, ws,
     )  # fmt: skip
 
 
@@ -299,18 +305,22 @@ def _scaled(value: int, kind: MmaKind, vector: int, illegal: _Illegal) -> _KindF
     return _KindFields((value >> 27 & 3) << 7, reserved, scale=scale, a_id=a_id, b_id=b_id)
 
 
-def _plain(value: int, kind: MmaKind, illegal: _Illegal) -> _KindFields:
+def _plain(value: int, kind: MmaKind, illegal: _Illegal, *, ws: bool) -> _KindFields:
     if value >> 4 & 3 not in kind.outputs:
         legal = " or ".join(f"{code} ({_D_TYPES[code]})" for code in kind.outputs)
         raise illegal(f"D type {value >> 4 & 3}; it must be {legal}")
     saturate = bool(value >> 3 & 1)
     if saturate and kind.name != "i8":
         raise illegal("saturation (bit 3) is for .kind::i8 only")
-    reserved = 0x2080_0043 | 3 << 30  # Bits 0-1, 6, 23 and 29-31 (30-31 belong to .ws, which is unsupported).
+    reserved = 0x2080_0043 | (0 if ws else 3) << 30  # Bits 0-1, 6, 23 and 29; 30-31 belong to .ws.
     return _KindFields((value >> 24 & 31) << 4, reserved, d=_D_TYPES[value >> 4 & 3], saturate=saturate)
 
 
-def _check_shape(kind: MmaKind, group: int, m: int, n: int, b_mn: bool, illegal: _Illegal) -> None:
+def _check_shape(kind: MmaKind, group: int, m: int, n: int, b_mn: bool, illegal: _Illegal, *, ws: bool) -> None:
+    if ws:
+        if m not in (32, 64, 128) or n not in (64, 128, 256):
+            raise illegal(f"M = {m}, N = {n}; with .ws M must be 32, 64 or 128 and N 64, 128 or 256")
+        return
     legal_m = (128, 256) if group == 2 else (128,) if kind.scaled else (64, 128)
     if m not in legal_m:
         raise illegal(f"M = {m}; it must be {' or '.join(map(str, legal_m))}")

@@ -12,7 +12,10 @@ and of D, N / 2 rows of B, and the scale factors of its rows of A and of all of 
   of each 32. The ISA says that it shifts the rows down by one, but for the last. NVIDIA's examples of it depend on that
   the product sees A as it was, and the next one the shifted A (``slicek_m32n8k128``); ``1cta_mma_a_from_tmem`` states
   that on a B200 each 32 rows keep their last one, and compares with that.
-- ``.ws``, ``.sp`` and a zero-column mask are unsupported.
+- ``.ws`` (f16, tf32, f8f6f4 and i8 of one CTA): M = 32, 64 or 128 in layouts of its own (``datapath``).
+  ``.collector::b0`` to ``::b3`` have no effect, because the hardware may reload B at any time. A zero-column mask or a
+  maximum shift that is not 0 is unsupported.
+- ``.sp`` is unsupported.
 
 Checked at issue: descriptors and shapes (kind ``descriptor``); that D, A and the scale factors lie in allocated columns
 whose lanes were written as far as they are read; that every byte of A and B in shared memory was written; that one lane
@@ -53,7 +56,21 @@ _VECTORS = {
 _WIDE = (10, 3)
 """Compute capability that multiplies 96 elements of K at once."""
 _COLLECTORS = tuple(f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard"))
+_WS_KINDS = ("f16", "tf32", "f8f6f4", "i8")
+_WS_COLLECTORS = tuple(
+    f"collector::b{buffer}::{use}" for buffer in range(4) for use in ("fill", "use", "lastuse", "discard")
+)
 _KEPT = ("collector::a::fill", "collector::a::use")
+
+
+def issue_ws(
+    w: Warp, mask: int, d: Bits, a: Bits, b: Bits, descriptor: Bits, enable: Predicate, zeroed: Bits, form: MmaForm,
+    at: int,
+) -> None:  # fmt: skip
+    """Issue one instruction with ``.ws``; ``zeroed`` is its zero-column mask. Raises Fault or Unsupported."""
+    if pick(zeroed, mask):
+        raise Unsupported(f"{form.what}: a zero-column mask that is not 0")
+    issue(w, mask, d, a, b, descriptor, enable, (), 0, 0, form, at)
 
 
 def issue(
@@ -101,7 +118,7 @@ def _plan(
 ) -> MmaPlan:  # fmt: skip
     """Check an instruction. Raises Fault or Unsupported."""
     what = form.what
-    decoded = decode_mma(descriptor, form.kind, form.group, form.vector, form.a_in_tmem, what)
+    decoded = decode_mma(descriptor, form.kind, form.group, form.vector, form.a_in_tmem, what, form.ws)
     ins = decoded.ins
     if ins.kind.k == 96 and core.machine.model.capability != _WIDE:
         raise Fault("descriptor", f"{what}: K = 96 (bit 31 of {descriptor:#010x}), which exists on sm_103 only")
@@ -222,10 +239,17 @@ def _enabled(words: Sequence[Bits], path: Datapath, form: MmaForm) -> NDArray[np
     return ~bits if path.lanes is None else path.lanes & ~bits
 
 
-def _form(ins: Instruction) -> tuple[OpcodeReader, str, int, int, bool]:
-    """Parse an opcode: its reader, kind, group, scale factors per row, and whether it shifts A."""
+def _form(ins: Instruction) -> tuple[OpcodeReader, str, int, int, bool, bool]:
+    """Parse an opcode: its reader, kind, group, scale factors per row, whether it shifts A, and whether it has .ws."""
     group, read = group_of(ins, ordered=False)
+    ws = read.has("ws")
     kind = read.one(*(f"kind::{kind}" for kind in KINDS)).removeprefix("kind::")
+    if ws:
+        if group == 2 or kind not in _WS_KINDS:
+            raise read.refuse(f".ws with .kind::{kind} and .cta_group::{group}")
+        read.maybe(*_WS_COLLECTORS)
+        read.done()
+        return read, kind, group, 0, False, True
     scaled = read.has("block_scale")
     vector = read.maybe("scale_vec::1X", "scale_vec::2X", "scale_vec::4X", "block16", "block32")
     shifts_a = read.has("ashift")
@@ -237,15 +261,15 @@ def _form(ins: Instruction) -> tuple[OpcodeReader, str, int, int, bool]:
     if not scaled:
         if vector:
             raise read.refuse(f".{vector} without .block_scale")
-        return read, kind, group, 0, shifts_a
+        return read, kind, group, 0, shifts_a, False
     count = _VECTORS[kind].get(vector)
     if count is None:
         raise read.refuse(f"scale vector size {vector or '(none)'} for .kind::{kind}")
-    return read, kind, group, count, shifts_a
+    return read, kind, group, count, shifts_a, False
 
 
 def _lower(ins: Instruction, e: Emitter) -> None:
-    read, kind, group, vector, shifts_a = _form(ins)
+    read, kind, group, vector, shifts_a, ws = _form(ins)
     operands = list(ins.operands)
     if len(operands) < 5:
         raise read.refuse(f"{len(operands)} operands")
@@ -256,6 +280,14 @@ def _lower(ins: Instruction, e: Emitter) -> None:
     a = e.address(operands[1]) if a_in_tmem else e.value(operands[1], 64)
     b, descriptor = e.value(operands[2], 64), e.value(operands[3], 32)
     rest = operands[4:]
+    if ws:
+        if len(rest) > 2:
+            raise read.refuse(f"{len(operands)} operands")
+        enable = e.predicate(rest[0])
+        zeroed = e.value(rest[1], 64) if len(rest) == 2 else "0"
+        weights = e.constant(MmaForm(kind, 1, 0, a_in_tmem, 0, f"tcgen05.mma.ws.kind::{kind}", ws=True), "form")
+        e.line(e.call(issue_ws, "w", e.mask, d, a, b, descriptor, enable, zeroed, weights, str(e.at)))
+        return
     sfa = sfb = "0"
     disable: list[str] = []
     shift = 0

@@ -35,6 +35,7 @@ class MmaForm:
         shift: ``scale-input-d``: D is multiplied by 2**-shift first.
         what: The opcode, for messages.
         shifts_a: ``.ashift``: behind the product each row of A in TMEM but the last of each 32 becomes the next one.
+        ws: ``.ws``: weight-stationary.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class MmaForm:
     shift: int
     what: str
     shifts_a: bool = False
+    ws: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,15 +67,19 @@ class DecodedMma:
 
 
 @lru_cache(maxsize=4096)
-def decode_mma(value: int, kind: str, group: int, vector: int, a_in_tmem: bool, what: str) -> DecodedMma:
+def decode_mma(
+    value: int, kind: str, group: int, vector: int, a_in_tmem: bool, what: str, ws: bool = False
+) -> DecodedMma:
     """Decode an instruction descriptor for a form. Raises Fault or Unsupported."""
-    ins = decode_instruction(value, kind, group, vector, what)
+    ins = decode_instruction(value, kind, group, vector, what, ws)
     if a_in_tmem and ins.a_mn:
         raise Fault("descriptor", f"{what}: A in TMEM is K-major; the instruction descriptor transposes it (bit 15)")
     packed = ins.kind.packed
     if a_in_tmem and ins.kind.k == 96:
         raise Unsupported(f"{what}: A in TMEM with K = 96")
-    a = OperandEncoding(ins.a, packed, ins.negate_a, ins.a_mn, ins.rows, ins.kind.k, ins.scale, ins.vector)
+    # Layout E has a block of A of its own in each half of the lanes.
+    rows = LANES if ws and a_in_tmem and ins.rows == LANES // 2 else ins.rows
+    a = OperandEncoding(ins.a, packed, ins.negate_a, ins.a_mn, rows, ins.kind.k, ins.scale, ins.vector)
     b = OperandEncoding(ins.b, packed, ins.negate_b, ins.b_mn, ins.n // group, ins.kind.k, ins.scale, ins.vector)
     family = decode_instruction(value & ~_SF_IDS, kind, group, vector, what) if ins.vector else ins
     return DecodedMma(ins, (a, b), family, ins.n // group, a.element_bytes, b.element_bytes)

@@ -109,7 +109,7 @@ def run(
     kind: str, a: str, b: str, *, m: int = 128, n: int = 64, group: int = 1, count: int = 2, swizzle_a: int = 2,
     swizzle_b: int = 2, a_mn: bool = False, b_mn: bool = False, d: int = 1, negate: tuple[int, int] = (0, 0),
     vector: int = 0, scale: str = "", ids: tuple[int, int] = (0, 0), lane: int = 0, seed: int = 0, sat: int = 0,
-    column: int = 0,
+    column: int = 0, ws: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, Any]:  # fmt: skip
     """Run ``count`` instructions on fresh operands; what TMEM holds, as bits ``[row][n]``, and the sums by step."""
     rng = np.random.default_rng(seed)
@@ -119,7 +119,7 @@ def run(
     k, packed = K[kind], K[kind] == 64
     rows = m // group
     partial = []
-    form = MmaForm(kind, group, vector, False, 0, "test")
+    form = MmaForm(kind, group, vector, False, 0, "test", ws=ws)
     bits = idesc(
         kind, a, b, m, n, d=d, a_mn=int(a_mn), b_mn=int(b_mn), a_neg=negate[0], b_neg=negate[1],
         scale=int(scale == "ue8m0"), ids=ids, sat=sat,
@@ -160,7 +160,7 @@ def run(
         tmem.settle(0, 512)
         for r in range(rows):
             for c in range(n):
-                at, col = lane_column(r, c, m=m, group=group, columns=n, align=lane)
+                at, col = lane_column(r, c, m=m, group=group, columns=n, align=lane, ws=ws)
                 got[rank * rows + r, c] = tmem.data[column + col, at]
     return got, np.array(partial), ctas
 

@@ -32,8 +32,13 @@ def mn_major(row: int, k: int, size: int, *, swizzle: int, stride: int, leading:
     return block * leading + k // 8 * stride + k % 8 * pitch + chunk * 16 + inside % 16
 
 
-def lane_column(row: int, n: int, *, m: int, group: int, columns: int, align: int = 0) -> tuple[int, int]:
+def lane_column(
+    row: int, n: int, *, m: int, group: int, columns: int, align: int = 0, ws: bool = False
+) -> tuple[int, int]:
     """Lane and column of accumulator element (row of this CTA, n); ``columns`` is N."""
+    if ws:  # m lanes for each part of N
+        part = columns * m // 128
+        return m * (n // part) + row, n % part
     if m // group == 128:
         return row, n
     if group == 2:

@@ -60,10 +60,17 @@ ACCEPTED = [
     f"tcgen05.st.sync.aligned.16x64b.x2.unpack::16b.b32 [%r1], {registers(2)};",
     f"tcgen05.st.sync.aligned.16x32bx2.x2.b32 [%r1], 64, {registers(2)};",
     "tcgen05.mma.cta_group::1.kind::f16.ashift [%r1], [%r4], %rd2, %r2, %p1;",
+    "tcgen05.mma.ws.cta_group::1.kind::f16 [%r1], %rd1, %rd2, %r2, %p1;",
+    "tcgen05.mma.ws.cta_group::1.kind::tf32 [%r1], [%r4], %rd2, %r2, 1, %rd3;",
+    "tcgen05.mma.ws.cta_group::1.kind::i8.collector::b3::lastuse [%r1], %rd1, %rd2, %r2, %p1, 0;",
     "tcgen05.mma.cta_group::1.kind::f8f6f4.ashift.collector::a::discard [%r1], [%r4], %rd2, %r2, %p1;",
 ]
 REFUSED = [
-    "tcgen05.mma.ws.cta_group::1.kind::f16 [%r1], %rd1, %rd2, %r2, %p1;",
+    "tcgen05.mma.ws.cta_group::2.kind::f16 [%r1], %rd1, %rd2, %r2, %p1;",
+    "tcgen05.mma.ws.cta_group::1.kind::mxf8f6f4.block_scale [%r1], %rd1, %rd2, %r2, [%r3], [%r4], %p1;",
+    "tcgen05.mma.ws.cta_group::1.kind::f16.collector::a::fill [%r1], %rd1, %rd2, %r2, %p1;",
+    "tcgen05.mma.ws.cta_group::1.kind::f16 [%r1], %rd1, %rd2, %r2, %p1, 0, 0;",
+    "tcgen05.mma.ws.sp.cta_group::1.kind::f16 [%r1], %rd1, %rd2, [%r4], %r2, %p1;",
     "tcgen05.mma.sp.cta_group::1.kind::f16 [%r1], %rd1, %rd2, [%r4], %r2, %p1;",
     "tcgen05.mma.cta_group::1.kind::f16.ashift [%r1], %rd1, %rd2, %r2, %p1;",
     "tcgen05.mma.cta_group::1.kind::f16.ashift.collector::a::use [%r1], [%r4], %rd2, %r2, %p1;",
