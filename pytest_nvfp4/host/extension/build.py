@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from pytest_nvfp4.host.extension import flags, symbols
 from pytest_nvfp4.host.extension.compilers import Compilers
 
 _STANDARD: Final = "-std=c++20"
+_REQUIRED: Final = re.compile(r"#error C\+\+(\d\d) or later compatible compiler is required")
 _LONGEST_S: Final = 1800.0
 _MESSAGE: Final = re.compile(
     r"^(?P<file>[^\s:(][^:(\n]*?)[:(](?P<line>\d+)(?:[:)]\d*:?)?\s*:?\s*(?:fatal )?error\b[^:\n]*:?\s*(?P<text>.*)$",
@@ -128,6 +129,7 @@ def _commands(extension: Extension, compilers: Compilers, folder: Path) -> Itera
     own = [f"-I{place}" for place in extension.headers]
     defined = [f"-DTORCH_EXTENSION_NAME={extension.name}", "-DTORCH_API_INCLUDE_EXTENSION_H"] if extension.torch else []
     torch = importlib.import_module("torch.utils.cpp_extension") if extension.torch else None
+    least = _least_standard(compilers.headers) if extension.torch else 0
     for number, source in sorted(enumerate(extension.sources), key=lambda each: each[1].suffix != ".cu"):
         output = folder / f"{number}-{source.stem}.o"
         noted = ["-MD", "-MF", f"{output}.d"]
@@ -139,6 +141,7 @@ def _commands(extension: Extension, compilers: Compilers, folder: Path) -> Itera
             command += ["--compiler-options", "-fPIC,-O0", "-diag-suppress", "177", *_ANY_TOOLKIT]
         else:
             command = [compilers.cxx, *own, *system, *defined, "-fPIC", *flags.for_host(extension.cxx), "-O0", "-w"]
+        command = flags.of_standard(command, least)
         standard = [] if any("-std" in option for option in command) else [_STANDARD]
         yield [*command, *standard, *noted, "-c", str(source), "-o", str(output)], output
     macros = [f"-D{name}={text}" for name, text in symbols.definitions().items()]
@@ -147,6 +150,16 @@ def _commands(extension: Extension, compilers: Compilers, folder: Path) -> Itera
         # Hidden: libraries that are loaded later must not find these definitions (torch loads some for all others).
         options = [*system, *macros, "-fPIC", "-fvisibility=hidden", "-O1", "-w"]
         yield [compilers.cxx, "-x", "c", *options, "-c", str(source), "-o", str(output)], output
+
+
+def _least_standard(headers: Sequence[Path]) -> int:
+    """Return the standard of C++ that torch's headers ask for, such as 20; 0 if they name none."""
+    for place in headers:
+        header = place / "ATen" / "ATen.h"
+        if header.is_file():
+            asked = _REQUIRED.search(header.read_text(errors="replace"))
+            return int(asked[1]) if asked else 0
+    return 0
 
 
 @dataclass(frozen=True, slots=True)

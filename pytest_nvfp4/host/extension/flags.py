@@ -19,6 +19,8 @@ _RELOCATABLE: Final = re.compile(r"-rdc(=true)?|--relocatable-device-code(=true)
 _LIBRARIES: Final = re.compile(
     r"-l(?:cuda|cudart|cudart_static|cudadevrt|cublas|cublasLt|cudnn|cusparse|cusolver|nvrtc|c10_cuda|torch_cuda)"
 )
+_EARLY: Final = re.compile(r"--?std=(?:c|gnu)\+\+(98|03|11|14|17)")
+"""Standards of C++ that torch's headers may be too new for."""
 _KEPT_DEBUG: Final = frozenset({"-gencode"})
 
 
@@ -48,6 +50,19 @@ def for_device(options: Sequence[str], arch: str) -> list[str]:
 def for_host(options: Sequence[str]) -> list[str]:
     """Return an author's options of the compiler for C++ without those that only take time."""
     return _reduced(options)
+
+
+def of_standard(options: Sequence[str], least: int) -> list[str]:
+    """Return options whose standard of C++ is at least this one, such as 20.
+
+    Public submissions name the standard of the torch that they were written for, and newer headers refuse it.
+    """
+
+    def early(option: str) -> bool:
+        named = _EARLY.fullmatch(option)
+        return named is not None and int(named[1]) % 98 < least
+
+    return [f"-std=c++{least}" if early(option) else option for option in options]
 
 
 def for_linking(options: Sequence[str]) -> list[str]:

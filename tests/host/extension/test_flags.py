@@ -32,6 +32,22 @@ def test_options_that_change_the_code_are_kept() -> None:
     assert [option for option in kept if option not in _TARGET] == [option for option in own if option != "-O1"]
 
 
+@pytest.mark.parametrize(
+    ("option", "least", "used"),
+    [
+        ("-std=c++17", 20, "-std=c++20"),
+        ("--std=gnu++14", 17, "-std=c++17"),
+        ("-std=c++98", 17, "-std=c++17"),
+        ("-std=c++17", 17, "-std=c++17"),
+        ("-std=c++23", 20, "-std=c++23"),
+        ("-std=c++2a", 20, "-std=c++2a"),
+        ("-std=c++17", 0, "-std=c++17"),
+    ],
+)
+def test_a_standard_is_the_least_that_torch_takes(option: str, least: int, used: str) -> None:
+    assert flags.of_standard(["-O3", option], least) == ["-O3", used]
+
+
 def test_device_debug_excludes_line_information() -> None:
     assert "-lineinfo" not in flags.for_device(["-G"], "sm_100a")
 
