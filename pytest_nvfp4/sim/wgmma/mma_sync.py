@@ -70,6 +70,8 @@ def mma_sync(ins: Instruction, e: Emitter) -> None:
         mma_of_kind(ins, e)
         return
     read = OpcodeReader(ins)
+    if read.has("sp", "sp::ordered_metadata"):
+        raise read.refuse("sparse A is not modelled")
     read.each("sync", "aligned")
     saturate = read.has("satfinite", anywhere=True)
     shape_text = read.part()

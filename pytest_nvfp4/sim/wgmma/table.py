@@ -1,7 +1,7 @@
 """Lowerings of ``wgmma`` and ``mma``.
 
 PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Warp Level Matrix Instructions". Unsupported: sparse
-(.sp), single-bit (.b1), sub-byte and f64 forms, ``mma.m8n8k4``, and the block-scaled and .kind forms of sm_120.
+(.sp), single-bit (.b1), sub-byte and f64 forms, and ``mma.m8n8k4``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ def _immediate(read: OpcodeReader, operand: Operand, allowed: tuple[int, ...], w
 
 def _mma_async(ins: Instruction, e: Emitter) -> None:
     read = OpcodeReader(ins, 2)
+    if read.has("sp"):
+        raise read.refuse("sparse A is not modelled")
     read.each("sync", "aligned")
     # The ISA's grammar puts .satfinite after the shape; its examples and NVIDIA's kernels put it after the types.
     saturate = read.has("satfinite", anywhere=True)

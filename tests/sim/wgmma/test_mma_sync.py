@@ -82,13 +82,15 @@ def test_integers_wrap_or_saturate(suffix, want):
         "mma.sync.aligned.m16n8k32.row.col.kind::i8.s32.s8.s8.s32",
         "mma.sync.aligned.m16n8k64.row.col.s32.s4.s4.s32",
         "mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32",
+        "mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32",
         "mma.sync.aligned.m16n8k16.row.col.satfinite.f32.f16.f16.f32",
     ],
 )
 def test_what_is_not_modelled_is_unsupported(opcode):
     four, two = np.zeros((32, 4), np.uint32), np.zeros((32, 2), np.uint32)
-    with pytest.raises(Unsupported):
+    with pytest.raises(Unsupported) as caught:
         run(opcode, four, two, four)
+    assert ("sparse A" in caught.value.message) == opcode.startswith("mma.sp")
 
 
 def test_all_lanes_must_be_there():

@@ -279,6 +279,12 @@ def test_what_is_not_modelled_is_unsupported(opcode, flags, message):
         case.run("\n".join(body), np.zeros(4096, np.uint8), (128, 8))
 
 
+def test_sparse_a_is_refused_by_name():
+    dense = case.wgmma("m64n16k16.f32.f16.f16", 8, 64, 64, flags="1, 1, 0, 0")
+    with pytest.raises(Unsupported, match="sparse A"):
+        case.run(case.FENCE + dense.replace("async.sync", "async.sp.sync"), np.zeros(4096, np.uint8), (128, 8))
+
+
 @pytest.mark.parametrize(
     ("bits", "kind", "message"),
     [
