@@ -17,8 +17,16 @@ races searched for, without any finding: ``tutorial_gemm`` (``fp16_gemm_0`` to `
 with prefetch, block scaled with prefetch and with amax, mixed input (dense, grouped, with scaled accumulators),
 ``fmha``, ``reduce``, those of ``experimental/blackwell`` (dense, block scaled, 2 CTAs, pipeline) and the dense GEMM for
 GeForce; ``cp_narrow_a_to_tmem_mma`` and ``1cta_mma_a_from_tmem`` of ``experimental/primitives/tcgen05`` in each
-variant. ``fp16_gemm_3_1`` to ``6``, ``dense_gemm_persistent_dynamic`` and ``dense_gemm_ptr_array`` are refused by
-DSL 4.8.1 itself: they are written for 4.4.
+variant; and, once each: block scaled (NVFP4, MXFP8 by pairs, sm_103a), dense (alpha and beta, software pipeline, TMA
+store), ``blockwise_gemm`` and ``contiguous_grouped_gemm``, ``custom_epilogue_dense_gemm``, ``rmsnorm``, grouped by
+pairs with maps in global memory; for sm_90a dense, persistent, ``fmha`` and ``cta_norm``, and of the folder ``ampere``
+flash attention, HSTU attention, sgemm and tensorop GEMM. ``fp16_gemm_3_1`` to ``6``, ``dense_gemm_persistent_dynamic``,
+``dense_gemm_ptr_array``, ``mixed_input_fmha_decode`` and the grouped GEMM of ``hopper`` are refused by DSL 4.8.1
+itself: they are written for 4.4.
+
+Of the newest folders, typed like the others: ``1cta_mma_mn_major`` in four shapes, and ``02_copy_tma`` of
+``experimental/task_scheduling``. Of other libraries, with comparisons of their own: tokenspeed-mla 2.0.4's decoding in
+FP8 by 64 rows with ``tcgen05.mma.ws`` and its ``fmha``, and flashlib 0.4.0's GEMM for sm_90a.
 """
 
 from __future__ import annotations
@@ -146,6 +154,53 @@ EXAMINED = (
         "warning",
         "The ISA asks for the fence, and 2cta_mma_blockscale_m128 has it in the same place.",
         "tests.sim.races.test_warnings::test_each_kind_of_omission_is_told",
+    ),
+    Examined(
+        "CUTLASS 4.4 mla_decode_fp16 and mla_decode_fp8",
+        "race: tcgen05.mma of a pair reads P that the peer's threads stored, behind an arrive of .cta scope",
+        "real",
+        "PipelineAsyncUmma arrives at the leader's mbarrier without a scope. DSL 4.8.1 says at mbarrier_arrive that "
+        "the formal order needs .cluster, and that the default relies on current hardware. With "
+        "fence.acq_rel.cluster before the commit it is found no more. Each CTA's tensor core reads its own P, so that "
+        "hardware may not show it.",
+        "tests.sim.races.test_scopes::test_what_is_told",
+    ),
+    Examined(
+        "CUTLASS 4.4 mla_decode_fp8",
+        "race: a CTA may end before the leader's multicast tcgen05.commit has used its shared memory",
+        "real",
+        "The last commit releases P in both CTAs, and no thread of the peer waits for it.",
+        "tests.sim.races.test_leaving::test_an_arrive_at_a_peer_comes_before_its_end",
+    ),
+    Examined(
+        "CUTLASS 4.4 fmha_bwd",
+        "race: a compute warp frees the columns of dQ while reduce warps may still load them",
+        "real",
+        "The barrier before tcgen05.dealloc has the compute warps only; nothing orders the last loads of the others "
+        "before it.",
+        "tests.sim.races.test_tensor_order::test_columns_are_freed_behind_their_last_load",
+    ),
+    Examined(
+        "CUTLASS 4.4 masked_grouped_gemm",
+        "out-of-bounds: the scheduler reads the number of rows of the group behind the last one",
+        "real",
+        "It advances past the last tile and then reads gidx_mapping with that tile's coordinate. The value is not "
+        "used, and memory is allocated behind so small a tensor, so that a GPU does not fault.",
+        "tests.sim.run.test_device_memory::test_a_read_of_freed_memory_names_it",
+    ),
+    Examined(
+        "CUTLASS 4.4 programmatic_dependent_launch",
+        "race: kernels on a side stream read and write tensors that the default stream fills, and reads at the end",
+        "real",
+        "The streams of torch do not wait for the default stream, and nothing else orders the two.",
+        "tests.device.test_stream_races::test_a_launch_on_a_side_stream",
+    ),
+    Examined(
+        "CUTLASS 4.4 grouped_gemm and grouped_blockscaled_gemm, tensor maps in shared memory",
+        "race-warning: a tensor map of 128 bytes is published, of which 64 were never written",
+        "warning",
+        "The DSL copies a template of 64 bytes, and the others hold no field of a map: the copies are right.",
+        "tests.sim.races.test_maps::test_bytes_that_are_published_and_were_never_written",
     ),
     Examined(
         "mcast_clusterMxN_1cta_mma and mcast_clusterMxN_2cta_mma --K_TILE 32",

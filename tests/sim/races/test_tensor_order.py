@@ -22,6 +22,7 @@ LD = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r20}, [%r7];"
 ST = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r7], {%r0};"
 CP = "@%p1 tcgen05.cp.cta_group::1.32x128b.warpx4 [%r7], %rd10;"
 MMA = "@%p1 tcgen05.mma.cta_group::1.kind::f16 [%r7], %rd10, %rd10, %r31, 0;"
+FREE = "tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r7, 32;"
 A_READER = "@%p1 tcgen05.mma.cta_group::1.kind::f16 [%r9], [%r7], %rd10, %r31, 0;"
 
 
@@ -55,6 +56,12 @@ def test_relaxed_barriers_are_enough_between_fences(pair):
     body = kernel(first, second, last=last + arrive, after=wait("M", 32, order=".relaxed.cta") + after, meet="")
     assert judged(body) == (set(), [])
     assert judged(body, warnings=False) == (set(), [])
+
+
+@pytest.mark.parametrize(("first", "kinds"), [(LD + "bar.arrive 1, 64;", []), ("bar.arrive 1, 64;" + LD, ["race"])])
+def test_columns_are_freed_behind_their_last_load(first, kinds):
+    body = kernel(first, FREE, meet="", last=WAIT_LD + BEFORE, after="bar.sync 1, 64;" + AFTER)
+    assert judged(body.replace(FREE + " GONE:", "GONE:"), warnings=False) == (set(), kinds)
 
 
 @pytest.mark.parametrize(
