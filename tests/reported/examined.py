@@ -18,11 +18,11 @@ with prefetch, block scaled with prefetch and with amax, mixed input (dense, gro
 ``fmha``, ``reduce``, those of ``experimental/blackwell`` (dense, block scaled, 2 CTAs, pipeline) and the dense GEMM for
 GeForce; ``cp_narrow_a_to_tmem_mma`` and ``1cta_mma_a_from_tmem`` of ``experimental/primitives/tcgen05`` in each
 variant; and, once each: block scaled (NVFP4, MXFP8 by pairs, sm_103a), dense (alpha and beta, software pipeline, TMA
-store), ``blockwise_gemm`` and ``contiguous_grouped_gemm``, ``custom_epilogue_dense_gemm``, ``rmsnorm``, grouped by
-pairs with maps in global memory; for sm_90a dense, persistent, ``fmha`` and ``cta_norm``, and of the folder ``ampere``
-flash attention, HSTU attention, sgemm and tensorop GEMM. ``fp16_gemm_3_1`` to ``6``, ``dense_gemm_persistent_dynamic``,
-``dense_gemm_ptr_array``, ``mixed_input_fmha_decode`` and the grouped GEMM of ``hopper`` are refused by DSL 4.8.1
-itself: they are written for 4.4.
+store), ``blockwise_gemm`` and ``contiguous_grouped_gemm``, the custom and the activation epilogue, ``mamba2_ssd``,
+``rmsnorm``, grouped by pairs with maps in global memory; for sm_90a dense, persistent, ``fmha`` and ``cta_norm``, and
+of the folder ``ampere`` flash attention, HSTU attention, sgemm and tensorop GEMM. ``fp16_gemm_3_1`` to ``6``,
+``dense_gemm_persistent_dynamic``, ``dense_gemm_ptr_array``, ``mixed_input_fmha_decode`` and the grouped GEMM of
+``hopper`` are refused by DSL 4.8.1 itself: they are written for 4.4.
 
 Of the newest folders, typed like the others: ``1cta_mma_mn_major`` in four shapes, and ``02_copy_tma`` of
 ``experimental/task_scheduling``. Of other libraries, with comparisons of their own: tokenspeed-mla 2.0.4's decoding in
@@ -156,13 +156,13 @@ EXAMINED = (
         "tests.sim.races.test_warnings::test_each_kind_of_omission_is_told",
     ),
     Examined(
-        "CUTLASS 4.4 mla_decode_fp16 and mla_decode_fp8",
-        "race: tcgen05.mma of a pair reads P that the peer's threads stored, behind an arrive of .cta scope",
+        "CUTLASS 4.4 mla_decode_fp16, mla_decode_fp8, mixed_input_fmha_prefill_d256 and d512",
+        "race: tcgen05.mma of a pair reads what the peer's threads stored, behind an arrive of .cta scope",
         "real",
         "PipelineAsyncUmma arrives at the leader's mbarrier without a scope. DSL 4.8.1 says at mbarrier_arrive that "
         "the formal order needs .cluster, and that the default relies on current hardware. With "
-        "fence.acq_rel.cluster before the commit it is found no more. Each CTA's tensor core reads its own P, so that "
-        "hardware may not show it.",
+        "fence.acq_rel.cluster before the commits of mla_decode it is found no more. Each CTA's tensor core reads its "
+        "own shared memory, so that hardware may not show it.",
         "tests.sim.races.test_scopes::test_what_is_told",
     ),
     Examined(
@@ -173,12 +173,21 @@ EXAMINED = (
         "tests.sim.races.test_leaving::test_an_arrive_at_a_peer_comes_before_its_end",
     ),
     Examined(
-        "CUTLASS 4.4 fmha_bwd",
-        "race: a compute warp frees the columns of dQ while reduce warps may still load them",
+        "CUTLASS 4.4 fmha_bwd and mixed_input_fmha_prefill_d256 and d512",
+        "race, or tmem: a warp frees columns that other warps may still load",
         "real",
-        "The barrier before tcgen05.dealloc has the compute warps only; nothing orders the last loads of the others "
-        "before it.",
+        "The barrier before tcgen05.dealloc has the compute warps of fmha_bwd only, and its reduce warps load dQ; the "
+        "softmax warps of the others have no barrier there, and no tail of a pipeline orders their loads.",
         "tests.sim.races.test_tensor_order::test_columns_are_freed_behind_their_last_load",
+    ),
+    Examined(
+        "CUTLASS 4.4 mixed_input_fmha_prefill_d512",
+        "race: O's second half is written over the columns of S while they may be loaded; deadlock with one tile of K",
+        "real",
+        "The first acquire of the pipeline that guards these columns passes at once, one use before the softmax warps "
+        "have loaded S. With one tile they release first, and that acquire waits for a phase that nothing completes. "
+        "The time that V takes to be converted hides the race.",
+        "tests.sim.races.test_idioms::test_pipelines",
     ),
     Examined(
         "CUTLASS 4.4 masked_grouped_gemm",
