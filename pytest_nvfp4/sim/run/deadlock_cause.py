@@ -12,7 +12,8 @@ a protocol is broken at one place, strongest first, and only then follows those 
 4. A phase with some arrivals, of which others are missing: the count of its init, or a warp that has ended or waits.
 5. A phase without arrivals: followed to the warps that arrived in earlier phases or at the mbarriers of the same init.
    If that ends at a warp that has left its loop, it left early. If nothing ever arrived there, the arrive is missing;
-   or, if its waiter fills stages and has never passed a wait at these mbarriers, its first parity is wrong.
+   or, if its waiter fills stages and has never passed a wait at these mbarriers, its first parity is wrong; or, if
+   another warp has passed several phases there and its waiter none, that one comes too late.
 
 The last two are left out while a warp waits for registers or TMEM, or spins on memory.
 """
@@ -161,6 +162,16 @@ def _missing(waits: list[_Wait], barriers: list[Mbarrier]) -> Cause | None:
         return None
     warp = min(ends, key=lambda end: end[0])[1]
     group, barrier = by_warp[warp]
+    ahead = [other for other, passed in barrier.accepted.items() if passed.phase == barrier.phase]
+    if ahead and barrier.phase > 1 and warp not in barrier.accepted:
+        return Cause(
+            warp, group.pc,
+            f"warp {warp.index} comes to the {barrier.name} when warp {ahead[0].index} has passed {barrier.phase} of "
+            f"its phases: its wait for phase {barrier.phase & 1} is one for phase {barrier.phase}, of the same parity, "
+            "at which nothing arrives",
+            "a warp may come late by one phase only: let the warps meet (__syncthreads, bar.sync) once a phase, or let "
+            "one of them wait and the others meet it",
+        )  # fmt: skip
     gone = [who for each in _ring(barrier, barriers) for who in each.arrivers if _has_left(who, by_warp)]
     if gone:
         text = (

@@ -73,3 +73,21 @@ def test_ctas_that_are_stuck_alike_are_told_of_once() -> None:
     notes = stuck(grid=3, full=2).notes
     assert sum(note.startswith("CTA") for note in notes) == 3
     assert "the same in CTA (1, 0, 0), (2, 0, 0)" in notes
+
+
+ALL_WAIT = """
+mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5;
+setp.ne.s32 %p1, %r1, 0; @%p1 bra READY; mbarrier.init.shared.b64 [smem], 1; READY: bar.sync 0;
+@!%p1 mbarrier.arrive.shared.b64 _, [smem];
+FIRST: mbarrier.try_wait.parity.shared.b64 %p2, [smem], 0; @!%p2 bra FIRST;
+{meet}
+@!%p1 mbarrier.arrive.shared.b64 _, [smem];
+SECOND: mbarrier.try_wait.parity.shared.b64 %p2, [smem], 1; @!%p2 bra SECOND;
+"""
+
+
+def test_a_warp_that_is_late_by_two_phases_is_told_so() -> None:
+    run_ptx(ALL_WAIT.format(meet="bar.sync 0;"), block=(64, 1, 1), shared=64)
+    with pytest.raises(Fault, match=r"warp 1 comes to the mbarrier .* when warp 0 has passed 2 of") as caught:
+        run_ptx(ALL_WAIT.format(meet=""), block=(64, 1, 1), shared=64)
+    assert "__syncthreads" in caught.value.hint
