@@ -162,8 +162,11 @@ class _Fit:
         found = self._fit()
         if found is None:
             return self._with_official_k(replace(self._sizes, empty=False)) or self._official_problem()
-        own = official_path.paths(found.shown)
-        if found.shown.errors or all(taken <= own for taken in self._official.values()):
+        if found.shown.errors or self._as_official(official_path.paths(found.shown)):
+            return found
+        # The host code may choose by the number of groups, or by their sizes, which the other sizes have in common.
+        (tile,) = self._observe([self._tile(self._sizes.k)], (0,), None)
+        if self._as_official(official_path.paths(tile)):
             return found
         why = list(self._why)
         self._why.append("the host code chooses the kernel by k, which is an official one")
@@ -172,6 +175,10 @@ class _Fit:
         kernels = "official values of k have other kernels, of which none runs on a small problem"
         self._why = why
         return replace(found, why=(*found.why, kernels))
+
+    def _as_official(self, own: official_path.Paths) -> bool:
+        """Return whether these kernels are those of one tile with each official k, as far as they are known."""
+        return all(taken <= own for taken in self._official.values())
 
     def _fit(self) -> FittedProblem | None:
         """Return a problem of any k; None if the kernel refuses it."""

@@ -27,6 +27,7 @@ class ModelledKernel:
         most_tiles: Tiles that a CTA computes without a deadlock.
         instances: The stages of the instance for each k, as of a template; None if one kernel takes every k.
         other_k: k of the instance that is launched for any other k; None if the host code raises.
+        by_groups: Whether there is an instance for each number of groups, which takes every k.
         rows: The numbers of rows that it takes; all if empty.
         pairs: Whether a cluster of two CTAs computes a tile, each half of its rows (with ``grid="tiles"``).
         seen: The problems and the SM count of each call.
@@ -47,6 +48,7 @@ class ModelledKernel:
     pairs: bool = False
     instances: Mapping[int, int] | None = None
     other_k: int | None = None
+    by_groups: bool = False
     rows: Sequence[int] = ()
     seen: list[tuple[str, int | None]] = field(default_factory=list)
 
@@ -88,7 +90,7 @@ class ModelledKernel:
             half = self.tile[0] // 2
             writers = sum(-(-group.m // half) * -(-group.n // self.tile[1]) for group in problem.groups)
         launch = SimulatedLaunch(
-            kernel="gemm" if self.instances is None else f"gemm_{instance}",
+            kernel=self._name(problem, instance),
             grid=(ctas * (1 + self.pairs), 1, 1),
             block=(128, 1, 1),
             cluster=(1 + self.pairs, 1, 1),
@@ -101,6 +103,11 @@ class ModelledKernel:
         writes = OutputWrites(group=0, elements=1, never=0, by_two=0, twice=0, ctas=1, tiles=len(tiles))
         call = SimulatedCall(call=0, case=0, model="", sms=device, launches=(launch,), outputs=(writes,))
         return SimulationResult(case, "passed", (), call)
+
+    def _name(self, problem: Problem, instance: int) -> str:
+        if self.by_groups:
+            return f"gemm_of_{len(problem.groups)}"
+        return "gemm" if self.instances is None else f"gemm_{instance}"
 
 
 def _ring(made: str, stages: int, iterations: int) -> SimulatedRing:

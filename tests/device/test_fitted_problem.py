@@ -218,3 +218,10 @@ def test_one_kernel_for_every_k_keeps_its_k():
     kernel = ModelledKernel(k_tile=256)
     assert fitted(kernel, DualGemm()).problem.groups[0].k == 2304
     assert len({name for name, _ in kernel.seen if name.endswith("x7168")}) == 1, "it is recorded once"
+
+
+def test_a_kernel_that_is_chosen_by_the_number_of_groups_keeps_its_k():
+    kernel = ModelledKernel(by_groups=True)
+    found = fitted(kernel)
+    assert found.problem == fitted(ModelledKernel()).problem
+    assert "chooses the kernel by k" not in str(found)
