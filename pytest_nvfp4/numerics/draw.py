@@ -10,12 +10,23 @@ from __future__ import annotations
 
 import math
 import zlib
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.numerics.arrays import Bytes, Float64
+from pytest_nvfp4.numerics.arrays import Bytes, Float64, frozen
+
+_PIECE = 1 << 15
+"""Numbers that are looked up at once, so that their indices stay in the cache of a core."""
+
+
+@lru_cache(maxsize=64)
+def _by_bits(values: bytes) -> Bytes:
+    """Return for each 16-bit number the element of ``values`` that it draws; a share of 2^-16 apart from fair."""
+    drawn = np.arange(1 << 16, dtype=np.uint32) * np.uint32(len(values)) >> np.uint32(16)
+    return frozen(np.take(np.frombuffer(values, np.uint8), drawn))
 
 
 class Draw:
@@ -32,22 +43,32 @@ class Draw:
     def _raw(self, count: int, dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
         words = -(-count * np.dtype(dtype).itemsize // 8)
         # "<u8" fixes the bytes' order, so that narrower views agree on machines of either byte order.
-        return self._bits.random_raw(words).astype("<u8").view(np.dtype(dtype).newbyteorder("<"))[:count]
+        return self._bits.random_raw(words).astype("<u8", copy=False).view(np.dtype(dtype).newbyteorder("<"))[:count]
 
     def below(self, bound: int, shape: tuple[int, ...]) -> Bytes:
         """Draw integers 0..bound-1 as bytes, ``1 <= bound <= 256``; each probability is off by at most 2^-16."""
-        if shape in self._blank:
-            return np.zeros(shape, np.uint8)
-        wide = self._raw(math.prod(shape), np.uint16).astype(np.uint32)
-        return (wide * np.uint32(bound) >> np.uint32(16)).astype(np.uint8).reshape(shape)
+        return self._elements(bytes(range(bound)), shape)
 
     def choice(self, codes: tuple[int, ...], shape: tuple[int, ...]) -> Bytes:
         """Draw elements of ``codes`` (at most 256)."""
-        return np.take(np.array(codes, dtype=np.uint8), self.below(len(codes), shape))
+        return self._elements(bytes(codes), shape)
 
     def packed(self, codes: tuple[int, ...], shape: tuple[int, int]) -> Bytes:
         """Draw packed E2M1 ``[rows, k // 2]`` with elements of ``codes``; ``shape`` is ``(rows, k // 2)``."""
-        return self.choice(codes, shape) | self.choice(codes, shape) << np.uint8(4)
+        drawn = self.choice(codes, shape)
+        drawn |= self._elements(bytes(code << 4 & 0xFF for code in codes), shape)
+        return drawn
+
+    def _elements(self, values: bytes, shape: tuple[int, ...]) -> Bytes:
+        drawn = np.empty(shape, np.uint8)
+        if shape in self._blank:
+            drawn.fill(values[0])
+            return drawn
+        table, flat, raw = _by_bits(values), drawn.reshape(-1), self._raw(drawn.size, np.uint16)
+        for start in range(0, drawn.size, _PIECE):
+            piece = slice(start, start + _PIECE)
+            np.take(table, raw[piece], out=flat[piece], mode="clip")  # "raise" buffers the output; no index is outside
+        return drawn
 
     def gaussian(self, shape: tuple[int, ...]) -> Float64:
         """Draw about standard normal numbers from integers only: 64 fair bits counted, and 16 bits of dither.
