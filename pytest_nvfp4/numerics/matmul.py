@@ -1,14 +1,17 @@
-"""A float64 matrix product that does not stall when every core is busy."""
+"""A matrix product that does not stall when every core is busy."""
 
 from __future__ import annotations
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_nvfp4.cores import cores
-from pytest_nvfp4.numerics.arrays import Float64
+
+_Float = TypeVar("_Float", bound=np.floating[Any])
 
 _SIDE, _DEPTH = 48, 112
 """Pieces of 48 x 48 outputs and 112 products: just below 2^18 multiply-adds, up to which OpenBLAS uses one thread."""
@@ -17,8 +20,8 @@ _LARGE = 1 << 24
 _MOST_THREADS = 8
 
 
-def product(a: Float64, b: Float64) -> Float64:
-    """Compute ``a [m, k] @ b [n, k].T``; each output is a sum over pieces of ``_DEPTH`` products.
+def product(a: NDArray[_Float], b: NDArray[_Float]) -> NDArray[_Float]:
+    """Compute ``a [m, k] @ b [n, k].T`` in their type; each output is a sum over pieces of ``_DEPTH`` products.
 
     A product handed to numpy whole is spread over the BLAS's threads, and then waits for the slowest of them. With as
     many test processes as cores (xdist) that wait dominates: a product of 0.1 ms was seen to take 25 ms, and the
@@ -27,7 +30,7 @@ def product(a: Float64, b: Float64) -> Float64:
     end. Which thread makes a piece changes nothing in its sums.
     """
     (m, k), n = a.shape, b.shape[0]
-    out = np.zeros((m, n))
+    out = np.zeros((m, n), a.dtype)
 
     def make(corner: tuple[int, int]) -> None:
         rows, columns = (slice(start, start + _SIDE) for start in corner)
