@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from pathlib import Path
 
 import click
@@ -20,6 +22,30 @@ _COLUMNS = (
     Column("space", code=True),
     Column("alignment"),
 )
+
+
+_FIRST_BYTES = 4096
+_OF_SNAPSHOT = b"# nvfp4-"
+"""What the first lines of a snapshot contain, also behind the marker of a merge conflict."""
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the snapshots of a folder and of those below it, hidden ones left out; another path as it is."""
+    if not path.is_dir():
+        return [path]
+    found = []
+    for folder, names, files in os.walk(path):
+        names[:] = sorted(name for name in names if not name.startswith("."))
+        found += [Path(folder, name) for name in sorted(files) if name.endswith(".txt")]
+    return [file for file in found if _is_snapshot(file)]
+
+
+def _is_snapshot(file: Path) -> bool:
+    try:
+        with file.open("rb") as stream:
+            return _OF_SNAPSHOT in stream.read(_FIRST_BYTES)
+    except OSError:
+        return True  # `check_command` says why it cannot be read
 
 
 def _read(file: Path) -> Side:
@@ -61,16 +87,18 @@ def show_command(file: Path) -> Document:
 
 
 @snapshot_command.command("check")
-@click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FILE...")
+@click.argument("paths", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="PATH...")
 @result_options()
-def check_command(files: tuple[Path, ...], *, result: ResultWriter) -> None:
-    """Check that each FILE is a complete and undamaged snapshot.
+def check_command(paths: tuple[Path, ...], *, result: ResultWriter) -> None:
+    """Check that each PATH is a complete and undamaged snapshot, or a folder of such files.
 
     A damaged file (a merge conflict, a missing end, an edited field) is reported with the line; exit code 2.
     """
     snapshots: list[dict[str, str | int]] = []
     damaged: list[InputError] = []
-    for file in files:
+    files = {path: _files(path) for path in paths}
+    damaged += [InputError(f"{path}: has no snapshots") for path, below in files.items() if not below]
+    for file in itertools.chain.from_iterable(files.values()):
         try:
             side = _read(file)
             contents = side.listing.records if side.listing is not None else next(iter(side.facts.values()))

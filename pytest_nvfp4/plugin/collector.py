@@ -60,7 +60,7 @@ class KernelFile(pytest.File):
                 for problem in run.chosen(settings) or own:
                     contract_of(problem).require(problem)
             except ProblemError as error:
-                source = "--nvfp4-problem" if run.options.problems else str(run.settings.file)
+                source = "--nvfp4-problem" if run.options.problems else str(run.settings_of(self.path).file)
                 raise self.CollectError(f"{source}: {error}") from error
 
     def _cases(self) -> list[KernelCase]:

@@ -55,7 +55,7 @@ class ModelSnapshot:
             self._refused(comparison, call)
         names = {code.symbol: code.source_name for code in trace.code if code.source_name}
         lines = header(trace, self._run) | {"problem": problem.name} | origin(call)
-        text_of = LineTexts(Path(trace.kernel), self._run.options.root)
+        text_of = LineTexts(Path(trace.kernel), self._run.options.snapshots.root_of(Path(trace.kernel)))
         received = Sheet(KIND, lines, modelled_facts(call, names, text_of))
         if (stored := stored_sheet(comparison, received)) is None:
             return "recorded"

@@ -108,10 +108,7 @@ def _render(changes: Sequence[Change], *, threshold: Severity) -> list[str]:
 def _store(diff: ListingDiff, *, threshold: Severity, run: Run, snapshot: Path) -> str:
     """Write the whole diff to a file and return its path, or another way to see it if it cannot be written."""
     root = run.options.root
-    base = (
-        snapshot.relative_to(run.options.snapshots) if snapshot.is_relative_to(run.options.snapshots) else snapshot.name
-    )
-    file = root / FOLDER / base
+    file = root / FOLDER / run.options.snapshots.relative(snapshot)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         ignore = root / FOLDER.parent / ".gitignore"

@@ -41,7 +41,8 @@ class RunnableKernel:
         settings = self._case.settings
         verifier = self._verifications.verifier(settings.arch)
         try:
-            chosen = self._run.settings.resolve_problems([problem])[0] if problem else self._case.problem
+            own = self._run.settings_of(self._case.path)
+            chosen = own.resolve_problems([problem])[0] if problem else self._case.problem
             contract_of(chosen).require(chosen)
         except ProblemError as error:
             raise CheckFailure(f"nvfp4_kernel: {error}") from error

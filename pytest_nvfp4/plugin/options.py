@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_nvfp4.plugin.places import Places
 from pytest_nvfp4.sandbox_mode import MODE_VARIABLE, MODES, Mode, mode_from
 
 SEVERITIES = ("cosmetic", "renested", "same-function", "permuted", "different")
@@ -23,7 +24,7 @@ class Options:
         root: The folder that paths are relative to.
         here: The folder that pytest was started in, which paths of the command line are relative to.
         kernels: Globs of kernel files (ini ``nvfp4_kernels``).
-        snapshots: The folder of the snapshots.
+        snapshots: The folders of the snapshots.
         fail_on: The mildest layout change that fails.
         protected: Patterns of protected layouts, which change only if they are named.
         unprotect: Protected layouts that may change in this run.
@@ -47,7 +48,7 @@ class Options:
     root: Path
     here: Path
     kernels: tuple[str, ...]
-    snapshots: Path
+    snapshots: Places
     fail_on: str
     protected: tuple[str, ...]
     unprotect: tuple[str, ...]
@@ -134,7 +135,7 @@ def add(parser: pytest.Parser) -> None:
         help="run only this check of the kernels, and no other test; may be repeated, and the checks run in this order",
     )
     parser.addini("nvfp4_kernels", "globs of kernel files, relative to the root", type="args", default=[])
-    parser.addini("nvfp4_snapshots", "folder of the snapshots, relative to the root", default="snapshots")
+    parser.addini("nvfp4_snapshots", "folder of the snapshots, relative to the kernel's project", default="snapshots")
     parser.addini("nvfp4_fail_on", f"mildest layout change that fails: {', '.join(SEVERITIES)}", default="permuted")
     parser.addini(
         "nvfp4_protected", "patterns of layouts that --snapshot-update does not change", type="args", default=[]
@@ -194,7 +195,7 @@ def _timeout(config: pytest.Config) -> float:
     return seconds
 
 
-def _snapshots(config: pytest.Config) -> Path:
+def _snapshots(config: pytest.Config) -> Places:
     given = str(config.getini("nvfp4_snapshots"))
     folder = Path(given)
     if not given or folder.is_absolute() or ".." in folder.parts or not folder.parts:
@@ -206,7 +207,8 @@ def _snapshots(config: pytest.Config) -> Path:
             f"ini nvfp4_snapshots = {given!r} is inside syrupy's own folder of snapshots (--snapshot-dirname {taken}): "
             "choose another folder for one of them"
         )
-    return config.rootpath / folder
+    configured = config.inipath is not None or config.getoption("rootdir", default=None) is not None
+    return Places(config.rootpath if configured else None, folder)
 
 
 def _sandbox(config: pytest.Config) -> Mode:

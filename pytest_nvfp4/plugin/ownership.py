@@ -114,14 +114,11 @@ def unused(
         not_made: Returns whether options left out the check that compares a snapshot, of the name of its file and the
             checks that have items (see `CheckRegistry.not_made`).
     """
-    if not options.snapshots.is_dir():
-        return []
     whole = [(options.here / argument).resolve() for argument in arguments if "::" not in argument]
     by_node = {str((options.here / argument.split("::")[0]).resolve()) for argument in arguments if "::" in argument}
     files = []
-    for file in sorted(options.snapshots.rglob("*.txt")):
-        owner = owner_of(file, root=options.root, snapshots=options.snapshots)
-        if owner is None or str(file) in ledger.used or not _is_snapshot(file):
+    for file, owner in _snapshots(options, [*whole, *map(Path, ledger.modules)]):
+        if str(file) in ledger.used:
             continue
         module = owner.resolve()
         if not module.exists():
@@ -132,6 +129,19 @@ def unused(
         if gone:
             files.append(file)
     return files
+
+
+def _snapshots(options: Options, asked: Iterable[Path]) -> list[tuple[Path, Path]]:
+    """Return the snapshot files of the projects of some files and folders, each with the module that it belongs to."""
+    places = options.snapshots
+    found = []
+    for root in sorted({places.root_of(path / "a.py" if path.is_dir() else path) for path in asked}):
+        folder = places.of_root(root)
+        for file in sorted(folder.rglob("*.txt")):
+            owner = owner_of(file, root=root, snapshots=folder)
+            if owner is not None and _is_snapshot(file):
+                found.append((file, owner))
+    return found
 
 
 def _is_snapshot(file: Path) -> bool:
@@ -145,6 +155,7 @@ def _is_snapshot(file: Path) -> bool:
 def remove(files: Iterable[Path], options: Options) -> dict[Path, OSError]:
     """Delete snapshot files and the folders that become empty; return the errors of files that remain."""
     left: dict[Path, OSError] = {}
+    kept = options.snapshots.folders
     for file in files:
         try:
             file.unlink()
@@ -153,7 +164,7 @@ def remove(files: Iterable[Path], options: Options) -> dict[Path, OSError]:
             continue
         with contextlib.suppress(OSError):  # rmdir raises at the first folder that is not empty
             for folder in file.parents:
-                if folder == options.snapshots:
+                if folder in kept:
                     break
                 folder.rmdir()
     return left

@@ -26,7 +26,7 @@ def recognise(path: Path, *, run: Run, config: pytest.Config, named: bool) -> bo
     """
     if path.suffix != ".py" or path.name in ("conftest.py", "__init__.py"):
         return None
-    covered, configured = _covered(path, run)
+    covered, configured = _covered(path, run, named=named)
     if not (named or covered or configured):
         return None
     source = read_source(path)
@@ -46,19 +46,23 @@ def recognise(path: Path, *, run: Run, config: pytest.Config, named: bool) -> bo
     return False if named or _launches(path) else None
 
 
-def _covered(path: Path, run: Run) -> tuple[bool, bool]:
-    """Return whether a glob of the settings matches a file, and whether they name its exact path or an entry."""
-    if not run.options.kernels and not run.settings.tables:
-        return False, False
-    by_ini = matches_any(path, run.options.kernels, root=run.options.root)
-    if not run.settings.names_kernel(path):
-        return by_ini, False
+def _covered(path: Path, run: Run, *, named: bool) -> tuple[bool, bool]:
+    """Return whether a glob of the settings matches a file, and whether they name its exact path or an entry.
+
+    They are those of the run; for a file that the command line names, those of its project.
+    """
     try:
-        entries = any(table.entry for table in run.settings.for_kernel(path))
+        settings = run.settings_of(path) if named else run.settings
+        if not run.options.kernels and not settings.tables:
+            return False, False
+        by_ini = matches_any(path, run.options.kernels, root=run.options.root)
+        if not settings.names_kernel(path):
+            return by_ini, False
+        entries = any(table.entry for table in settings.for_kernel(path))
     except SettingsError:
         return True, True  # the kernel's items report the error
     relative = run.portable(path)
-    return True, entries or any(table.path == relative for table in run.settings.tables)
+    return True, entries or any(table.path == relative for table in settings.tables)
 
 
 def _is_test_module(path: Path, config: pytest.Config) -> bool:

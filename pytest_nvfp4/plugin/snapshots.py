@@ -17,7 +17,7 @@ from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from syrupy.location import PyTestLocation
 
 from pytest_nvfp4.plugin.failure import CheckFailure
-from pytest_nvfp4.plugin.places import folder_of, safe_name
+from pytest_nvfp4.plugin.places import safe_name
 from pytest_nvfp4.plugin.state import RUN
 from pytest_nvfp4.writing import write_whole
 
@@ -48,8 +48,8 @@ class TextSnapshotExtension(SingleFileSnapshotExtension):
     @classmethod
     def dirname(cls, *, test_location: PyTestLocation) -> str:
         """Return the folder of the test module's snapshots."""
-        options = test_location.item.config.stash[RUN].options
-        return str(folder_of(Path(test_location.filepath), root=options.root, snapshots=options.snapshots))
+        places = test_location.item.config.stash[RUN].options.snapshots
+        return str(places.of_module(Path(test_location.filepath)))
 
     @classmethod
     def discovery_dirname(cls, *, test_location: PyTestLocation) -> str:

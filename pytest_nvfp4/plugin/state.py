@@ -20,9 +20,9 @@ from pytest_nvfp4.text import visible
 
 if TYPE_CHECKING:
     from pytest_nvfp4.problem import Problem
-    from pytest_nvfp4.settings import KernelSettings
+    from pytest_nvfp4.settings import KernelSettings, Settings
     from pytest_nvfp4.toolchain.cache import TraceCache
-    from pytest_nvfp4.toolchain.request import TraceRequest
+    from pytest_nvfp4.toolchain.request import Entry, TraceRequest
     from pytest_nvfp4.toolchain.sealed_files import RefusedEntry
     from pytest_nvfp4.toolchain.trace import Trace
     from pytest_nvfp4.toolchain.tracer import Tracer
@@ -77,12 +77,13 @@ class Run:
 
     def __init__(self, config: pytest.Config, options: Options) -> None:
         from pytest_nvfp4.problem import ProblemError
-        from pytest_nvfp4.settings import Settings, SettingsError, load, matches_any
+        from pytest_nvfp4.settings import SettingsError, load, matches_any
 
         self._config = config
         self.options = options
         self.uncollected: list[Path] = []
         self._cases: dict[tuple[Path, bool], list[KernelCase]] = {}
+        self._settings: dict[Path, Settings] = {}
         self.make_tracer: Callable[..., Tracer] | None = None
         try:
             self.settings: Settings = load(options.root)
@@ -98,6 +99,21 @@ class Run:
             raise pytest.UsageError(f"--nvfp4-problem: {error}") from error
         except re.error as error:
             raise pytest.UsageError(f"a glob of kernel files cannot be used: {error.pattern!r}: {error}") from error
+
+    def settings_of(self, path: Path) -> Settings:
+        """Return the settings of a file's project, which is another one than the run's if the file lies elsewhere.
+
+        Raises:
+            SettingsError: They cannot be used.
+        """
+        from pytest_nvfp4.settings import load
+
+        root = self.options.snapshots.root_of(path)
+        if root == self.settings.root or root.resolve() == self.settings.root.resolve():
+            return self.settings
+        if root not in self._settings:
+            self._settings[root] = load(root)
+        return self._settings[root]
 
     @cached_property
     def cache(self) -> TraceCache:
@@ -145,21 +161,15 @@ class Run:
 
     def relative(self, path: Path) -> str:
         """Return a path for messages: relative to the root if it is below it, with control characters escaped."""
-        return visible(self._below(path) or str(path))
+        return visible(_below(path, self.options.root) or str(path))
 
     def argument(self, path: Path) -> str:
         """Return a path as an argument for the shell, relative to the folder that pytest was started in."""
         return visible(shlex.quote(os.path.relpath(path, self.options.here)))
 
     def portable(self, path: Path) -> str:
-        """Return a path that is the same on every machine: relative to the root, or the bare name outside it."""
-        return " ".join(visible(self._below(path) or path.name).split())
-
-    def _below(self, path: Path) -> str | None:
-        for candidate, root in ((path.resolve(), self.options.root.resolve()), (path, self.options.root)):
-            if candidate.is_relative_to(root):
-                return candidate.relative_to(root).as_posix()
-        return None
+        """Return a path that is the same on every machine: relative to its project, or the bare name outside it."""
+        return " ".join(visible(_below(path, self.options.snapshots.root_of(path)) or path.name).split())
 
     def cases(self, path: Path, *, named: bool) -> list[KernelCase]:
         """Return the configurations of a kernel file on their problems; at least one.
@@ -179,7 +189,7 @@ class Run:
         from pytest_nvfp4.settings import KernelSettings, SettingsError
 
         try:
-            configured = self.settings.for_kernel(path, entry=named and self.options.entry is not None)
+            configured = self.settings_of(path).for_kernel(path, entry=named and self.options.entry is not None)
         except SettingsError as error:
             return [KernelCase(path, KernelSettings(), GPUMODE[0], "", error=str(error))]
         cases: list[KernelCase] = []
@@ -231,14 +241,11 @@ class Run:
 
         entry, calls = None, case.settings.entry is None and case.settings.own_contract is not None
         if calls:
-            source = source or f"{self.settings.file}, call"
-            own = case.settings
-            entry = Entry.of_call(
-                own.call, kernel=case.path, function=own.called, root=self.options.root, source=source
-            )
+            entry = self.called(case, source=source)
         elif case.settings.entry:
-            source = source or str(self.settings.file or "--nvfp4-entry")
-            entry = Entry.parse(case.settings.entry, root=self.options.root, source=source)
+            project = self.settings_of(case.path)
+            source = source or str(project.file or "--nvfp4-entry")
+            entry = Entry.parse(case.settings.entry, root=project.root, source=source)
         return TraceRequest(
             kernel=case.path.resolve(),
             problem=case.problem,
@@ -250,9 +257,30 @@ class Run:
             network=case.settings.network,
         )
 
+    def called(self, case: KernelCase, *, source: str | None = None) -> Entry:
+        """Return the function that the user's own contract calls. Raises EntryError as `request` does."""
+        from pytest_nvfp4.toolchain.request import Entry
+
+        own, project = case.settings, self.settings_of(case.path)
+        return Entry.of_call(
+            own.call,
+            kernel=case.path,
+            function=own.called,
+            root=project.root,
+            source=source or f"{project.file}, call",
+        )
+
     def trace(self, case: KernelCase, *, source: str | None = None) -> Trace:
         """Return the trace of a case; see `request`. Raises EntryError."""
         return self.tracer.trace(self.request(case, source=source))
+
+
+def _below(path: Path, root: Path) -> str | None:
+    """Return a path relative to a folder; None outside of it."""
+    for candidate, base in ((path.resolve(), root.resolve()), (path, root)):
+        if candidate.is_relative_to(base):
+            return candidate.relative_to(base).as_posix()
+    return None
 
 
 def _label(*parts: str) -> str:

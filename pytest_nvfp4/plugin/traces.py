@@ -63,7 +63,7 @@ class TraceFactory:
         more = (compile_options,) if isinstance(compile_options, str) else tuple(compile_options)
         settings = replace(settings, compile_options=settings.compile_options + more)
         try:
-            chosen = self._run.settings.resolve_problems([problem])[0] if problem else case.problem
+            chosen = self._run.settings_of(case.path).resolve_problems([problem])[0] if problem else case.problem
             trace = self._run.trace(replace(case, settings=settings, problem=chosen), source="entry")
         except (ProblemError, EntryError) as error:
             raise CheckFailure(f"nvfp4_trace({str(kernel)!r}): {error}", file=str(path)) from error

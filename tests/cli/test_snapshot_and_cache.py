@@ -55,6 +55,25 @@ def test_whole_snapshots_pass_and_each_damaged_one_is_named(snapshot, cli, tmp_p
     assert len(data["errors"]) == 1
 
 
+def test_the_snapshots_of_a_folder_are_checked(snapshot, cli, tmp_path) -> None:
+    whole = tmp_path / "s" / "kernels" / "layouts.txt"
+    whole.parent.mkdir(parents=True)
+    snapshot.rename(whole)
+    (whole.parent / "notes.txt").write_text("the user's")
+    (tmp_path / "s" / ".hidden").mkdir()
+    (tmp_path / "s" / ".hidden" / "layouts.txt").write_text(whole.read_text())
+    assert cli("snapshot", "check", tmp_path / "s").out == f"{whole}  2 layouts, complete\n"
+    merged = tmp_path / "s" / "merged.txt"
+    merged.write_text(f"<<<<<<< ours\n{whole.read_text()}=======\n{whole.read_text()}>>>>>>> theirs\n")
+    shown = cli("snapshot", "check", tmp_path)
+    assert (shown.code, shown.out) == (2, f"{whole}  2 layouts, complete\n")
+    assert "merged.txt" in shown.err
+    (tmp_path / "bare").mkdir()
+    none = cli("snapshot", "check", tmp_path / "bare", whole)
+    assert (none.code, none.out) == (2, f"{whole}  2 layouts, complete\n")
+    assert "bare: has no snapshots" in none.err
+
+
 def test_facts_are_shown(tmp_path, cli) -> None:
     path = tmp_path / "launch.txt"
     path.write_text("# nvfp4-launch 1\n# kernel  k.py\n\nlaunches  1\nlaunch.0.grid  3x1x1\n# end 2\n")

@@ -1,4 +1,4 @@
-"""From a module to its snapshots' folder and back, and names that a file system can hold."""
+"""From a module to its snapshots' folder and back, wherever pytest starts, and names that a file system can hold."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_nvfp4.plugin.places import folder_of, owner_of, safe_name
+from pytest_nvfp4.plugin.places import Places, folder_of, owner_of, safe_name
+
+from .conftest import Project
 
 ROOT = Path("/project")
 SNAPSHOTS = ROOT / "snapshots"
@@ -53,6 +55,56 @@ def test_a_module_that_is_not_a_py_file_owns_its_folder(tmp_path: Path) -> None:
     (tmp_path / "README.md").touch()
     place = folder(str(tmp_path / "README.md"), root=tmp_path)
     assert owner(str(place / "doc.txt"), root=tmp_path) == tmp_path / "README.md"
+
+
+def test_a_module_belongs_to_its_project_where_pytest_has_no_root_for_it(tmp_path: Path) -> None:
+    for folder in ("mine/.git", "mine/kernels", "theirs", "theirs/deep", "bare"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "theirs/pyproject.toml").write_text("[tool.pytest_nvfp4]\n")
+    roots = {"mine/kernels/k.py": "mine", "theirs/deep/k.py": "theirs", "bare/k.py": "bare", "bare/gone/k.py": "bare"}
+    unconfigured, configured = Places(None, Path("s")), Places(tmp_path / "mine", Path("s"))
+    for module, root in roots.items():
+        assert unconfigured.root_of(tmp_path / module) == configured.root_of(tmp_path / module) == tmp_path / root
+    assert Places(tmp_path, Path("s")).root_of(tmp_path / "theirs/deep/k.py") == tmp_path, "configured above all"
+    assert unconfigured.of_module(tmp_path / "mine/kernels/k.py") == tmp_path / "mine/s/kernels/k"
+
+
+@pytest.mark.parametrize("configured", [True, False], ids=["with configuration", "without"])
+def test_snapshots_are_the_same_wherever_pytest_starts(
+    project: Project, monkeypatch: pytest.MonkeyPatch, more_workers: tuple[str, ...], configured: bool
+) -> None:
+    (project.path / "pyproject.toml").unlink()
+    project.kernel("mine/kernels/k.py", problems=("gpumode-1",))
+    project.kernel("theirs/k.py")
+    project.file("mine/pyproject.toml", "[tool.pytest.ini_options]\n" if configured else "")
+    problem = '[[tool.pytest_nvfp4.kernel]]\npath = "kernels/*.py"\nproblems = ["gpumode-1"]\n'
+    with (project.path / "mine/pyproject.toml").open("a") as stream:
+        stream.write(problem)
+    (project.path / "theirs/.git").mkdir()
+    both = ("mine/kernels/k.py", "theirs/k.py")
+    project.run(*both, "--snapshot-update", *more_workers).outcomes(passed=8)
+    for start, *names in (
+        (".", *both),
+        (".", both[0]),
+        (".", both[1]),
+        ("mine", "kernels/k.py"),
+        ("mine/kernels", "k.py", "../../theirs/k.py"),
+        ("theirs", "k.py"),
+    ):
+        monkeypatch.chdir(project.path / start)
+        project.run(*names, *more_workers).outcomes(passed=4 * len(names))
+    folders = {path.parent.relative_to(project.path).as_posix() for path in project.path.rglob("layouts*.txt")}
+    assert folders == {"mine/snapshots/kernels/k", "theirs/snapshots/k"}
+    text = (project.path / "mine/snapshots/kernels/k/layouts[gpumode-1].txt").read_text()
+    assert "\n# kernel   kernels/k.py\n" in text, "relative to the project"
+    monkeypatch.chdir(project.path)
+    stale = project.file("mine/snapshots/kernels/k/layouts[gone].txt", text)
+    kept = project.file("theirs/snapshots/other/layouts[gone].txt", text)
+    ran = project.run(*both, *more_workers)
+    assert "nvfp4: 1 unused snapshots" in ran.text
+    assert str(stale.relative_to(project.path)) in ran.text
+    assert project.run(*both, "--snapshot-update", *more_workers).code == 0
+    assert (stale.exists(), kept.exists()) == (False, True), "a module that the run did not name keeps its snapshots"
 
 
 PARTS = st.text("abz.-_ é[]1", min_size=1, max_size=8).filter(

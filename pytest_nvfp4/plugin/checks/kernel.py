@@ -170,18 +170,10 @@ class KernelUnderTest:
 
     def _called(self) -> Entry | None:
         """Return the function that the user's own contract calls; None for ``custom_kernel``. Raises CheckFailure."""
-        settings = self.case.settings
-        if settings.own_contract is None:
+        if self.case.settings.own_contract is None:
             return None
-        source = f"{self.run.settings.file}, call"
         try:
-            return Entry.of_call(
-                settings.call,
-                kernel=self.case.path,
-                function=settings.called,
-                root=self.run.options.root,
-                source=source,
-            )
+            return self.run.called(self.case)
         except EntryError as error:
             raise CheckFailure(str(error), file=str(self.case.path)) from error
 
