@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import types
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
+from pytest_nvfp4.selfcheck.dsl_names import names_of
 from pytest_nvfp4.toolchain import dsl_names
+from pytest_nvfp4.toolchain.request import installed_dsl_version
 from pytest_nvfp4.toolchain.worker.findings import from_exception
 
 
@@ -27,9 +31,37 @@ def test_a_name_that_moved_is_named_with_its_version_and_what_replaces_it() -> N
     for error in (imported, _attribute(types.ModuleType(module), "OpError")):
         said = dsl_names.missing_name(error)
         assert f"in the installed nvidia-cutlass-dsl 4.8.1 {module} has no OpError" in said
-        assert "written for DSL 4.4" in said
+        assert "4.4.2, 4.5.3, 4.6.3 have it" in said
         assert "DSLBaseError" in said
-        assert "install nvidia-cutlass-dsl==4.4.*" in said
+        assert said.endswith("change it, or install nvidia-cutlass-dsl==4.6.*")
+
+
+def test_a_name_of_a_newer_version_is_named_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dsl_names, "installed_dsl_version", lambda: "4.4.0")
+    module = "cutlass.cute.nvgpu.common"
+    error = ImportError(f"cannot import name 'DSLUserCodeError' from '{module}' (/x.py)", name=module)
+    assert "4.7.1, 4.8.1 have it: change it, or install nvidia-cutlass-dsl==4.8.*" in dsl_names.missing_name(error)
+    module = "cutlass.base_dsl.compile_backend"
+    missing = ModuleNotFoundError(f"No module named '{module}'", name=module)
+    assert f"there is no {module}: " in dsl_names.missing_name(missing)
+    assert "4.8.1 has it" in dsl_names.missing_name(missing)
+
+
+def test_the_table_agrees_with_the_installed_version() -> None:
+    """Its names are read from files; those of this version are what an import finds."""
+    pytest.importorskip("cutlass")
+    version, top = installed_dsl_version(), find_spec("cutlass")
+    assert top is not None
+    assert top.origin is not None
+    names = names_of(Path(top.origin).parents[1])
+    listed = [each for modules in dsl_names._names().values() for each in modules.items()]
+    known = [(module, name) for module, text in listed for name in text.split(" ")]
+    assert len(known) > 1000
+    for module, name in known:
+        if version in dsl_names.versions_with(module, name):
+            assert name in names[module], (module, name)
+        elif version == "4.8.1":
+            assert name not in names.get(module, ()), (module, name)
 
 
 def test_a_finding_has_the_hint() -> None:

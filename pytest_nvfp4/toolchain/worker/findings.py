@@ -15,6 +15,7 @@ from pytest_nvfp4.driver.launches import NoCompilerError
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sandbox_mode import inside
 from pytest_nvfp4.toolchain.dsl_names import missing_name
+from pytest_nvfp4.toolchain.map_alignment import alignment_hint
 
 _COMPILER = re.compile(r"cutlass/base_dsl/(?:dsl|compiler)\.py$")
 _EXECUTOR = re.compile(r"cutlass/(?:base_dsl|cutlass_dsl)/\w*jit_executor\.py$")
@@ -139,6 +140,7 @@ def from_exception(
         return Finding("exit", message, file=file, line=line, text=text or None)
     detail = _plain("".join(traceback.format_exception(error))[-20_000:])
     message = f"{what}: {'out of memory' if kind == 'memory' else described(error)}"
-    if hint := "\n".join(filter(None, (hint, missing_name(error), _refusal(error)))):
+    aligned = alignment_hint(message, "".join(linecache.getlines(file))) if file else ""
+    if hint := "\n".join(filter(None, (hint, missing_name(error), _refusal(error), aligned))):
         message = f"{message}\n{hint}"
     return Finding(kind, message, file=file, line=line, text=text or None, detail=detail)
