@@ -16,6 +16,9 @@ _MOST_CHARACTERS = 30_000
 """Characters of each text of a finding that are kept; a worker's own limits are lower."""
 _MOST_NOTES = 200
 _MOST_PATH = 4096
+CALL_GOES_ON = frozenset({"race", "proxy", "tensormap", "uninitialised", "tmem-overlap", "written-by-two"})
+"""Kinds of errors behind which a simulated call may go on, so that its results, their origin and later calls are judged
+all the same. A call that such an error ends has no results."""
 _FIGURES = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 
 
@@ -86,8 +89,17 @@ class Finding:
         """What findings of one defect have in common: their line, else kind and first line without figures."""
         if self.file is not None and self.line is not None:
             return f"{self.file}:{self.line}"
-        first, _, _ = self.message.partition("\n")
-        return f"{self.kind}: {_FIGURES.sub('#', first)}"
+        return f"{self.kind}: {self.first_line}"
+
+    @property
+    def first_line(self) -> str:
+        """The first line of the message without figures, which depend on the problem."""
+        return _FIGURES.sub("#", self.message.partition("\n")[0])
+
+    @property
+    def ends_judgement(self) -> bool:
+        """Whether nothing behind it is judged: it is an error that is not one of ``CALL_GOES_ON``."""
+        return self.severity == "error" and self.kind not in CALL_GOES_ON
 
     def bounded(self) -> Finding:
         """Return the finding with clipped texts, for one from outside. Raises ValueError for an impossible line."""

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("cli.init", "Set up a repository: settings, a workflow and a line of .gitignore."),
     "check": ("cli.check", "Run all checks of a kernel, as pytest does."),
     "watch": ("cli.check", "Check a kernel whenever it changes, the cheap checks first."),
+    "accept": ("cli.accept", "Let a finding about a kernel pass until a day, with a reason."),
     "layouts": ("cli.layouts", "List every named layout of a kernel."),
     "diff": ("cli.diff", "Compare layouts of two kernels, snapshots or git revisions by meaning."),
     "insights": ("cli.insights", "Relate each layout of a kernel to the hardware, worst first."),

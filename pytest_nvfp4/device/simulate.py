@@ -47,6 +47,7 @@ class SimulationResult:
         recording: Recordings of the launches for the model of their times, if requested; ``model.storage.loads`` reads
             and checks them.
         notes: What the recordings do not say of how they were made.
+        complete: Whether the call came to its end, and its outputs were requested and judged.
         conversation: What the host code asked of the device in the whole job, as JSON text, if requested.
     """
 
@@ -63,6 +64,7 @@ class SimulationResult:
     recording: bytes | None = None
     notes: tuple[str, ...] = ()
     conversation: bytes | None = None
+    complete: bool = False
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -197,12 +199,14 @@ def _run(
         else:
             result, judged = device.run(job, folder=job_folder, base=base), []
         if judged:
-            verdicts = [(verdict.status, tuple(verdict.findings)) for verdict in judged]
+            verdicts = [(verdict.status, tuple(verdict.findings), verdict.complete) for verdict in judged]
         else:
-            verdicts = [_without_outputs(result, index) for index in range(len(cases))]
+            verdicts = [(*_without_outputs(result, index), False) for index in range(len(cases))]
         return [
-            _simulated(case, status, findings, result=result, index=index, folder=job_folder)
-            for index, (case, (status, findings)) in enumerate(zip(cases, verdicts, strict=True))
+            replace(
+                _simulated(case, status, findings, result=result, index=index, folder=job_folder), complete=complete
+            )
+            for index, (case, (status, findings, complete)) in enumerate(zip(cases, verdicts, strict=True))
         ]
 
 

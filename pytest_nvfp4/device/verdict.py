@@ -41,6 +41,7 @@ class CaseVerdict:
     Attributes:
         groups: The numerical verdict of each group of each call.
         written_by: Who wrote its outputs, in a few words; empty if that is unknown.
+        complete: Whether every call that was asked for returned its outputs, and they and their origin were judged.
     """
 
     case: JobCase
@@ -48,6 +49,7 @@ class CaseVerdict:
     findings: list[Finding] = field(default_factory=list)
     groups: list[GroupVerdict] = field(default_factory=list)
     written_by: str = ""
+    complete: bool = False
 
 
 @dataclass(slots=True)
@@ -178,16 +180,17 @@ class _Calls:
             return None
 
 
-def _missing(
-    job: Job, index: int, reports: Sequence[CaseReport], planned: _Calls, *, returned: set[int]
-) -> list[Finding]:
-    """Return a finding for the calls of a case that were not made, or whose outputs are missing without an error."""
+def _asked(job: Job, index: int, planned: _Calls, *, returned: set[int]) -> set[int]:
+    """Return the calls of a case that have to return outputs."""
     if job.action == "benchmark":
-        asked = set() if returned else {0}
-    elif planned.plan:
-        asked = {at for at, call in enumerate(planned.plan) if call.case == index and call.other_sizes is None}
-    else:
-        asked = {index}
+        return set() if returned else {0}
+    if planned.plan:
+        return {at for at, call in enumerate(planned.plan) if call.case == index and call.other_sizes is None}
+    return {index}
+
+
+def _missing(job: Job, asked: set[int], reports: Sequence[CaseReport], *, returned: set[int]) -> list[Finding]:
+    """Return a finding for the calls of a case that were not made, or whose outputs are missing without an error."""
     failed = {report.call for report in reports if any(finding.severity == "error" for finding in report.findings)}
     missing = asked - returned - failed
     if job.action == "verify":  # every call has a report, which says what it launched and whether inputs changed
@@ -310,9 +313,10 @@ class Judge:
         reports = [report for report in result.cases if report.case == index]
         reported = [planned.placed(finding, case) for report in reports for finding in report.findings]
         verdict.findings.extend(dict.fromkeys(reported))
-        if executed:
-            verdict.findings.extend(_missing(job, index, reports, planned, returned=set(calls)))
-        if not any(finding.severity == "error" for finding in verdict.findings):  # a wrong C needs no author
+        asked = _asked(job, index, planned, returned=set(calls)) if executed else set()
+        verdict.findings.extend(_missing(job, asked, reports, returned=set(calls)))
+        if not any(finding.ends_judgement for finding in verdict.findings):  # a wrong C needs no author
+            verdict.complete = asked <= calls.keys()
             origins = [finding for report in reports for finding in judge_origins(job, report, folder=planned.folder)]
             verdict.findings.extend(dict.fromkeys(origins))
         verdict.written_by = next((one.attribution.summary for one in reports if one.attribution is not None), "")

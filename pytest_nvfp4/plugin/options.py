@@ -43,6 +43,7 @@ class Options:
         warn_unused: Unused snapshots do not fail the run (``--snapshot-warn-unused``).
         find_unused: Search for unused snapshots; False with ``--snapshot-disable-unused``.
         sandbox: Mode of the sandbox around processes that run a kernel's code.
+        accepted: Whether findings that the settings accept fail no check.
     """
 
     root: Path
@@ -67,6 +68,7 @@ class Options:
     warn_unused: bool
     find_unused: bool
     sandbox: Mode
+    accepted: bool
 
     @property
     def about_kernels(self) -> tuple[str, ...]:
@@ -124,6 +126,12 @@ def add(parser: pytest.Parser) -> None:
         help="sandbox around every process that runs a kernel's code: auto (all parts that this machine has), require "
         "(fail if one is missing), off (default: ini nvfp4_sandbox, else auto)",
     )
+    group.addoption(
+        "--nvfp4-accepted",
+        choices=("on", "off"),
+        default="on",
+        help="whether findings that [[tool.pytest_nvfp4.accepted]] lists fail no check (default: on)",
+    )
     group.addoption("--nvfp4-html", metavar="FILE", help="write a self-contained HTML report")
     group.addoption("--nvfp4-md", metavar="FILE", help="write a Markdown report, for a pull request comment")
     group.addoption("--nvfp4-json", metavar="FILE", help="write the report as JSON, for programs")
@@ -172,6 +180,7 @@ def read(config: pytest.Config) -> Options:
         update=bool(config.getoption("update_snapshots", default=False)),
         cleanup=not config.getoption("no_cleanup", default=False),
         warn_unused=bool(config.getoption("warn_unused_snapshots", default=False)),
+        accepted=config.getoption("--nvfp4-accepted") == "on",
         find_unused=not config.getoption("disable_unused_snapshots", default=False),
     )
 

@@ -52,6 +52,7 @@ class Ledger:
         passed: Node ids of items that passed.
         not_passed: Node ids of items that failed or were skipped.
         failed: Node ids of items that failed.
+        left_out: Module and name of each check of which an item was deselected.
     """
 
     modules: set[str] = field(default_factory=set)
@@ -62,6 +63,7 @@ class Ledger:
     passed: set[str] = field(default_factory=set)
     not_passed: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
+    left_out: set[str] = field(default_factory=set)
 
     def collected(self, module: Path, *, whole: bool) -> None:
         """Record that a module was collected, or that it could not be."""
@@ -72,7 +74,11 @@ class Ledger:
 
     def deselected(self, items: Iterable[pytest.Item]) -> None:
         """Record items that will not run."""
-        self.partial.update(str(item.path.resolve()) for item in items if may_compare(item))
+        for item in items:
+            if may_compare(item):
+                self.partial.add(str(item.path.resolve()))
+            if isinstance(item, CheckItem):
+                self.left_out.add(f"{item.path.resolve()}::{item.check.name}")
 
     def selected(self, items: Iterable[pytest.Item]) -> None:
         """Record items that will run."""
@@ -95,7 +101,7 @@ class Ledger:
 
     def merge(self, sent: Mapping[str, Any]) -> None:
         """Add the ledger of a test process: the values of `dataclasses.asdict`."""
-        for name in ("modules", "partial", "used"):
+        for name in ("modules", "partial", "used", "left_out"):
             getattr(self, name).update(sent[name])
         for name in ("items", "checks"):
             for module, names in sent[name].items():

@@ -28,6 +28,8 @@ class CheckRecord:
         values: What the check found, by name, for programs.
         established: What the check established, in words.
         evidence: What the check found that a page draws (``report.evidence.Evidence``); empty without a page.
+        accepted: The findings that the settings accept (`plugin.accepted`).
+        warnings: Warnings about the kernel (`Finding.to_dict`).
     """
 
     kernel: str
@@ -44,6 +46,8 @@ class CheckRecord:
     values: dict[str, str] = field(default_factory=dict)
     established: Sequence[str] = ()
     evidence: dict[str, Any] = field(default_factory=dict)
+    accepted: Sequence[dict[str, Any]] = ()
+    warnings: Sequence[dict[str, Any]] = ()
 
     @property
     def changed(self) -> bool:

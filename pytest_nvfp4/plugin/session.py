@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_nvfp4.plugin import ownership
+from pytest_nvfp4.plugin.accepted import ACCEPTANCE, PROPERTY, WARNED, unmatched
 from pytest_nvfp4.plugin.causes import CAUSES, causes_of
 from pytest_nvfp4.plugin.checks.base import CheckItem
+from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest
 from pytest_nvfp4.plugin.checks.registry import CheckRegistry, check_items
 from pytest_nvfp4.plugin.devices import DEVICES, NOT_RUN
 from pytest_nvfp4.plugin.failure import CheckFailure
@@ -25,6 +27,10 @@ from pytest_nvfp4.plugin.summary import Entry, Summary
 from pytest_nvfp4.temporary import remove_abandoned
 from pytest_nvfp4.text import plural
 from pytest_nvfp4.toolchain.sealed_files import RefusedEntry
+
+if TYPE_CHECKING:
+    from pytest_nvfp4.finding import Finding
+    from pytest_nvfp4.settings import AcceptedFinding
 
 _OUTPUT = "nvfp4"
 """Key of the ledger in the output of a test process of xdist, and name of the records of a report."""
@@ -101,7 +107,8 @@ class SessionHooks:
                 if report.passed:  # a failed check may have established a part
                     established = item.stash.get(ESTABLISHED, [])
                     records[-1].established = established
-                setattr(report, _OUTPUT, self._records(records, report, call))
+                self._note_accepted(item, records[-1])
+                setattr(report, _OUTPUT, self._records(item, records, report, call))
             if case is not None and report.skipped and isinstance(report.longrepr, tuple):
                 report.longrepr = (
                     str(case.path),
@@ -114,14 +121,30 @@ class SessionHooks:
             self._causes.attach(report, item, causes)
         return report
 
-    def _records(self, records: list[CheckRecord], report: Any, call: pytest.CallInfo[None]) -> list[dict[str, Any]]:
+    @staticmethod
+    def _note_accepted(item: pytest.Item, record: CheckRecord) -> None:
+        """Add the accepted findings and the warnings of an item to its record, and its properties for JUnit."""
+        record.warnings = item.stash.get(WARNED, [])[:_FINDINGS]
+        if (acceptance := item.stash.get(ACCEPTANCE, None)) is not None:
+            record.accepted = acceptance.records
+            item.user_properties += [(PROPERTY, each["shown"]) for each in record.accepted]
+
+    @staticmethod
+    def _described(item: pytest.Item, findings: Sequence[Finding]) -> list[dict[str, Any]]:
+        if isinstance(item, CheckItem):
+            return [KernelUnderTest(item).acceptance.described(finding) for finding in findings]
+        return [finding.to_dict() for finding in findings]
+
+    def _records(
+        self, item: pytest.Item, records: list[CheckRecord], report: Any, call: pytest.CallInfo[None]
+    ) -> list[dict[str, Any]]:
         """Return the records as plain values; the last one gets the failure of the item."""
         failure = call.excinfo.value if call.excinfo is not None else None
         if failure is not None:
             last = records[-1]
             if isinstance(failure, CheckFailure):
                 last.message, last.file, last.line = str(failure), failure.file, failure.line
-                last.findings = [finding.to_dict() for finding in failure.findings[:_FINDINGS]]
+                last.findings = self._described(item, failure.findings[:_FINDINGS])
             elif report.skipped and isinstance(report.longrepr, tuple):
                 last.message = str(report.longrepr[2])
             else:
@@ -219,6 +242,20 @@ class SessionHooks:
             _fail(session)
         if not self._stopped(session) and not self._workers_lost:
             self._settle_unused(session)
+            self._summary.unmatched = self._unmatched()
+
+    def _unmatched(self) -> list[AcceptedFinding]:
+        """Return the entries of accepted findings that are about nothing: all items of their check ran to their end."""
+        if not self._run.options.accepted:
+            return []
+        root = self._run.options.root
+        ran: dict[tuple[Path, str], bool] = {}
+        for entry in self._entries:
+            key = (root / entry.record.kernel).resolve(), entry.record.check.partition("[")[0]
+            whole = entry.outcome in ("passed", "failed") and f"{key[0]}::{key[1]}" not in self._ledger.left_out
+            ran[key] = ran.get(key, True) and whole
+        about = [each for (path, check), whole in ran.items() if whole for each in self._run.accepted(path, check)]
+        return unmatched(about, [each for entry in self._entries for each in entry.record.accepted])
 
     def _settle_unused(self, session: pytest.Session) -> None:
         options = self._run.options

@@ -20,7 +20,7 @@ from pytest_nvfp4.text import visible
 
 if TYPE_CHECKING:
     from pytest_nvfp4.problem import Problem
-    from pytest_nvfp4.settings import KernelSettings, Settings
+    from pytest_nvfp4.settings import AcceptedFinding, KernelSettings, Settings
     from pytest_nvfp4.toolchain.cache import TraceCache
     from pytest_nvfp4.toolchain.request import Entry, TraceRequest
     from pytest_nvfp4.toolchain.sealed_files import RefusedEntry
@@ -114,6 +114,15 @@ class Run:
         if root not in self._settings:
             self._settings[root] = load(root)
         return self._settings[root]
+
+    def accepted(self, path: Path, check: str) -> tuple[AcceptedFinding, ...]:
+        """Return the accepted findings of a check of a kernel file; none if its settings cannot be used."""
+        from pytest_nvfp4.settings import SettingsError
+
+        try:
+            return self.settings_of(path).accepted_of(path, check)
+        except SettingsError:
+            return ()
 
     @cached_property
     def cache(self) -> TraceCache:

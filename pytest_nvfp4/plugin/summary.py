@@ -21,6 +21,7 @@ from pytest_nvfp4.writing import write_whole
 if TYPE_CHECKING:
     from pytest_nvfp4.report.evidence import Evidence, History
     from pytest_nvfp4.report.model import CheckReport, Report
+    from pytest_nvfp4.settings import AcceptedFinding
 
 _SHOWN = 30
 _OUTCOMES = ("passed", "failed", "skipped")
@@ -64,6 +65,8 @@ def check_report(entry: Entry, registry: CheckRegistry, *, drawn: bool = False) 
         seconds=entry.seconds,
         evidence=_evidence(record) if drawn else None,
         counters=_counters(record) if drawn else None,
+        accepted=record.accepted,
+        warnings=record.warnings,
     )
 
 
@@ -110,6 +113,7 @@ class Summary:
         removed: Unused files that were removed.
         not_removed: Unused files that could not be removed, with the error.
         refused: Entries of caches that were not used, of every test process.
+        unmatched: Entries of accepted findings that are about nothing.
         no_kernels: Files without a kernel that were named on the command line of a run without items.
         lines: Lines about the reports.
         commands: Workflow commands for GitHub.
@@ -121,6 +125,7 @@ class Summary:
     removed: list[Path] = field(default_factory=list)
     not_removed: dict[Path, OSError] = field(default_factory=dict)
     refused: list[RefusedEntry] = field(default_factory=list)
+    unmatched: list[AcceptedFinding] = field(default_factory=list)
     no_kernels: list[Path] = field(default_factory=list)
     lines: list[_Line] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
@@ -226,6 +231,7 @@ class Summary:
     def show(self, entries: Sequence[Entry], terminal: Any, *, nothing_ran: bool) -> None:
         """Write the terminal summary."""
         self._show_changes([entry for entry in entries if entry.outcome == "passed" and entry.record.changed], terminal)
+        self._show_accepted(entries, terminal)
         self._show_unused(terminal)
         self._show_other_cache(terminal)
         for text in refused_lines(self.refused):
@@ -269,6 +275,22 @@ class Summary:
         terminal.write_line(
             "review them before you commit the snapshots" if written else "update the snapshots with --snapshot-update"
         )
+
+    def _show_accepted(self, entries: Sequence[Entry], terminal: Any) -> None:
+        """Write the accepted findings, each with the first item that has it, and entries that are about nothing."""
+        lines: dict[str, str] = {}
+        for entry in entries:
+            for each in entry.record.accepted:
+                lines.setdefault(each["shown"], entry.nodeid)
+        if lines:
+            terminal.write_sep("-", f"nvfp4: {plural(len(lines), 'accepted finding')}, which would fail otherwise")
+            for line, nodeid in lines.items():
+                terminal.write_line(f"{nodeid}: {line}", yellow=True)
+        for unused in self.unmatched:
+            terminal.write_line(
+                printed(f"nvfp4: accepted, but not found any more: {unused}; remove the entry from the settings"),
+                yellow=True,
+            )
 
     def _show_unused(self, terminal: Any) -> None:
         for title, files, colour in (

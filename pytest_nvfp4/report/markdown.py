@@ -137,7 +137,7 @@ def _is_folded(check: CheckReport) -> bool:
     """Return whether a check has more to tell than its row."""
     several = "\n" in check.message.strip() or len(check.message) > _ROW_LIMIT
     differs = check.diff is not None and bool(check.diff.changes or check.diff.headers)
-    return check.bad or several or differs or bool(check.facts)
+    return check.bad or several or differs or bool(check.facts) or bool(check.accepted)
 
 
 def _add_fold(page: _Page, check: CheckReport, report: Report) -> None:
@@ -152,7 +152,7 @@ def _add_fold(page: _Page, check: CheckReport, report: Report) -> None:
         page.miss("check")
         page.miss("layout change", len(changes))
         return
-    for block in _message(check) + _facts(check) + _header(check):
+    for block in _message(check) + _accepted(check) + _facts(check) + _header(check):
         if not page.add(block, keep_free=_size(closing)):
             page.miss("message or fact")
     for at, change in enumerate(changes):
@@ -168,6 +168,10 @@ def _message(check: CheckReport) -> list[list[str]]:
         return []
     block = [f"At {code(clip(check.where, 400))}:", ""] if check.where else []
     return [[*block, *fenced(clip(visible(text, multiline=True), _MESSAGE_LIMIT), "text"), ""]]
+
+
+def _accepted(check: CheckReport) -> list[list[str]]:
+    return [[f"- **accepted:** {prose(clip(str(each['shown']), 600))}", ""] for each in check.accepted]
 
 
 def _facts(check: CheckReport) -> list[list[str]]:

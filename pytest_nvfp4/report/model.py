@@ -39,6 +39,8 @@ class CheckReport:
         seconds: Duration of the check itself, without work that was done ahead of it; None if it is not known.
         evidence: What it found that a page draws; only for a page.
         counters: Counters of the snapshot (empty without one), those of this run, and those of earlier runs.
+        accepted: The findings that the settings accept; ``shown`` describes one. Untrusted text.
+        warnings: Warnings about the kernel (`Finding.to_dict`). Untrusted text.
     """
 
     kernel: str
@@ -56,6 +58,8 @@ class CheckReport:
     seconds: float | None = None
     evidence: Evidence | None = None
     counters: tuple[Mapping[str, str], Mapping[str, str], History] | None = None
+    accepted: Sequence[Mapping[str, object]] = ()
+    warnings: Sequence[Mapping[str, object]] = ()
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:
@@ -110,6 +114,8 @@ class CheckReport:
             "values": dict(self.values),
             "established": list(self.established),
             "seconds": self.seconds,
+            "accepted": [dict(finding) for finding in self.accepted],
+            "warnings": [dict(finding) for finding in self.warnings],
         }
 
 

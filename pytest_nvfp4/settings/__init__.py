@@ -28,10 +28,21 @@
     torch-operators = true                            # a reference: operators of torch may compute its outputs
     readable = ["data/tables"]                        # what it reads beside its own files, relative to this file
     network = true                                    # its host code uses the network, to build an extension
+
+    [[tool.pytest_nvfp4.accepted]]                    # a finding that fails nothing; `nvfp4 accept` writes it
+    check = "races"
+    kernel = "kernels/nvfp4_group_gemm/sm100.py"
+    kind = "race"
+    text = "cute.copy(tma_atom_b, source, target)"    # the line that it names first
+    others = ["cute.gemm(mma, acc, a, b, acc)"]       # other lines that it names
+    reason = "both write the same value"
+    date = 2026-09-01
+    expires = 2026-12-01
 """
 
 from __future__ import annotations
 
+from pytest_nvfp4.settings.accepted import ACCEPTABLE, AcceptedFinding
 from pytest_nvfp4.settings.error import SettingsError
 from pytest_nvfp4.settings.files import find_root, load
 from pytest_nvfp4.settings.globs import glob_pattern, matches_any
@@ -39,7 +50,9 @@ from pytest_nvfp4.settings.kernel import DEFAULT_ARCH, JobSettings, KernelSettin
 from pytest_nvfp4.settings.project import Settings
 
 __all__ = [
+    "ACCEPTABLE",
     "DEFAULT_ARCH",
+    "AcceptedFinding",
     "JobSettings",
     "KernelSettings",
     "Settings",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_nvfp4.problem import Problem
+from pytest_nvfp4.settings.accepted import AcceptedFinding
 from pytest_nvfp4.settings.error import SettingsError
 from pytest_nvfp4.settings.globs import matches, relative_to
 from pytest_nvfp4.settings.kernel import KernelSettings
@@ -32,6 +33,7 @@ class Settings:
         problems: The user's problems by name.
         default: Settings of a kernel without a table.
         tables: The tables in their order.
+        accepted: The accepted findings.
     """
 
     root: Path
@@ -39,6 +41,12 @@ class Settings:
     problems: Mapping[str, Problem] = field(default_factory=dict)
     default: KernelSettings = field(default_factory=KernelSettings)
     tables: tuple[KernelTable, ...] = ()
+    accepted: tuple[AcceptedFinding, ...] = ()
+
+    def accepted_of(self, path: Path, check: str) -> tuple[AcceptedFinding, ...]:
+        """Return the accepted findings of a check of a kernel file."""
+        relative = relative_to(path, self.root)
+        return tuple(each for each in self.accepted if (each.check, each.kernel) == (check, relative))
 
     @property
     def has_own_contracts(self) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4.problem import Problem, ProblemError, parse_table
+from pytest_nvfp4.settings.accepted import accepted_finding
 from pytest_nvfp4.settings.error import SettingsError
 from pytest_nvfp4.settings.globs import is_glob
 from pytest_nvfp4.settings.kernel import KernelSettings
@@ -25,7 +26,7 @@ _COMMON_KEYS = (
     *("torch-operators", "readable", "network", "contract"),
 )
 _KERNEL_KEYS = (*_COMMON_KEYS, "path", "name", "entry", "call")
-_TOP_KEYS = (*_COMMON_KEYS, "default-problems", "kernel")
+_TOP_KEYS = (*_COMMON_KEYS, "default-problems", "kernel", "accepted")
 
 
 def parse(data: Mapping[str, Any], *, file: Path) -> Settings:
@@ -71,7 +72,14 @@ def parse(data: Mapping[str, Any], *, file: Path) -> Settings:
         if settings.call is not None and settings.own_contract is None:
             raise reader.fail("call", settings.call, 'it requires a contract of your own, contract = "FILE::NAME"')
         read.append(KernelTable(path, settings))
-    return Settings(file.parent, file, own, default, tuple(read))
+    accepted = section.get("accepted", [])
+    if not isinstance(accepted, list) or not all(isinstance(each, dict) for each in accepted):
+        raise top.fail("accepted", accepted, "write each accepted finding as a [[tool.pytest_nvfp4.accepted]] table")
+    findings = tuple(
+        accepted_finding(TableReader(file, f"[[tool.pytest_nvfp4.accepted]] number {number}", each))
+        for number, each in enumerate(accepted, 1)
+    )
+    return Settings(file.parent, file, own, default, tuple(read), findings)
 
 
 def _kernel(reader: TableReader, base: KernelSettings, own: Mapping[str, Problem], problems_key: str) -> KernelSettings:

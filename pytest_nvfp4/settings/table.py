@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -87,6 +88,20 @@ class TableReader:
         if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
             raise self.fail(key, value, "a list of strings is expected")
         return tuple(items)
+
+    def date(self, key: str) -> datetime.date:
+        """Return a date, which TOML writes as 2027-01-31."""
+        value = self._table.get(key)
+        if not isinstance(value, datetime.date) or isinstance(value, datetime.datetime):
+            raise self.fail(key, value, "a date such as 2027-01-31, without quotes, is expected")
+        return value
+
+    def count(self, key: str, default: int) -> int:
+        """Return a whole number, at least 1."""
+        value = self._table.get(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.fail(key, value, "a whole number, at least 1, is expected")
+        return value
 
     def paths(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
         """Return paths relative to this file as absolute ones, each of which must exist."""

@@ -137,6 +137,13 @@ def test_what_a_later_call_writes_is_checked(later: str, tmp_path: Path) -> None
     assert re.search(message, "".join(finding.message for finding in done.errors), re.DOTALL)
 
 
+def test_a_later_call_is_checked_behind_an_error_that_ends_no_call(tmp_path: Path) -> None:
+    """It may be accepted, and must not hide what comes later."""
+    done = simulated(WRITES.replace("THEN", "go(start, 0, 3 - later, int(not later))"), tmp_path)
+    assert [finding.kind for finding in done.errors] == ["written-by-two", "never-written"]
+    assert "in later call 2 on the same inputs" in done.errors[1].message
+
+
 def test_a_later_call_is_checked_behind_the_kernels_own_assertions(tmp_path: Path) -> None:
     text = KERNEL.replace("THEN", "pass").replace("    return outputs", "    compared(outputs[0])\n    return outputs")
     done = simulated(text, tmp_path, races=True)

@@ -30,6 +30,7 @@ def test_a_crash_on_one_problem_spoils_no_other(tmp_path: Path) -> None:
     device = LocalDevice(probe_folder=tmp_path / "probe", backend="host")
     done = Verifier(device, folder=tmp_path / "jobs").verify(kernel, cases, base=base)
     assert [verdict.status for verdict in done.verdicts] == ["passed", "crashed", "passed"]
+    assert [verdict.complete for verdict in done.verdicts] == [True, False, True]
     assert done.device is not None
     assert done.device.simulated
     assert not list((tmp_path / "jobs").iterdir())

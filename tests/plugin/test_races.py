@@ -14,7 +14,7 @@ from pytest_nvfp4.plugin.failure import CheckFailure, KernelWarning, warn_of
 
 from .conftest import Project
 from .shipped_kernel import SHIPPED
-from .simulated import FILL, PROBLEM, written
+from .simulated import CONTRACT, FILL, OWN, PROBLEM, TABLE, written
 
 pytest.importorskip("torch")
 RACY = FILL.replace("cutlass.Float16(1.0)", "c[tile * ROWS + row, lane ^ 32]")
@@ -79,63 +79,6 @@ def test_no_such_schedule(project: Project, name: str, capfd: pytest.CaptureFixt
     ran = written(project, FILL).run("k.py", f"--nvfp4-schedule={name}", "--co", "-q")
     assert ran.code == 4
     assert "must be eager, lazy, late-WARP or a seed" in ran.text + capfd.readouterr().err
-
-
-OWN = """
-import cutlass
-import cutlass.cute as cute
-from cutlass.cute.runtime import make_ptr
-
-
-@cute.kernel
-def turn(x: cute.Tensor, y: cute.Tensor):
-    thread, _, _ = cute.arch.thread_idx()
-    shared = cutlass.utils.SmemAllocator().allocate_tensor(cutlass.Float32, cute.make_layout(64), byte_alignment=16)
-    shared[thread] = x[thread]
-    cute.arch.barrier()
-    y[thread] = shared[63 - thread]
-
-
-@cute.jit
-def go(x: cute.Pointer, y: cute.Pointer):
-    layout = cute.make_layout(64)
-    turn(cute.make_tensor(x, layout), cute.make_tensor(y, layout)).launch(grid=(1, 1, 1), block=(64, 1, 1))
-
-
-def pointer(address):
-    return make_ptr(cutlass.Float32, address, cute.AddressSpace.gmem, assumed_align=16)
-
-
-def compile_it():
-    return cute.compile(go, pointer(0), pointer(0))
-
-
-def turned(x, y):
-    compile_it()(pointer(x.data_ptr()), pointer(y.data_ptr()))
-"""
-CONTRACT = """
-import numpy as np
-
-destination = True
-problems = {"one": {"size": 64}}
-
-
-def inputs(problem, rng):
-    return {"x": rng.permutation(problem["size"]).astype(np.float32)}
-
-
-def reference(x):
-    return {"turned": x[::-1]}
-"""
-TABLE = """
-[[tool.pytest_nvfp4.kernel]]
-path = "k.py"
-entry = "k.py::compile_it"
-contract = "contract.py"
-call = "k.py::turned"
-side-stream = false
-"""
-"""Its launch is on the default stream."""
 
 
 def run_own(project: Project, source: str) -> dict[str, str]:

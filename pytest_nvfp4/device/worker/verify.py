@@ -182,7 +182,7 @@ class CallRunner:
         if returned is not None and not stopped and self._outputs:
             sent = self._sender.send(returned, slot, call=position, case=call.case, inputs=None)
         attributed = {} if returned is None or stopped else self._attributed(position, call, slot, returned)
-        wrong = stopped or returned is None or any(finding.severity == "error" for finding in findings)
+        wrong = stopped or returned is None or any(finding.ends_judgement for finding in findings)
         report = {
             **attributed,
             "call": position,

@@ -108,6 +108,10 @@ class PolicySection(Section):
     protected: tuple[str, ...] = Field(
         default=(), description="layouts that may never change, beside those of the settings"
     )
+    accepted: Literal["refused", "honoured"] = Field(
+        default="refused",
+        description="whether findings that the settings accept reject a candidate all the same, or pass",
+    )
 
 
 class JudgeSection(Section):

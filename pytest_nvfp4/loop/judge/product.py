@@ -75,6 +75,7 @@ class Product:
         command += [*_NOT_IMPORTED, "-q", "--no-header", "-p", "no:cacheprovider"]
         command += ["-x"] if stop else []
         command += ["--snapshot-update", "--snapshot-no-cleanup"] if update else ["--snapshot-warn-unused"]
+        command += ["--nvfp4-accepted=off"] if self.config.policy.accepted == "refused" else []
         command += self._rooted()
         judge = self.config.judge
         if judge.remote and any(gate in SIMULATED for gate in gates):

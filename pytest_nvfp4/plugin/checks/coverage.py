@@ -80,7 +80,7 @@ class CoverageCheck(SimulatedCheck):
 
 def simulate_launches(kernel: KernelUnderTest) -> SimulationResult:
     """Simulate the kernel and write its timeline; skip the item if a call without errors launches nothing."""
-    done = kernel.simulated()
+    done = kernel.without_accepted(kernel.simulated())
     kernel.write_timeline(done)
     if done.call is not None and not done.call.launches and not done.errors:
         skip_without_launch(kernel, "to count")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import pytest
 
 from pytest_nvfp4.contracts.registry import contract_of
+from pytest_nvfp4.plugin.accepted import ACCEPTANCE, WARNED, Acceptance
 from pytest_nvfp4.plugin.causes import CAUSES, REFERS
 from pytest_nvfp4.plugin.checks.base import CheckItem, Preparation
 from pytest_nvfp4.plugin.devices import DEVICES
@@ -30,11 +33,13 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.fitted_problem import FittedProblem
     from pytest_nvfp4.device.job import JobCase, KernelSpec
     from pytest_nvfp4.device.simulate import SimulationResult
+    from pytest_nvfp4.device.verdict import CaseVerdict
     from pytest_nvfp4.finding import Finding
     from pytest_nvfp4.toolchain.trace import Trace
 
 _TRACED = pytest.StashKey[set[tuple[Path, str]]]()
 """Kernels and configurations whose trace an item has added to its evidence."""
+_Judged = TypeVar("_Judged", "SimulationResult", "CaseVerdict")
 _FAMILY = "gpumode"
 """Input family of a simulation whose values do not matter, because it is generated quickly."""
 
@@ -53,6 +58,8 @@ def fitted_preparation(item: CheckItem) -> Preparation:
 
 class KernelUnderTest:
     """The kernel of a check item, with the item, its case, the run's options and settings, and its devices."""
+
+    _making: ClassVar = threading.Lock()
 
     def __init__(self, item: CheckItem) -> None:
         self.item = item
@@ -229,6 +236,25 @@ class KernelUnderTest:
             if item.case.label == self.case.label:
                 self.refer_to(item, "the kernel fails")
 
+    @property
+    def acceptance(self) -> Acceptance:
+        """The findings of the item that the settings accept."""
+        with self._making:  # an item's preparations run in other threads
+            if ACCEPTANCE not in self.item.stash:
+                self.item.stash[ACCEPTANCE] = Acceptance(self.case, self.item.check.name, self.run)
+            return self.item.stash[ACCEPTANCE]
+
+    def without_accepted(self, done: _Judged) -> _Judged:
+        """Return a simulation or verdict without its accepted findings.
+
+        If nothing else was wrong, and everything was judged that this can say, it has passed.
+        """
+        left = self.acceptance.rest(done.findings)
+        if len(left) == len(done.findings):
+            return replace(done, findings=type(done.findings)(left))
+        right = done.status == "failed" and done.complete and not any(each.severity == "error" for each in left)
+        return replace(done, findings=type(done.findings)(left), status="passed" if right else done.status)
+
     def refer_to(self, item: CheckItem, reason: str) -> None:
         """Skip this item, because another one of this run fails by what is wrong.
 
@@ -301,14 +327,22 @@ class KernelUnderTest:
         self.item.warn(KernelWarning(message))
 
     def warn_of(self, finding: Finding) -> None:
-        """Warn of a finding at its line; see `failure.warn_of`."""
-        warn_of(finding, self.item, self.run)
+        """Warn of a finding at its line, unless it is accepted; see `failure.warn_of`."""
+        for left in self._unaccepted(finding):
+            warn_of(left, self.item, self.run)
 
     def warn_of_trace(self, trace: Trace) -> None:
         """Warn of the warnings in a trace."""
         for finding in trace.findings:
             if finding.severity == "warning":
-                self.warn(" ".join(described(finding, self.run)))
+                for left in self._unaccepted(finding):
+                    self.warn(" ".join(described(left, self.run)))
+
+    def _unaccepted(self, warning: Finding) -> list[Finding]:
+        """Return a warning if it is not accepted, and add it to the reports."""
+        left = self.acceptance.rest([warning])
+        self.item.stash.setdefault(WARNED, []).extend(self.acceptance.described(each) for each in left)
+        return left
 
     def write_timeline(self, done: SimulationResult) -> None:
         """Write the timeline of a simulation, with ``--nvfp4-trace``. Raises CheckFailure if it cannot be written."""

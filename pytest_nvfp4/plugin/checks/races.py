@@ -174,7 +174,9 @@ class RacesCheck(Check):
             skip_without_launch(nvfp4_case, "to check")
         tried = self.options.names
         which = f" ({tried[0]})" if len(tried) == 1 else ""
-        nvfp4_case.establish(f"{plural(len(tried), 'schedule')}{which}, 0 races (simulated, by happens-before)")
+        accepted = nvfp4_case.acceptance.records
+        found = f"no race but for {plural(len(accepted), 'accepted finding')}" if accepted else "0 races"
+        nvfp4_case.establish(f"{plural(len(tried), 'schedule')}{which}, {found} (simulated, by happens-before)")
 
 
 def races_behind(kernel: KernelUnderTest, case: JobCase, findings: Sequence[Finding]) -> list[Finding]:
@@ -257,9 +259,9 @@ class _Races:
     def _simulate(
         self, spec: KernelSpec, base: Path, schedule: str, problem: Problem | None = None
     ) -> SimulationResult:
-        """Return the result under a schedule, on the item's problem or another one."""
+        """Return the result under a schedule, on the item's problem or another one, without accepted findings."""
         fitted = self._kernel.fitted()
-        return self._kernel.item.config.stash[SIMULATIONS].races(
+        done = self._kernel.item.config.stash[SIMULATIONS].races(
             spec,
             self._job_case() if problem is None else job_case(problem),
             schedule,
@@ -267,6 +269,7 @@ class _Races:
             sms=None if fitted is None else fitted.sms,
             base=base,
         )
+        return self._kernel.without_accepted(done)
 
     def _job_case(self) -> JobCase:
         return job_case(self._kernel.problem) if self._case is None else self._case

@@ -111,12 +111,13 @@ class VerifyCheck(Check):
             raise CheckFailure("there is no case to verify", file=str(item.case.path))
         if done[0].device is not None:
             item.user_properties.append((_DEVICE_PROPERTY, str(done[0].device)))
-        wrong = [
-            verdict
+        judged = [
+            nvfp4_case.without_accepted(verdict)
             for case, verification in zip(cases, done, strict=True)
             for verdict in verification.verdicts
-            if verdict.case == case and verdict.status != "passed"
+            if verdict.case == case
         ]
+        wrong = [verdict for verdict in judged if verdict.status != "passed"]
         _write_timeline(nvfp4_case, spec, wrong[0].case if wrong else cases[0], base=base)
         if wrong:
             at = next(index for index, case in enumerate(cases) if case == wrong[0].case)
@@ -125,7 +126,6 @@ class VerifyCheck(Check):
                 device = nvfp4_case.devices.options.device if remote is None else remote.request.name
                 raise CheckFailure(f"not run on {device}: {reason}", file=str(nvfp4_case.case.path))
             raise wrong_results(nvfp4_case, wrong, done[at])
-        judged = [verdict for one in done for verdict in one.verdicts if verdict.case in cases]
         _note_writers(nvfp4_case, judged)
         nvfp4_case.establish(_evidence(judged, simulated=done[0].device is not None and done[0].device.simulated))
         if item.case.variant == _OWN_SHAPES:

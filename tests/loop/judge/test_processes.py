@@ -74,6 +74,14 @@ def test_a_command_ends_with_its_judge(tmp_path: Path) -> None:
     pytest.fail("the command outlived its judge")
 
 
+def test_accepted_findings_reject_a_candidate_unless_the_owner_says_otherwise(tmp_path: Path) -> None:
+    def command(**policy: object) -> list[str]:
+        return product(tmp_path, policy=policy).pytest(("races",), tmp_path / "r.json", deadline_s=60)
+
+    assert "--nvfp4-accepted=off" in command()
+    assert "--nvfp4-accepted=off" not in command(accepted="honoured")
+
+
 def test_settings_above_the_worktree_do_not_reach_it(tmp_path: Path) -> None:
     root = tmp_path / "worktree"
     (root / "kernels").mkdir(parents=True)

@@ -73,6 +73,10 @@ ACTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "another file": (lambda top: (top / "kernels/helper.py").write_text("B = 2\n"), "kernels/helper.py is changed"),
     "longer": (lambda top: (top / "conftest.py").write_text("x"), "conftest.py is changed"),
     "removed": (lambda top: (top / "pyproject.toml").unlink(), "pyproject.toml is gone"),
+    "accepted finding": (
+        lambda top: (top / "pyproject.toml").write_text('[[tool.pytest_nvfp4.accepted]]\nkind = "race"\n'),
+        "pyproject.toml is changed",
+    ),
     "kernel removed": (lambda top: (top / KERNEL).unlink(), f"{KERNEL} is gone"),
     "new": (lambda top: (top / "new.txt").write_text(""), "new.txt is a file that was not there"),
     "new link": (lambda top: (top / "to").symlink_to("/etc"), "to is a link that was not there"),
