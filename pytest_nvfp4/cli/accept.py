@@ -18,7 +18,9 @@ from pytest_nvfp4.cli.options import document_options
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import read_file
 from pytest_nvfp4.isolation.door.json_values import read_json
+from pytest_nvfp4.isolation.door.versions import other_version
 from pytest_nvfp4.report.document import Document, Facts, Section
+from pytest_nvfp4.report.model import SCHEMA
 from pytest_nvfp4.settings import AcceptedFinding, find_root
 from pytest_nvfp4.settings.accepting import with_accepted
 from pytest_nvfp4.temporary import temporary_folder
@@ -145,6 +147,8 @@ def _load(file: Path) -> Mapping[str, Any]:
         data = read_json(read_file(file, source=f"{file}:", most=_MOST_BYTES), source=f"{file}:")
     except DoorError as error:
         raise InputError(str(error)) from error
+    if isinstance(data, dict) and data.get("schema_version", SCHEMA) != SCHEMA:
+        raise InputError(f"{file} {other_version(data['schema_version'], SCHEMA)}")
     if not isinstance(data, dict) or not isinstance(data.get("checks"), list):
         raise InputError(f"{file}: is not a report of pytest --nvfp4-json")
     return data

@@ -24,7 +24,8 @@ from pytest_nvfp4.toolchain.sheet import Sheet, SheetError, codegen_facts, launc
 from pytest_nvfp4.toolchain.trace_archive import SUFFIX
 
 _MOST_BYTES = 64 << 20
-_SHEETS = {f"# nvfp4-{kind} 1": kind for kind in ("launch", "codegen", "cost", "model")}
+_SHEETS = {f"# nvfp4-{kind}": kind for kind in ("launch", "codegen", "cost", "model")}
+"""Kinds of facts by the beginning of the first line; the version of the format follows."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def of_snapshot(data: bytes, *, label: str) -> Side:
     if "\0" in text:
         raise InputError(f"{label}: is not a layout snapshot: it contains NUL bytes")
     first = text.split("\n", 1)[0].rstrip()
-    kind = _SHEETS.get(first)
+    kind = _SHEETS.get(first.rpartition(" ")[0])
     try:
         if kind is not None:
             sheet = Sheet.parse(text, kind=kind)

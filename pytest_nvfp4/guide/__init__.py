@@ -28,6 +28,7 @@ TOPICS = (
     "settings",
     "contracts",
     "sandbox",
+    "formats",
     "evidence",
     "reported",
     "mutants",

@@ -21,12 +21,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
+from pytest_nvfp4.isolation.door.versions import other_version
 from pytest_nvfp4.layout.canonical import canonical_text
 from pytest_nvfp4.layout.errors import LayoutError, LayoutSyntaxError, ListingError, PoisonedLayout
 from pytest_nvfp4.layout.grammar import parse_type
 from pytest_nvfp4.layout.irtypes import TypeInfo
 
-FORMAT = "# nvfp4-layouts 1"
+VERSION = 1
+_NAME = "# nvfp4-layouts "
+FORMAT = f"{_NAME}{VERSION}"
 _END = re.compile(r"# end (\d{1,9})")
 _HEADER = re.compile(r"# (\S+) +(\S.*)")
 _CONFLICT = ("<<<<<<<", "=======", ">>>>>>>", "|||||||")
@@ -205,7 +208,11 @@ class Listing:
         for number, line in enumerate(lines, 1):
             if line.startswith(_CONFLICT):
                 raise ListingError(number, f"a merge conflict marker {line[:7]!r}")
-        if lines[0].rstrip("\r") != FORMAT:
+        stated = lines[0].rstrip("\r")
+        if stated != FORMAT and stated.startswith(_NAME):
+            problem = other_version(stated.removeprefix(_NAME), VERSION)
+            raise ListingError(1, f"the snapshot {problem}")
+        if stated != FORMAT:
             raise ListingError(1, f"{lines[0][:40]!r} where {FORMAT!r} belongs")
         if "\r" in text:
             raise ListingError(1, "carriage returns; the file has plain line feeds")

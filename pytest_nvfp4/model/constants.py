@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pytest_nvfp4.isolation.door.models import fault
 from pytest_nvfp4.model.calibrated import calibrated_names, calibrated_path
 
 __all__ = [
@@ -183,6 +184,8 @@ class _Table(_Strict):
     name: str = Field(min_length=1, max_length=100)
     title: str = Field(min_length=1, max_length=1000)
     arch: list[str] = Field(min_length=1)
+    format: Literal[1] = 1
+    """Version of the format; ``version`` is that of the table's values."""
     version: int = Field(ge=1)
     based_on: str = ""
     constant: dict[str, Constant] = {}
@@ -296,6 +299,8 @@ def _parse(text: str, origin: str) -> _Table:
     except tomllib.TOMLDecodeError as error:
         raise ConstantsError(f"device table {origin} is not TOML: {error}") from error
     except ValidationError as error:
+        if "format" in {item["loc"][0] for item in error.errors() if item["loc"]}:
+            raise ConstantsError(f"device table {origin} {fault(error)}") from None
         lines = [f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()[:8]]
         raise ConstantsError(f"device table {origin} is not valid:\n  " + "\n  ".join(lines)) from error
 

@@ -23,6 +23,7 @@ from pytest_nvfp4.isolation.door.fields import STRICT, Extent, Index
 from pytest_nvfp4.isolation.door.files import read_file
 from pytest_nvfp4.isolation.door.json_values import Bounds
 from pytest_nvfp4.isolation.door.models import parsed
+from pytest_nvfp4.isolation.door.versions import other_version
 from pytest_nvfp4.model.flags import POLL_KINDS, WRITE_KINDS
 from pytest_nvfp4.model.recording import (
     EVENT,
@@ -134,7 +135,7 @@ def loads(data: bytes, *, source: str = _SOURCE) -> tuple[Recording, ...]:
     archive = StoredArrays(data, source)
     header = parsed(_Header, archive.array(_HEADER, np.uint8).tobytes(), source=source, bounds=_BOUNDS)
     if header.version != VERSION:
-        raise DoorError(source, f"has format {header.version}, and this version reads format {VERSION}: record anew")
+        raise DoorError(source, other_version(header.version, VERSION))
     return tuple(_recording(each, archive.below(f"{number}.")) for number, each in enumerate(header.recordings))
 
 

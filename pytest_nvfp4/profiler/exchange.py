@@ -10,7 +10,9 @@ from typing import Any
 
 from pytest_nvfp4.profiler.records import EVENT_WORDS, Event, KernelRecord, Kind, WarpRecord
 
-FORMAT = "pytest-nvfp4 regions 1"
+VERSION = 1
+_NAME = "pytest-nvfp4 regions "
+FORMAT = f"{_NAME}{VERSION}"
 MOST_BYTES = 256 << 20
 MOST_VALUES = 48_000_000
 _FIELDS = EVENT_WORDS + 2
@@ -54,9 +56,13 @@ def from_text(data: bytes, *, source: str) -> list[KernelRecord]:
 def from_values(values: Any, *, source: str) -> list[KernelRecord]:
     """Return the records in JSON values. Raises DoorError if one is not as `as_data` makes it."""
     from pytest_nvfp4.isolation.door.error import DoorError
+    from pytest_nvfp4.isolation.door.versions import other_version
 
     try:
-        if values["format"] != FORMAT:
+        stated = values["format"]
+        if isinstance(stated, str) and stated != FORMAT and stated.startswith(_NAME):
+            raise DoorError(source, other_version(stated.removeprefix(_NAME), VERSION))
+        if stated != FORMAT:
             raise ValueError(f"its format is not {FORMAT!r}")
         return [_record(each) for each in values["kernels"]]
     except (KeyError, TypeError, ValueError, IndexError) as error:

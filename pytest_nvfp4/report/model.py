@@ -13,6 +13,8 @@ from pytest_nvfp4.layout.launch_facts import FactChange
 if TYPE_CHECKING:
     from pytest_nvfp4.report.evidence import Evidence, History
 
+SCHEMA: Literal[1] = 1
+"""Version of the JSON of a report."""
 Outcome = Literal["passed", "failed", "error", "skipped"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 _OUTLINED = 2
@@ -173,6 +175,7 @@ class Report:
     def to_json(self) -> dict[str, object]:
         """Return the report as JSON-ready values."""
         return {
+            "schema_version": SCHEMA,
             "ok": self.ok,
             "outcomes": dict(self.outcomes),
             "severities": {severity.name.lower(): count for severity, count in self.severities.items()},

@@ -21,8 +21,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pytest_nvfp4.isolation.door.versions import other_version
 from pytest_nvfp4.toolchain.trace import Code, Trace
 
+VERSION = 1
+"""Version of the format."""
 _HEADER = re.compile(r"# (\S+) +(\S.*)")
 _END = re.compile(r"# end (\d{1,9})")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+\b")
@@ -42,7 +45,7 @@ class Sheet:
 
     def render(self) -> str:
         """Return the text of the file."""
-        lines = [f"# nvfp4-{self.kind} 1"]
+        lines = [f"# nvfp4-{self.kind} {VERSION}"]
         width = max((len(key) for key in self.header), default=0)
         lines += [f"# {key:<{width}}  {value}" for key, value in self.header.items()]
         lines.append("")
@@ -55,7 +58,10 @@ class Sheet:
         """Parse the text of a file. Raises SheetError if it is damaged, truncated, or of another kind."""
         remedy = "restore it from version control, or rewrite it with --snapshot-update"
         lines = text.splitlines()
-        first = f"# nvfp4-{kind} 1"
+        name = f"# nvfp4-{kind} "
+        first = f"{name}{VERSION}"
+        if lines and lines[0].startswith(name) and (stated := lines[0].rstrip().removeprefix(name)) != str(VERSION):
+            raise SheetError(f"line 1: the snapshot {other_version(stated, VERSION)}, or rewrite it: --snapshot-update")
         if not lines or lines[0].rstrip() != first:
             raise SheetError(f"line 1 is {lines[0][:60] if lines else ''!r}, expected {first!r}: {remedy}")
         header: dict[str, str] = {}

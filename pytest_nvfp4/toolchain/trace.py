@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSer
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.door.fields import STRICT, Index, Name, Sentence, Sha256, Size
 
-SCHEMA = 1
+SCHEMA: Literal[1] = 1
 """Version of the stored format; traces of other versions are recompiled."""
 
 MOST_FINDINGS = 1000
@@ -136,7 +136,7 @@ class Trace(_Model):
     then.
     """
 
-    schema_version: int = SCHEMA
+    schema_version: Literal[1] = SCHEMA
     kernel: str
     entry: str | None
     problem: str

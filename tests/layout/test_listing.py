@@ -130,7 +130,7 @@ CONFLICT = TEXT.replace(f"kernel.x  {POINTER}", f"<<<<<<< HEAD\nkernel.x  {POINT
     ("text", "line", "problem"),
     [
         (CONFLICT, 9, "merge conflict"),
-        (TEXT.replace("layouts 1", "layouts 2"), 1, "nvfp4-layouts 1"),
+        (TEXT.replace("layouts 1", "layouts 2"), 1, "reads version 1"),
         (TEXT.replace("\n", "\r\n"), 1, "carriage returns"),
         (TEXT.replace("  smem  128", " smem  128"), 8, "belongs"),
         (TEXT.replace("  smem  128", "   smem  128"), 8, "belongs"),

@@ -73,7 +73,7 @@ def array(values) -> bytes:
         ("0.first", lambda old: old[:-3], "another type or length"),
         ("0.0.does", lambda _: array(np.array([{}], object)), "another type or length"),
         ("0.0.does", lambda old: array(np.load(io.BytesIO(old)) + 9), "not from 0"),
-        ("header", lambda old: array(_version(np.load(io.BytesIO(old)))), "format 99"),
+        ("header", lambda old: array(_version(np.load(io.BytesIO(old)))), "version 99 of its format"),
     ],
 )
 def test_damage_is_named(recording: Recording, name: str, change, words: str) -> None:

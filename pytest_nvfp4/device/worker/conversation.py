@@ -20,10 +20,13 @@ from typing import Any, Final
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.json_values import Bounds, read_json
 from pytest_nvfp4.isolation.door.packing import from_base64, inflate_at_most
+from pytest_nvfp4.isolation.door.versions import other_version
 from pytest_nvfp4.machine.wire import Blob, Channel, Message
 from pytest_nvfp4.toolchain.trace_archive import SOURCE
 
-FORMAT: Final = "nvfp4-conversation 1"
+VERSION: Final = 1
+_NAME: Final = "nvfp4-conversation "
+FORMAT: Final = f"{_NAME}{VERSION}"
 MOST_BYTES: Final = 256 << 20
 _BOUNDS: Final = Bounds(size=MOST_BYTES, depth=32, values=5_000_000)
 _UNCOMPARED: Final = frozenset({"load", "end"})
@@ -93,9 +96,11 @@ class Player:
             values = read_json(path.read_bytes(), source="the recording", bounds=_BOUNDS)
         except DoorError as error:
             raise PlayError(str(error)) from None
-        known = isinstance(values, dict) and values.get("format") == FORMAT
-        if not known or not isinstance(values.get("steps"), list) or not isinstance(values.get("blobs"), dict):
-            raise PlayError("it is no recording of a kernel's host code, or one of another version")
+        stated = values.get("format") if isinstance(values, dict) else None
+        if isinstance(stated, str) and stated != FORMAT and stated.startswith(_NAME):
+            raise PlayError(f"the recording of host code {other_version(stated.removeprefix(_NAME), VERSION)}")
+        if stated != FORMAT or not isinstance(values.get("steps"), list) or not isinstance(values.get("blobs"), dict):
+            raise PlayError("it is no recording of a kernel's host code")
         if values.get("room", [None])[0] != room[0]:
             raise PlayError("the device's memory cannot lie at the address of the recording on this machine")
         self._steps: list[Any] = values["steps"]

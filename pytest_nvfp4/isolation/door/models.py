@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from pytest_nvfp4.isolation.door.error import DoorError
 from pytest_nvfp4.isolation.door.json_values import DOCUMENT, Bounds, read_json
+from pytest_nvfp4.isolation.door.versions import other_version
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 _MOST_VALUE_CHARACTERS = 60
+_VERSIONS = (("version",), ("schema_version",), ("format",))
+"""Places of the version of a format."""
 
 
 def validated(model: type[M] | TypeAdapter[T], value: object, *, source: str) -> M | T:
@@ -40,13 +44,22 @@ def parsed(model: type[M], data: bytes | str, *, source: str, bounds: Bounds = D
 
 def fault(error: ValidationError) -> str:
     """Return the first fault of a validation as a predicate, with the name of the field."""
-    more = error.error_count() - 1
-    return next(faults(error)) + (f" (and {more} more)" if more else "")
+    first, *others = faults(error)
+    return first + (f" (and {len(others)} more)" if others else "")
+
+
+def relevant(error: ValidationError) -> list[ErrorDetails]:
+    """Return the errors of a validation. If the version of the format is another one, it is the only error."""
+    found = error.errors(include_url=False, include_context=False)
+    return [each for each in found if each["type"] == "literal_error" and each["loc"] in _VERSIONS] or found
 
 
 def faults(error: ValidationError) -> Iterator[str]:
-    """Yield each fault of a validation as a predicate, with the name of the field."""
-    for each in error.errors(include_url=False, include_context=False):
+    """Yield each fault of a validation (`relevant`) as a predicate, with the name of the field."""
+    for each in relevant(error):
+        if each["type"] == "literal_error" and each["loc"] in _VERSIONS:
+            yield other_version(each["input"], int(each["msg"].rpartition(" ")[2]))
+            continue
         place = ".".join(str(part)[:_MOST_VALUE_CHARACTERS] for part in each["loc"])
         message = each["msg"].removeprefix("Value error, ")
         if each["type"] == "missing":

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import read_text
-from pytest_nvfp4.isolation.door.models import faults
+from pytest_nvfp4.isolation.door.models import faults, relevant
 from pytest_nvfp4.loop.configuration.config import LoopConfig
 from pytest_nvfp4.loop.configuration.errors import ConfigError
 from pytest_nvfp4.problem import ProblemError
@@ -166,7 +166,7 @@ def _near(name: str, known: Sequence[str]) -> str:
 
 def _problems(error: ValidationError, text: str, source: str, given: Mapping[tuple[str, ...], str]) -> Iterator[str]:
     """Yield each fault of a configuration, with the override or the line that it comes from."""
-    for each, fault in zip(error.errors(include_url=False, include_context=False), faults(error), strict=False):
+    for each, fault in zip(relevant(error), faults(error), strict=True):
         place = tuple(part for part in each["loc"] if isinstance(part, str))
         override = next((given[place[:end]] for end in range(len(place), 0, -1) if place[:end] in given), None)
         if override is not None:

@@ -51,6 +51,7 @@ def table_text(fitted: Fitted, gpu: Gpu, *, date: str) -> str:
         f"name = {_text(identity.name)}",
         f"title = {_text(f'{gpu.name}, calibrated {date}')}",
         f"arch = {_list(map(_text, base.arch))}",
+        "format = 1",
         f"version = {base.version}",
         "",
     ]

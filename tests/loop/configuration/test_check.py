@@ -56,7 +56,7 @@ def test_nothing_at_all_lacks_everything_that_is_required(tmp_path: Path, kind: 
         ("worker", {"benchmark_passed": 1}, "benchmark_passed = 1"),
         ("worker", {"errors": "none"}, "errors = 'none'"),
         ("worker", {"tokens": -1}, "tokens = -1"),
-        ("worker", {"version": 2}, "version = 2"),
+        ("worker", {"version": 2}, "has version 2 of its format"),
         ("worker", {"promote": True}, "unknown field promote"),
         ("reviewer", {"verdict": "PROMOTE"}, "verdict = 'PROMOTE'"),
         ("reviewer", {"confidence": 0.5}, "confidence = 0.5"),
