@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_nvfp4.plugin.line_texts import LineTexts
+from pytest_nvfp4.bench.line_texts import LineTexts
 from pytest_nvfp4.text import clip, printed
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pytest_nvfp4.bench.line_texts import LineTexts
 from pytest_nvfp4.bench.modelled_facts import causes, modelled_facts, time_change
 from pytest_nvfp4.cli.simulation import runnable
 from pytest_nvfp4.device.modelled import ModelledCall, conditions_of, device_for, modelled_call, recordings_of
 from pytest_nvfp4.device.sim import SimDevice
 from pytest_nvfp4.device.simulate import simulate
-from pytest_nvfp4.plugin.line_texts import LineTexts
 
 from .slowed import SLOWED, SOURCE
 
