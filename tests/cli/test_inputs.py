@@ -130,7 +130,8 @@ def test_a_damaged_snapshot(command, content, words, tmp_path, cli) -> None:
 def test_a_snapshot_that_is_not_there(tmp_path, cli) -> None:
     for command in ("show", "check"):
         check_one_line(cli("snapshot", command, tmp_path / "none.txt"), "no such file")
-        check_one_line(cli("snapshot", command, tmp_path), "is a folder")
+    check_one_line(cli("snapshot", "show", tmp_path), "is a folder")
+    check_one_line(cli("snapshot", "check", tmp_path), "has no snapshots")
 
 
 def test_control_characters_of_a_name_do_not_reach_the_terminal(tmp_path, cli) -> None:
