@@ -8,40 +8,44 @@ Rows of A are called tokens here, rows of B weights.
 Hopper's tensor cores know no FP4, so both operands become fp16, which is exact: a product of an E2M1 and an E4M3 has
 at most 6 significant bits and lies between 2^-10 and 2688.
 
-Status: measured on an H200 (driver 580.159.04); the first figures with the CUBIN launched through the driver API with
-the arguments that the host code below makes.
-    Exactness   On the four benchmarks and a ragged problem, with two kinds of scales, all outputs equal the exact sum
-                rounded once, and runs repeat bit for bit. Right on every input family tried; the same code with widths
-                up to 128 only: on nine families over the ten tests and the families' own shapes. (A 24th instance,
-                of width 8, was there then.)
-    Time        111 / 57.0 / 27.8 / 16.4 us on the four benchmarks, geometric mean 41.2 (CUDA graph, buffers rotating
-                over 200 MB and more, median), against cuBLAS, one call a group, on operands already dequantised to
-                fp16: 189 / 93.3 / 31.0 / 17.1 us, 55.3, in the same run. With L2 flushed before each single replay:
-                46.0 against 63.4. At the tensor cores' peak the products alone would take 56 / 28 / 12 / 6.1 us (1.97
-                GHz), 76 / 38 / 16 / 8.2 at the 790 TFLOP/s of a large product. Lost on the first, by the profiles: 8 us
-                until the tokens are dequantised; an eighth of the SMs' time to starting and to unequal lists; a quarter
-                of the tensor cores' while SMs work, most of it where decoding does not hide behind wgmma (without it
-                the kernel would take 15 us less).
-    Baselines   In another run, single calls between two events with a cold L2, medians in us of the four benchmarks and
-                of two groups of 2,048 x 4,096 x 7,168 (torch 2.11; all but this kernel on operands dequantised before):
-                    this kernel                     121.2   60.9   32.3   19.6   (46.5)   335
-                    cuBLAS, a call a group          199.9  106.2   37.5   21.7   (64.5)   291
-                    torch's grouped_mm in bf16      202.5  133.7   51.5   28.1   (79.1)   302
-                    torch's grouped_mm in fp16      230.7  140.6   68.3   55.9  (105.5)   321
-                So it is 1.39 times as fast as cuBLAS there, and on large groups 15 % slower.
-    Host        A later call on equal sizes took 52 to 118 us of the host (with one argument more) before
-                its arguments were kept (`Call`). Of its 347 calls of functions for eight groups, without the launch,
-                122 are left; that was counted, not timed on an H200.
+Status: measured on an H200 (driver 580.159.04, DSL 4.8.1, torch 2.11).
+    Exactness   On the four benchmarks, two groups of 2,048 x 4,096 x 7,168, groups of 0, 1, 7, 33 and 300 tokens with K
+                from 256 to 16,384, and 200 ragged groups, all outputs equal the exact sum rounded once, and runs repeat
+                bit for bit.
+    Time        One run, medians of 16 single calls between two events, the contestants in turn, after 512 MB were
+                written, so that L2 holds neither data nor code: us of the four benchmarks (geometric mean), and of the
+                large groups. All but this kernel and its predecessor work on operands that were dequantised before.
+                    this kernel                     119.0   61.1   32.8   20.2   (46.8)   312
+                    the one before it               120.8   63.0   37.5   25.8   (52.1)   339
+                    cuBLAS in fp16, a call a group  201.6  110.7   38.6   23.5   (67.1)   289
+                    torch's grouped_mm in bf16      198.2  129.9   51.9   29.2   (79.0)   305
+                    torch's grouped_mm in fp16      263.9  153.3   76.6  188.1  (155.4)   401
+                    an element-wise kernel            4.1    4.2    4.0    4.0
+                It is 1.43 times as fast as cuBLAS, and 8 % slower on large groups.
+    Host        A call took 38 us of the host in that run (the kernel before: 63) and 17 to 20 (31 to 33) in runs with
+                nothing beside them; on new tensors of the same sizes 41, and 21 to 25.
+    Lost        A unit of 256 k takes 0.50 us and 8.4 ns a token; the products alone take 8.1 ns a token at 1.98 GHz. So
+                decoding hides behind them only in part. On the first benchmark the longest list is 1.2 times the mean.
 
-Tried, measured in the same way, exact on all problems, and not kept: us of the four benchmarks, and of the large groups
-    one launch, tokens dequantised by the consumers, a counter per unit      117.6   63.4   31.6   19.6   (46.4)
-    the same, groups cut one by one by the estimate below                    115.0   66.4   31.7   19.7   (46.7)   333
-    the same, items cut along K (fp32 sums through L2; registers spill)      136.3   73.6   33.9   19.2   (50.5)   351
-    the same, widths up to 256                                               118.2   64.2   32.0   20.1   (47.0)   324
-    in another run, this kernel                                              120.3   60.1   31.8   19.3   (45.9)   334
-    one launch, all tasks but a CTA's first by one warp in the background    124.4   62.5   29.2   18.3   (45.1)   399
-    the same, widths up to 208                                               124.2   57.7   29.2   18.4   (44.3)   383
-    The last two win where a CTA has one or two tasks; where it has more, one warp is too slow.
+Tried and dropped, exact, us of the benchmarks and the large groups in four runs, each beside its base:
+    one launch, a CTA decodes half a tile's tokens for both (its copies to
+        the other CTA cost 12 us of the first, the arithmetic 20)            164.0   83.5   40.5   24.8   (60.9)   478
+        a fourth warpgroup for it (56 registers; no more than 128 a thread)  164.4   89.3   40.3   24.2   (61.5)   469
+        base: the kernel before, 12 widths                                   119.7   60.7   32.1   19.8   (46.4)   336
+    that base without griddepcontrol.wait: the second kernel's CTAs start
+        only when the first's have left their registers, so flags gain none  118.9   60.0   32.5   21.5   (47.3)   337
+    that base without dequantising (wrong): what all of it costs             108.0   57.5   28.9   18.6   (42.8)   298
+    24 widths                                                                120.4   64.9   32.3   19.9   (47.4)   310
+        the first weights prefetched to L2 by the first kernel               120.3   65.5   32.2   20.3   (47.6)   310
+    31 widths                                                                121.3   66.4   32.5   21.0   (48.4)   314
+        a consumer a microsecond behind the other                            121.4   66.9   32.5   20.6   (48.3)   313
+    17 widths                                                                121.9   61.4   31.6   19.4   (46.3)   314
+        words loaded an atom at a time, so that ptxas does not put the
+        decoding of the next atom between the wgmmas of this one             123.3   61.6   33.0   19.7   (47.1)   312
+    7 widths                                                                 133.1   59.3   32.0   18.5   (46.5)   310
+    In earlier runs, beside 45.9 to 46.6: one launch with tokens dequantised to a workspace by the consumers 46.4, by a
+    fourth warpgroup 44.8, by one warp 44.3 (383 on large groups); items cut along K, with spilled registers, 50.5.
+    Not tried: ranges of tokens that differ between blocks of weights, to even out the lists.
 
 Why weights lie on wgmma's M and tokens on its N
     wgmma's M is 64 whatever is needed, its N is any multiple of 8. Tokens are ragged, weights come in 128 rows. And
@@ -50,9 +54,12 @@ Why weights lie on wgmma's M and tokens on its N
 
 Two launches
     dequantise_kernel writes all tokens to a workspace as fp16, in the order, swizzle included, in which wgmma reads
-    them, so that any piece of a tile is one plain bulk copy. Every CTA of the second kernel needs the same tokens:
-    decoding them there would cost more than the weights. group_gemm_kernel starts while the first still runs
-    (programmatic dependent launch), loads weights, and waits for it before its first tokens.
+    them, so that any piece of a tile is one plain bulk copy. group_gemm_kernel is launched while the first still runs
+    (programmatic dependent launch) and waits for it before its first tokens.
+
+Cold code
+    When L2 was overwritten, code comes from memory, too, about a microsecond a jump. So the instances of the main loop
+    are the leaves of a tree, widths are few, and who finds the end of its list leaves from the leaf.
 
 Order of K
     A sum may take K in any order, if both operands take the same one. In a unit of 256 elements of K, thread t of four
@@ -71,14 +78,15 @@ Decoding (exact for all 16 x 256 pairs of codes, which the tests enumerate)
     in fp32. Per 8 elements: 7 logic, 4 shift and 4 HMUL2 instructions.
 
 Schedule: one list of items per cluster of two CTAs, made on the host (`plan`), a function of the sizes alone
-    An item is a tile of up to 192 tokens of a group and two blocks of 128 weights, one per CTA. A group's tokens are
+    An item is a tile of up to 256 tokens of a group and two blocks of 128 weights, one per CTA. A group's tokens are
     cut evenly; longest items first, each to the cluster that is free first. A list is sorted by falling width and
     ends with a row of zeros. If n / 128 is odd, the last item's second CTA repeats the last block and stores nothing.
+    A row of the table has an item's addresses, too, so that a CTA reads one thing before its first weights.
 
 Pipeline of a CTA
     weights  3 stages of 256 k: 128 rows x 128 bytes, and 2 KiB of scales, by cp.async of 16 bytes; chunk c of row r
              lies at c XOR (r / 2) % 8, and of the 16-byte lines of scales line i of block b at i XOR b % 2
-    tokens   5 stages of 32 KiB: 4, 2 or 1 atoms of width x 64 k, up to a width of 64, 128, 192, by bulk copy. Each CTA
+    tokens   5 stages of 32 KiB: 4, 2 or 1 atoms of width x 64 k, up to a width of 64, 128, 256, by bulk copy. Each CTA
              loads half of the rows and multicasts them to both.
     A consumer decodes an atom of 64 k into one of two register fragments while wgmma works on the other.
 
@@ -93,7 +101,7 @@ Barriers
     empty_t[s]  16 arrivals: each consumer warp of both CTAs, when wgmma has read the stage
     cluster     twice: barriers are initialised; no CTA leaves while the other may still reach into it
 
-Compile time: widths (23 instances of the main loop), stages, roles, cluster size. Run time: number of
+Compile time: widths (16 instances of the main loop), stages, roles, cluster size. Run time: number of
 groups, m, n, k and all addresses. One compilation serves every problem.
 
 Preconditions (`check_problem` raises ValueError): l == 1, n % 128 == 0, k % 256 == 0 and k > 0; m >= 0 is free.
@@ -102,8 +110,10 @@ read. Rows of tokens from m on are not read; what wgmma makes of the rest of a s
 stored.
 """
 
+import array
 import functools
 import heapq
+import threading
 
 import cutlass
 import cutlass.cute as cute
@@ -128,7 +138,8 @@ ATOMS_PER_UNIT = UNIT_K // ATOM_K
 LINE = 128  # bytes of a row of an atom; the workspace is counted in lines
 
 WEIGHT_ROWS = 128  # rows of B per CTA: wgmma's M, 64 for each of two warpgroups
-MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 16, 192, 8  # rows of A per CTA: wgmma's N. (CuTe DSL 4.4 rejects 8.)
+# Rows of A per CTA, wgmma's N: 16 instances of the main loop. (CuTe DSL 4.4 rejects 8.)
+WIDTHS = (*range(16, 49, 8), *range(64, 81, 8), *range(96, 193, 16), 256)
 CLUSTER = 2  # CTAs that share a tile of tokens
 
 CONSUMERS = 2
@@ -147,14 +158,14 @@ TOKEN_STAGES = 5
 
 DEQUANTISE_THREADS = 256
 DEQUANTISE_ROWS = DEQUANTISE_THREADS // 8  # of one unit of K, eight threads each
+ATOM_PITCH = 4 * LINE + 16  # bytes from one atom of a warp's four rows to the next, without bank conflicts
 
-# Columns of the tables: a row per group, per tile of tokens, per item.
-ADDRESS_COLUMNS = 5
-TOKENS, WEIGHTS, TOKEN_SCALES, WEIGHT_SCALES, OUTPUT = range(ADDRESS_COLUMNS)
-TILE_COLUMNS = 6
-FIRST_CTA, GROUP, START, ROWS, FIRST_LINE, UNITS = range(TILE_COLUMNS)
-WORK_COLUMNS = 8
-WIDTH, BLOCK, BLOCKS = 0, 6, 7  # and GROUP .. UNITS as of a tile
+# A row of the table is a tile of tokens, for `dequantise_kernel`, or an item, for `group_gemm_kernel`: six Int32, then
+# five addresses.
+ROW = 8  # Int64
+START, ROWS, UNITS, FIRST_LINE, PITCH, BLOCKS = range(6)
+WIDTH = START  # of an item
+TOKENS, WEIGHTS, TOKEN_SCALES, WEIGHT_SCALES, OUTPUT = range(3, ROW)
 
 # Powers of two by which the operands are scaled while they are decoded, see the module's docstring.
 SCALE_FACTOR = 0x58005800  # 2^7, twice, as f16x2
@@ -193,14 +204,14 @@ def token_tiles(problem_sizes, most):
     tiles = []
     for group, (m, n, _, _) in enumerate(problem_sizes):
         if m and n:
-            width = max(MIN_WIDTH, ceil_div(ceil_div(m, ceil_div(m, most)), WIDTH_STEP) * WIDTH_STEP)
+            width = next(width for width in WIDTHS if width >= ceil_div(m, ceil_div(m, most)))
             tiles += [(group, start, min(width, m - start), width) for start in range(0, m, width)]
     return tiles
 
 
 def item_cost(width, k):
-    """Estimated cycles of one item. Narrow ones take as long as their weights take to decode."""
-    return k // 16 * (max(width, 48) + 4) + 2500
+    """Estimated cycles of one item, fitted to times on an H200: all but a few of 55 a k-step go to decoding weights."""
+    return k // 16 * (max(width, 24) + 55) + 2500
 
 
 def assign(items, workers):
@@ -219,15 +230,20 @@ def assign(items, workers):
     return max(heap)[0], lists
 
 
-def plan(problem_sizes, workers):
-    """The tables, for the tile height with the shortest schedule: (tiles, work, first, dequantising CTAs, lines).
+def table_row(fields, offsets=(0,) * 5):
+    """A row of the table, its Int32 in pairs, its addresses as bytes from a group's tensors."""
+    return [low | high << 32 for low, high in zip(fields[::2], fields[1::2], strict=True)] + list(offsets)
 
-    `tiles` has a row per tile of tokens: first CTA of `dequantise_kernel`, group, first token, tokens, first line of
-    the workspace, units of K. `work` has a row per item: width, group .. units of its tile, first of its blocks of
-    weights, blocks of the group. Cluster c has rows first[c] to first[c + 1], of which the last is zeros.
+
+def plan(problem_sizes, workers):
+    """The table for the tile height with the shortest schedule: (rows, groups, tiles, most, clusters, depth, lines).
+
+    `rows` has `tiles` rows of tiles, whose START is modulo 128, and `depth` rows for each of `clusters`, of which the
+    last is zeros. `groups` has each row's group, -1 for zeros. A tile is dequantised by at most `most` CTAs, to
+    its share of `lines` lines of the workspace. PITCH is that of C in bytes, BLOCKS an item's blocks of weights.
     """
     best = None
-    for most in range(MAX_WIDTH, 48, -16):
+    for most in (width for width in reversed(WIDTHS) if width > 48 and width % 16 == 0):
         tiles = token_tiles(problem_sizes, most)
         items = []
         for index, (group, _, _, width) in enumerate(tiles):
@@ -236,23 +252,38 @@ def plan(problem_sizes, workers):
             items += [(cost, (width, index, block)) for block in range(0, n // WEIGHT_ROWS, CLUSTER)]
         makespan, lists = assign(items, workers)
         if best is None or makespan < best[0]:
-            best = makespan, tiles, lists
+            best = makespan, tiles, [one for one in lists if one]
     _, tiles, lists = best
-    tile_rows = []
-    cta = line = 0
-    for group, start, rows, _ in tiles:
+    rows, groups, lines = [], [], []
+    line = most = 0
+    for group, start, height, _ in tiles:
         units = problem_sizes[group][2] // UNIT_K
-        tile_rows.append((cta, group, start, rows, line, units))
-        cta += ceil_div(rows * units, DEQUANTISE_ROWS)
-        line += rows * units * ATOMS_PER_UNIT
-    work, first = [], [0]
-    for one in filter(None, lists):
+        offsets = (start * units * UNIT_K // 2, 0, start // 128 * units * SCALE_BYTES, 0, 0)
+        rows.append(table_row((start % 128, height, units, line, 0, 0), offsets))
+        groups.append(group)
+        lines.append(line)
+        line += height * units * ATOMS_PER_UNIT
+        most = max(most, ceil_div(height * units, DEQUANTISE_ROWS))
+    depth = max(map(len, lists)) + 1
+    for one in lists:
         for width, tile, block in one:
-            group = tile_rows[tile][GROUP]
-            work.append((width, *tile_rows[tile][GROUP:], block, problem_sizes[group][1] // WEIGHT_ROWS))
-        work.append((0,) * WORK_COLUMNS)
-        first.append(len(work))
-    return tile_rows, work, first, cta, line
+            group, start, height, _ = tiles[tile]
+            _, n, k, _ = problem_sizes[group]
+            units = k // UNIT_K
+            blocks = min(CLUSTER, n // WEIGHT_ROWS - block)
+            offsets = (
+                0,
+                block * units * WEIGHT_BYTES,
+                0,
+                block * units * SCALE_BYTES,
+                2 * (start * n + block * WEIGHT_ROWS),
+            )
+            rows.append(table_row((width, height, units, lines[tile], 2 * n, blocks), offsets))
+            groups.append(group)
+        zeros = depth - len(one)
+        rows += [table_row((0,) * 6)] * zeros
+        groups += [-1] * zeros
+    return rows, groups, len(tiles), most, len(lists), depth, line
 
 
 #
@@ -334,9 +365,15 @@ def store_if_less(a, b, address, value):
     ptx(text, "r,r,l,r", a, b, address, value, results=0)
 
 
-def store_4(address, values):
-    """Store four words, 16-byte aligned."""
-    ptx("st.global.v4.b32 [$0], {$1, $2, $3, $4};", "l,r,r,r,r", address, *values, results=0)
+def store_shared_4(address, values):
+    """Store four words to shared memory."""
+    ptx("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", "r,r,r,r,r", address, *values, results=0)
+
+
+def store_4_if_less(a, b, address, values):
+    """Store four words, 16-byte aligned, if a < b."""
+    text = "{.reg .pred p; setp.lt.s32 p, $0, $1; @p st.global.v4.b32 [$2], {$3, $4, $5, $6};}"
+    ptx(text, "r,r,l,r,r,r,r", a, b, address, *values, results=0)
 
 
 def multiply_f16x2(a, b):
@@ -378,57 +415,51 @@ def decode(word, scale):
 
 
 @cute.kernel
-def dequantise_kernel(addresses: cute.Tensor, tiles: cute.Tensor, num_tiles: Int32, workspace: Int64):
+def dequantise_kernel(fields: cute.Tensor, places: cute.Tensor, workspace: Int64):
     """Write the tokens as fp16 to the workspace: of each tile [atom of 64 k, token, 64 k], in wgmma's swizzle."""
     cute.arch.griddepcontrol_launch_dependents()
     thread, _, _ = cute.arch.thread_idx()
-    cta, _, _ = cute.arch.block_idx()
+    part, tile, _ = cute.arch.block_idx()
+    lane = thread % 32
+    shared = SmemAllocator().allocate(DEQUANTISE_THREADS // 32 * 4 * ATOM_PITCH, byte_alignment=128).toint()
 
-    # This CTA's tile: the last whose first CTA is not behind it.
-    low = Int32(0)
-    high = num_tiles
-    while high - low > 1:
-        middle = (low + high) // 2
-        if tiles[middle, FIRST_CTA] <= cta:
-            low = middle
-        else:
-            high = middle
-    group = tiles[low, GROUP]
-    start = tiles[low, START]
-    rows = tiles[low, ROWS]
-    first_line = tiles[low, FIRST_LINE]
-    units = tiles[low, UNITS]
+    rows = fields[tile, ROWS]
+    units = fields[tile, UNITS]
     # Eight threads have a row of a unit of K; each has the words v of its four owners t.
-    item = (cta - tiles[low, FIRST_CTA]) * DEQUANTISE_ROWS + thread // 8
+    item = part * DEQUANTISE_ROWS + thread // 8
     v = thread % 8
-    if item < rows * units:
-        unit = item // rows
-        row = item - unit * rows
-        token = start + row
-        source = addresses[group, TOKENS] + Int64(token) * Int64(units * (UNIT_K // 2)) + Int64(unit * 128 + v * 4)
-        scale_source = (
-            addresses[group, TOKEN_SCALES]
-            + Int64((token // 128) * units + unit) * Int64(2048)
-            + Int64((token % 32) * 16 + (token % 128) // 32 * 4 + v // 2)
-        )
-        pairs = []
-        for t in cutlass.range_constexpr(4):
-            word = load_input(source + 32 * t)
-            scale = decode_scales(load_input_byte(scale_source + 512 * t))
-            pairs.append(decode(word, permute_bytes(scale, scale, 0x1010)))
-        atom = unit * ATOMS_PER_UNIT + v // 2
-        line = workspace + Int64(first_line + atom * rows + row) * Int64(LINE)
-        for i in cutlass.range_constexpr(4):
-            chunk = ((v % 2) * 4 + i) ^ (row % 8)
-            store_4(line + Int64(chunk * 16), [pairs[t][i] for t in range(4)])
+    unit = min(item // rows, units - 1)
+    row = item % rows
+    token = fields[tile, START] + row
+    source = places[tile, TOKENS] + Int64(row) * Int64(units * (UNIT_K // 2)) + Int64(unit * 128 + v * 4)
+    scale_source = (
+        places[tile, TOKEN_SCALES]
+        + Int64((token // 128) * units + unit) * Int64(SCALE_BYTES)
+        + Int64((token % 32) * 16 + (token % 128) // 32 * 4 + v // 2)
+    )
+    pairs = []
+    for t in cutlass.range_constexpr(4):
+        word = load_input(source + 32 * t)
+        scale = decode_scales(load_input_byte(scale_source + 512 * t))
+        pairs.append(decode(word, permute_bytes(scale, scale, 0x1010)))
+    # Eight threads exchange their four lines, so that a line is stored at once.
+    mine = shared + thread // 32 * (4 * ATOM_PITCH) + lane // 8 * LINE
+    for i in cutlass.range_constexpr(4):
+        chunk = ((v % 2) * 4 + i) ^ (row % 8)
+        store_shared_4(mine + v // 2 * ATOM_PITCH + chunk * 16, [pairs[t][i] for t in range(4)])
+    cute.arch.sync_warp()
+    line = workspace + Int64(fields[tile, FIRST_LINE] + unit * ATOMS_PER_UNIT * rows + row) * Int64(LINE)
+    for atom in cutlass.range_constexpr(ATOMS_PER_UNIT):
+        chunks = load_shared_4(mine + v * 16, atom * ATOM_PITCH)
+        store_4_if_less(item, rows * units, line + Int64(atom * rows * LINE + v * 16), chunks)
 
 
 @cute.jit
 def consume(
     width: cutlass.Constexpr,
-    work: cute.Tensor,
+    fields: cute.Tensor,
+    places: cute.Tensor,
     item: Int32,
-    addresses: cute.Tensor,
     rank: Int32,
     weights: Int32,
     tokens: cute.Pointer,
@@ -471,7 +502,7 @@ def consume(
     # An atom each: ((k and k + 1, rows, k and k + 8), 1, K-steps). One is decoded into while wgmma reads the other.
     fragments = [cute.make_rmem_tensor(((2, 2, 2), 1, 4), Float16) for _ in range(2)]
 
-    units = work[item, UNITS]
+    units = fields[item, UNITS]
     weights_address = weights + row * 128 + ((2 * t) ^ g) * 16
     block_row = row % 32
     scales_address = weights + WEIGHT_BYTES + 512 * t + ((block_row ^ (t & 1)) * 16) + 4 * (row // 32)
@@ -537,15 +568,10 @@ def consume(
         arrive_at((empty_t + read_stage).toint(), lane)
 
     # C: two rows of weights are two neighbours of a token's row of C.
-    group = work[item, GROUP]
-    start = work[item, START]
-    rows = work[item, ROWS]
-    blocks = work[item, BLOCKS]
-    block = work[item, BLOCK] + rank
-    pitch = Int64(blocks) * Int64(WEIGHT_ROWS * 2)  # bytes; C may be longer than 2^31
-    if block < blocks:
-        address = addresses[group, OUTPUT] + Int64(start + 2 * t) * pitch + Int64(block * (WEIGHT_ROWS * 2) + row * 2)
-        left = rows - 2 * t
+    if rank < fields[item, BLOCKS]:
+        pitch = Int64(fields[item, PITCH])  # C may be longer than 2^31
+        address = places[item, OUTPUT] + Int64(2 * t) * pitch + Int64(rank * (WEIGHT_ROWS * 2) + row * 2)
+        left = fields[item, ROWS] - 2 * t
         factor = Float32(OUTPUT_FACTOR)
         for j in cutlass.range_constexpr(width // 8):
             for i in cutlass.range_constexpr(2):
@@ -554,15 +580,50 @@ def consume(
             address += pitch * 8
 
 
+def leave():
+    """End this thread, with those of the cluster."""
+    # No CTA may leave while the other can still arrive at its barriers or copy into it.
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+    ptx("exit;", "", results=0)
+
+
+@cute.jit
+def consume_items(widths: cutlass.Constexpr, arguments: tuple, item: Int32, weight_count: Int32, token_count: Int32):
+    """A consumer's part of the items from `item` on that have these widths, which rise; returns the counts after them.
+
+    Widths fall along the list, so the instances need no loop around them. With one, ptxas runs out of registers and
+    waits for every single wgmma (its message C7512). One after the other would not do either: behind a cold L2, to step
+    over an instance takes about a microsecond, as its code is far from the next one's.
+    """
+    fields = arguments[0]
+    if cutlass.const_expr(len(widths) == 1):
+        while fields[item, WIDTH] == widths[0]:
+            consume(widths[0], *arguments[:2], item, *arguments[2:], weight_count, token_count)
+            units = fields[item, UNITS]
+            weight_count += units
+            token_count += units * (ATOMS_PER_UNIT // atoms_per_stage(widths[0]))
+            item += 1
+        if fields[item, WIDTH] == 0:
+            leave()
+    else:
+        half = len(widths) // 2
+        for part in cutlass.range_constexpr(2):
+            some = widths[half:] if cutlass.const_expr(part == 0) else widths[:half]
+            if fields[item, WIDTH] >= some[0]:
+                item, weight_count, token_count = consume_items(some, arguments, item, weight_count, token_count)
+    return item, weight_count, token_count
+
+
 @cute.kernel
-def group_gemm_kernel(addresses: cute.Tensor, work: cute.Tensor, first_work: cute.Tensor, workspace: Int64):
-    """Work through the cluster's list of items (see the module's docstring)."""
+def group_gemm_kernel(fields: cute.Tensor, places: cute.Tensor, workspace: Int64, first: Int32, depth: Int32):
+    """Work through the cluster's rows of the table, from row `first` on (see the module's docstring)."""
     thread, _, _ = cute.arch.thread_idx()
     cta, _, _ = cute.arch.block_idx()
     warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     lane = thread % 32
     rank = cta % CLUSTER
-    cluster = cta // CLUSTER
+    begin = first + cta // CLUSTER * depth
 
     smem = SmemAllocator()
     tokens = smem.allocate(TOKEN_STAGES * TOKEN_STAGE, byte_alignment=1024)
@@ -583,8 +644,6 @@ def group_gemm_kernel(addresses: cute.Tensor, work: cute.Tensor, first_work: cut
     cute.arch.cluster_arrive()
     cute.arch.cluster_wait()
 
-    begin = first_work[cluster]
-    end = first_work[cluster + 1] - 1  # the row of zeros
     weights = weights_ptr.toint()
 
     if warp < 4:
@@ -596,11 +655,12 @@ def group_gemm_kernel(addresses: cute.Tensor, work: cute.Tensor, first_work: cut
             tokens_address = tokens.toint()
             stage = Int32(0)
             parity = Int32(1)
-            for item in cutlass.range(begin, end, unroll=1):
-                width = work[item, WIDTH]
-                rows = work[item, ROWS]
-                units = work[item, UNITS]
-                source = workspace + Int64(work[item, FIRST_LINE]) * Int64(LINE)
+            item = begin
+            while fields[item, WIDTH] > 0:
+                width = fields[item, WIDTH]
+                rows = fields[item, ROWS]
+                units = fields[item, UNITS]
+                source = workspace + Int64(fields[item, FIRST_LINE]) * Int64(LINE)
                 # This CTA's share of the rows
                 share = (rows + CLUSTER - 1) // CLUSTER
                 first_row = min(rank * share, rows)
@@ -627,6 +687,7 @@ def group_gemm_kernel(addresses: cute.Tensor, work: cute.Tensor, first_work: cut
                     if stage == TOKEN_STAGES:
                         stage = Int32(0)
                         parity ^= 1
+                item += 1
         if warp >= WEIGHT_WARP and warp < WEIGHT_WARP + WEIGHT_WARPS:
             p = thread - 32 * WEIGHT_WARP
             chunk = p % 8
@@ -637,15 +698,13 @@ def group_gemm_kernel(addresses: cute.Tensor, work: cute.Tensor, first_work: cut
             scale_target = WEIGHT_BYTES + (p // 32) * 512 + ((p % 32) ^ (p // 32)) * 16
             stage = Int32(0)
             parity = Int32(1)
-            for item in cutlass.range(begin, end, unroll=1):
-                group = work[item, GROUP]
-                units = work[item, UNITS]
-                block = min(work[item, BLOCK] + rank, work[item, BLOCKS] - 1)
+            item = begin
+            while fields[item, WIDTH] > 0:
+                units = fields[item, UNITS]
+                block = min(rank, fields[item, BLOCKS] - 1)
                 pitch = Int64(units) * Int64(UNIT_K // 2)
-                source = addresses[group, WEIGHTS] + Int64(block * WEIGHT_ROWS + row) * pitch + Int64(chunk * 16)
-                scale_source = (
-                    addresses[group, WEIGHT_SCALES] + Int64(block * units) * Int64(SCALE_BYTES) + Int64(p * 16)
-                )
+                source = places[item, WEIGHTS] + Int64(block * WEIGHT_ROWS + row) * pitch + Int64(chunk * 16)
+                scale_source = places[item, WEIGHT_SCALES] + Int64(block * units) * Int64(SCALE_BYTES) + Int64(p * 16)
                 for _ in cutlass.range(units, unroll=1):
                     cute.arch.mbarrier_wait(empty_w + stage, parity)
                     target = weights + stage * WEIGHT_STAGE
@@ -660,65 +719,32 @@ def group_gemm_kernel(addresses: cute.Tensor, work: cute.Tensor, first_work: cut
                     if stage == WEIGHT_STAGES:
                         stage = Int32(0)
                         parity ^= 1
+                item += 1
     else:
         cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
-        weight_count = Int32(0)
-        token_count = Int32(0)
-        # Widths fall along the list, so the instances need no loop around them. With one, ptxas runs out of registers
-        # and waits for every single wgmma (its message C7512).
-        item = begin
-        for width in cutlass.range_constexpr(MAX_WIDTH, MIN_WIDTH - 1, -WIDTH_STEP):
-            while work[item, WIDTH] == width:
-                consume(
-                    width,
-                    work,
-                    item,
-                    addresses,
-                    rank,
-                    weights,
-                    tokens,
-                    full_w,
-                    empty_w,
-                    full_t,
-                    empty_t,
-                    weight_count,
-                    token_count,
-                )
-                units = work[item, UNITS]
-                weight_count += units
-                token_count += units * (ATOMS_PER_UNIT // atoms_per_stage(width))
-                item += 1
+        state = (begin, Int32(0), Int32(0))
+        arguments = (fields, places, rank, weights, tokens, full_w, empty_w, full_t, empty_t)
+        consume_items(WIDTHS, arguments, *state)
 
-    # No CTA may leave while the other can still arrive at its barriers or copy into it.
-    cute.arch.cluster_arrive()
-    cute.arch.cluster_wait()
+    leave()
 
 
 @cute.jit
-def launch(
-    addresses_ptr: cute.Pointer,
-    tiles_ptr: cute.Pointer,
-    work_ptr: cute.Pointer,
-    first_ptr: cute.Pointer,
-    workspace_ptr: cute.Pointer,
-    num_groups: Int32,
-    num_tiles: Int32,
-    num_work: Int32,
-    num_clusters: Int32,
-    dequantise_ctas: Int32,
-):
-    """Launch both kernels, the second while the first runs."""
-    addresses = cute.make_tensor(
-        addresses_ptr, cute.make_layout((num_groups, ADDRESS_COLUMNS), stride=(ADDRESS_COLUMNS, 1))
-    )
-    tiles = cute.make_tensor(tiles_ptr, cute.make_layout((num_tiles, TILE_COLUMNS), stride=(TILE_COLUMNS, 1)))
-    work = cute.make_tensor(work_ptr, cute.make_layout((num_work, WORK_COLUMNS), stride=(WORK_COLUMNS, 1)))
-    first = cute.make_tensor(first_ptr, cute.make_layout((num_clusters + 1,)))
-    workspace = workspace_ptr.toint()
-    dequantise_kernel(addresses, tiles, num_tiles, workspace).launch(
-        grid=(dequantise_ctas, 1, 1), block=(DEQUANTISE_THREADS, 1, 1)
-    )
-    group_gemm_kernel(addresses, work, first, workspace).launch(
+def launch(host: cute.Pointer, first: Int32, most: Int32, num_clusters: Int32, depth: Int32):
+    """Launch both kernels, the second while the first runs.
+
+    `host` points to the addresses of the table and of the workspace. The table has `first` tiles, each for at most
+    `most` CTAs, and `num_clusters` times `depth` rows of items.
+    """
+    addresses = cute.make_tensor(host, cute.make_layout((2,)))
+    table = cute.make_ptr(Int64, addresses[0], cute.AddressSpace.gmem, assumed_align=16)
+    rows = first + num_clusters * depth
+    places = cute.make_tensor(table, cute.make_layout((rows, ROW), stride=(ROW, 1)))
+    halves = cute.make_layout((rows, 2 * ROW), stride=(2 * ROW, 1))
+    fields = cute.make_tensor(cute.recast_ptr(table, dtype=Int32), halves)
+    workspace = addresses[1]
+    dequantise_kernel(fields, places, workspace).launch(grid=(most, first, 1), block=(DEQUANTISE_THREADS, 1, 1))
+    group_gemm_kernel(fields, places, workspace, first, depth).launch(
         grid=(num_clusters * CLUSTER, 1, 1),
         block=(NUM_THREADS, 1, 1),
         cluster=(CLUSTER, 1, 1),
@@ -727,51 +753,56 @@ def launch(
     )
 
 
-def device_pointer(dtype, address):
-    """A run-time argument: pointer to global memory."""
-    return cute.runtime.make_ptr(dtype, address, cute.AddressSpace.gmem, assumed_align=16)
+def host_pointer(address):
+    """A run-time argument: pointer to Int64 in the host's memory."""
+    return cute.runtime.make_ptr(Int64, address, cute.AddressSpace.generic, assumed_align=8)
 
 
 @functools.cache
 def compiled():
     """The one compiled launcher; all its arguments are run-time values."""
-    pointers = [device_pointer(dtype, 0) for dtype in (Int64, Int32, Int32, Int32, Int64)]
-    return cute.compile(launch, *pointers, *[Int32(1)] * 5)
+    return cute.compile(launch, host_pointer(0), *[Int32(1)] * 4)
 
 
 class Call:
-    """What calls on equal sizes share on one device: `plan`'s tables there, and the launcher's arguments, made once."""
+    """What calls on equal sizes share on one device and thread: the schedule, and the launcher's packed arguments."""
 
-    def __init__(self, problem_sizes, clusters):
-        tiles, work, first, ctas, lines = plan(problem_sizes, clusters)
-        # Kept, because the arguments have their addresses only
-        self.tables = [torch.tensor(table, dtype=torch.int32, device="cuda") for table in (tiles, work, first)]
-        self.pointers = [device_pointer(Int32, table.data_ptr()) for table in self.tables]
-        sizes = (len(problem_sizes), len(tiles), len(work), len(first) - 1, ctas)
-        self.sizes = [Int32(size) for size in sizes]
+    def __init__(self, problem_sizes, device):
+        rows, groups, *sizes, lines = plan(problem_sizes, max_clusters(device))
+        self.rows = torch.tensor(rows, dtype=torch.int64)
+        self.groups = torch.tensor(groups)
         self.workspace_bytes = lines * LINE
+        self.table_of = functools.lru_cache(maxsize=256)(self.table)
+        self.host = array.array("q", [0, 0])
+        launcher = compiled().to(device)
+        # The packed arguments point into these.
+        self.kept = host_pointer(self.host.buffer_info()[0]), *map(Int32, sizes)
+        self.packed, self.adapted = launcher.generate_execution_args(*self.kept)
+        self.run = launcher.run_compiled_program
 
-    def __call__(self, rows):
-        """Launch both kernels on a table of these addresses."""
-        _, addresses = device_addresses(rows)
+    def table(self, addresses):
+        """The table on the device for five addresses of each group: a function of them, so they are copied once."""
+        table = self.rows.clone()
+        table[:, -5:] += torch.tensor((*addresses, (0,) * 5), dtype=torch.int64)[self.groups]
+        return table.cuda()
+
+    def __call__(self, addresses):
+        """Launch both kernels on tensors at these addresses."""
         workspace = torch.empty(self.workspace_bytes, dtype=torch.uint8, device="cuda")
-        compiled()(addresses, *self.pointers, device_pointer(Int64, workspace.data_ptr()), *self.sizes)
-
-
-@functools.lru_cache(maxsize=64)
-def call_of(problem_sizes, device):
-    """The `Call` on these sizes; None if there is nothing to compute. Raise ValueError as `check_problem` does."""
-    check_problem(problem_sizes)
-    if not any(m and n for m, n, _, _ in problem_sizes):
-        return None
-    return Call(problem_sizes, max_clusters(device))
+        # In place, since the packed arguments have this array's address
+        self.host[0] = self.table_of(addresses).data_ptr()
+        self.host[1] = workspace.data_ptr()
+        self.run(self.packed)
 
 
 @functools.lru_cache(maxsize=256)
-def device_addresses(rows):
-    """The address table on the device and its pointer: a function of `rows`, so calls on the same tensors copy once."""
-    table = torch.tensor(rows, dtype=torch.int64, device="cuda")
-    return table, device_pointer(Int64, table.data_ptr())
+def call_of(problem_sizes, device, _thread):
+    """The `Call` on these sizes; None if there is nothing to compute. Raise ValueError as `check_problem` does.
+
+    A thread has its own, since a launcher reads its addresses without the interpreter's lock.
+    """
+    check_problem(problem_sizes)
+    return Call(problem_sizes, device) if any(m and n for m, n, _, _ in problem_sizes) else None
 
 
 @functools.cache
@@ -789,7 +820,7 @@ def compile_kernel(problem_sizes):
 def custom_kernel(data: input_t) -> output_t:
     """Compute every group's C in place and return the list of them; `data` is as GPU MODE's task defines it."""
     abc_tensors, _, sf_tensors, problem_sizes = data
-    call = call_of(tuple(map(tuple, problem_sizes)), torch.cuda.current_device())
+    call = call_of(tuple(map(tuple, problem_sizes)), torch.cuda.current_device(), threading.get_ident())
     if call is not None:
         call(
             tuple(

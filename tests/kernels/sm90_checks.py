@@ -35,8 +35,9 @@ def check_barriers(ptx: str, constants: SimpleNamespace) -> None:
     weights = [constants.WEIGHT_THREADS, constants.CONSUMER_WARPS] * constants.WEIGHT_STAGES
     tokens = [1, constants.CONSUMER_WARPS * constants.CLUSTER] * constants.TOKEN_STAGES
     assert values == weights + tokens
-    # Once between the initialisation and the first use, once before leaving.
-    assert count(r"barrier\.cluster\.arrive", ptx) == count(r"barrier\.cluster\.wait", ptx) == 2
+    # Once between the initialisation and the first use; once before leaving, in each instance and behind all roles.
+    once = 2 + len(widths(constants))
+    assert count(r"barrier\.cluster\.arrive", ptx) == count(r"barrier\.cluster\.wait", ptx) == once
     assert ptx.index("fence.mbarrier_init") < ptx.index("barrier.cluster.arrive") < ptx.index("mbarrier.try_wait")
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import array
 import ast
 import functools
 import heapq
-import itertools
 import re
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,14 @@ KERNEL = FOLDER / "sm90.py"
 
 def load(*, edit: Callable[[str], str] = lambda source: source, **names: Any) -> SimpleNamespace:
     """The kernel file's constants and plain functions without the DSL; `edit` changes its source, `names` come last."""
-    namespace = {"functools": functools, "heapq": heapq, "input_t": None, "output_t": None}
+    namespace = {
+        "array": array,
+        "functools": functools,
+        "heapq": heapq,
+        "threading": threading,
+        "input_t": None,
+        "output_t": None,
+    }
     for node in ast.parse(edit(KERNEL.read_text())).body:
         if isinstance(node, ast.Assign | ast.ClassDef) or (isinstance(node, ast.FunctionDef) and not is_staged(node)):
             exec(compile(ast.Module([node], []), str(KERNEL), "exec"), namespace)
@@ -44,8 +52,8 @@ def swap(old: str, new: str) -> Callable[[str], str]:
     return edit
 
 
-def widths(constants: SimpleNamespace) -> range:
-    return range(constants.MIN_WIDTH, constants.MAX_WIDTH + 1, constants.WIDTH_STEP)
+def widths(constants: SimpleNamespace) -> tuple[int, ...]:
+    return constants.WIDTHS
 
 
 def numpy_ptx(text: str, _constraints: str, *operands: Any, results: int = 1, pure: bool = False) -> NDArray[Any]:
@@ -99,39 +107,62 @@ def load_decoder(**kwargs: Any) -> SimpleNamespace:
     return load(ptx=numpy_ptx, Uint32=np.uint32, **kwargs)
 
 
+def fields_of(row: list[int]) -> list[int]:
+    """The six Int32 of a row of the table."""
+    return [half for pair in row[:3] for half in (pair & 0xFFFFFFFF, pair >> 32)]
+
+
 def check_plan(kernel: SimpleNamespace, sizes: list[tuple[int, int, int, int]], workers: int) -> None:
     """Every output in exactly one item, every token dequantised once to lines of its own, lists as the kernel reads."""
-    tiles, work, first, ctas, lines = kernel.plan(sizes, workers)
-    tokens = {}
-    next_cta = next_line = 0
-    for cta, group, start, rows, line, units in tiles:
-        _, n, k, _ = sizes[group]
-        assert (cta, line, units * kernel.UNIT_K) == (next_cta, next_line, k)
-        assert 0 < rows <= kernel.MAX_WIDTH
-        assert n > 0
-        next_cta += -(-rows * units // kernel.DEQUANTISE_ROWS)
-        next_line += rows * k * 2 // kernel.LINE
-        for row in range(start, start + rows):
-            assert tokens.setdefault((group, row), line) == line, "a token is in two tiles"
-    assert (next_cta, next_line) == (ctas, lines)
-    assert set(tokens) == {(g, row) for g, (m, n, _, _) in enumerate(sizes) if n for row in range(m)}
+    rows, groups, count, most, clusters, depth, lines = kernel.plan(sizes, workers)
+    assert len(rows) == len(groups) == count + clusters * depth
+    assert {len(row) for row in rows} == {kernel.ROW}
+    assert max(max(row) for row in rows) < 2**63
 
-    assert first[0] == 0
-    assert first[-1] == len(work)
-    assert 0 < len(first) - 1 <= workers
+    starts: dict[tuple[int, int], int] = {}
+    tiles = {}
+    next_line = 0
+    for row, group in zip(rows[:count], groups, strict=False):
+        start, height, units, line, *rest = fields_of(row)
+        _, n, k, _ = sizes[group]
+        assert (line, units * kernel.UNIT_K, rest) == (next_line, k, [0, 0])
+        assert 0 < height <= kernel.WIDTHS[-1]
+        assert -(-height * units // kernel.DEQUANTISE_ROWS) <= most
+        assert n > 0
+        next_line += height * k * 2 // kernel.LINE
+        token = row[kernel.TOKENS] // (k // 2)
+        assert start == token % 128
+        assert row[kernel.TOKENS :] == [token * k // 2, 0, token // 128 * 128 * k // 16, 0, 0]
+        tiles[line] = (group, token, height)
+        for one in range(token, token + height):
+            assert (group, one) not in starts, "a token is in two tiles"
+            starts[group, one] = line
+    assert next_line == lines
+    assert set(starts) == {(g, row) for g, (m, n, _, _) in enumerate(sizes) if n for row in range(m)}
+
+    assert 0 < clusters <= workers
     done = set()
-    for begin, end in itertools.pairwise(first):
-        assert end - begin > 1, "a cluster without work"
-        assert work[end - 1] == (0,) * kernel.WORK_COLUMNS
-        items = work[begin : end - 1]
-        assert [item[kernel.WIDTH] for item in items] == sorted((item[kernel.WIDTH] for item in items), reverse=True)
-        for width, group, start, rows, line, units, block, blocks in items:
-            assert width in widths(kernel)
-            assert rows <= width
-            assert tokens[group, start] == tokens[group, start + rows - 1] == line
-            assert (units * kernel.UNIT_K, blocks * kernel.WEIGHT_ROWS) == (sizes[group][2], sizes[group][1])
-            for rank in range(kernel.CLUSTER):
-                if block + rank < blocks:
-                    assert (line, block + rank) not in done, "a tile is computed twice"
-                    done.add((line, block + rank))
-    assert len(done) == sum(sizes[group][1] // kernel.WEIGHT_ROWS for _, group, *_ in tiles)
+    for cluster in range(clusters):
+        part = slice(count + cluster * depth, count + (cluster + 1) * depth)
+        items = [(fields_of(row), row, group) for row, group in zip(rows[part], groups[part], strict=True)]
+        while items and items[-1][1] == [0] * kernel.ROW:
+            assert items.pop()[2] == -1
+        assert 0 < len(items) < depth, "a cluster without work, or without zeros at its end"
+        widths_of = [fields[kernel.WIDTH] for fields, _, _ in items]
+        assert widths_of == sorted(widths_of, reverse=True)
+        for (width, height, units, line, pitch, blocks), row, group in items:
+            _, n, k, _ = sizes[group]
+            of_tile, token, tall = tiles[line]
+            assert width in kernel.WIDTHS
+            assert (height, group) == (tall, of_tile)
+            assert height <= width
+            assert (units * kernel.UNIT_K, pitch) == (k, 2 * n)
+            block = row[kernel.WEIGHTS] // (128 * k // 2)
+            assert 0 < blocks <= kernel.CLUSTER
+            offsets = [0, block * 128 * k // 2, 0, block * 128 * k // 16, 2 * (token * n + block * 128)]
+            assert row[kernel.TOKENS :] == offsets
+            for own in range(block, block + blocks):
+                assert own < n // kernel.WEIGHT_ROWS
+                assert (line, own) not in done, "a tile is computed twice"
+                done.add((line, own))
+    assert len(done) == sum(sizes[group][1] // kernel.WEIGHT_ROWS for group, _, _ in tiles.values())

@@ -160,11 +160,11 @@ def test_the_plan_of_the_official_problems(problem):
     ("edit", "workers"),
     [
         (swap("one.sort(key=lambda item: -item[0])", "one.sort(key=lambda item: item[0])"), 2),
-        (swap("work.append((0,) * WORK_COLUMNS)", "pass"), 2),
+        (swap("depth = max(map(len, lists)) + 1", "depth = max(map(len, lists))"), 2),
         (swap("min(width, m - start)", "width"), 2),
         (swap("for block in range(0, n // WEIGHT_ROWS, CLUSTER)", "for block in range(0, n // WEIGHT_ROWS)"), 2),
-        (swap("line += rows * units * ATOMS_PER_UNIT", "line += rows * units"), 2),
-        (swap("for one in filter(None, lists):", "for one in lists:"), 66),
+        (swap("line += height * units * ATOMS_PER_UNIT", "line += height * units"), 2),
+        (swap("[one for one in lists if one]", "lists"), 66),
     ],
     ids=["order", "end", "ragged", "twice", "overlap", "idle"],
 )

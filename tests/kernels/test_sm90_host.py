@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from tests.kernels.sm90_source import load, swap
 
@@ -13,57 +16,72 @@ SIZES = [(40, 256, 512, 1), (0, 128, 256, 1), (300, 128, 256, 1)]
 
 
 class Tensor:
-    """A tensor at an address, with what was copied there."""
+    """A tensor at an address."""
 
-    def __init__(self, address: int, rows: Any = ()) -> None:
-        self.address, self.rows = address, rows
+    def __init__(self, address: int) -> None:
+        self.address = address
 
     def data_ptr(self) -> int:
         return self.address
 
 
 class Host:
-    """The kernel's host code on devices of 8 and 4 SMs, with a launcher that records what it is run on."""
+    """The kernel's host code on devices of 8 and 4 SMs, with a launcher that records what its arguments point to."""
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **kwargs: Any) -> None:
         self.device = 0
-        self.made: list[Tensor] = []
-        self.launched: list[tuple[Any, ...]] = []
+        self.copies = 0
+        self.workspaces: dict[int, int] = {}
+        self.launched: list[tuple[int, int, list[int], tuple[int, ...], int]] = []
+        monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: self.copied(tensor))
         cuda = SimpleNamespace(
             current_device=lambda: self.device,
             get_device_properties=lambda device: SimpleNamespace(multi_processor_count=8 >> device),
         )
-        dtypes = {"uint8": 1, "int32": 4, "int64": 8}
-        torch = SimpleNamespace(cuda=cuda, tensor=self.tensor, empty=lambda size, **_: Tensor(size), **dtypes)
+        some = SimpleNamespace(cuda=cuda, tensor=torch.tensor, empty=self.empty, int64=torch.int64, uint8=torch.uint8)
         self.kernel = load(
-            torch=torch,
+            torch=some,
             Int32=int,
-            Int64=int,
-            compiled=lambda: lambda *arguments: self.launched.append(arguments),
-            device_pointer=lambda _dtype, address: address,
+            compiled=lambda: SimpleNamespace(to=self.launcher),
+            host_pointer=lambda address: address,
             **kwargs,
         )
 
-    def tensor(self, rows: Any, **_: Any) -> Tensor:
-        self.made.append(Tensor(len(self.made), rows))
-        return self.made[-1]
+    def copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.copies += 1
+        return tensor
+
+    def empty(self, size: int, **_: Any) -> Tensor:
+        self.workspaces[len(self.workspaces) + 1] = size
+        return Tensor(len(self.workspaces))
+
+    def launcher(self, device: int) -> SimpleNamespace:
+        def run(packed: tuple[int, ...]) -> None:
+            host, *sizes = packed
+            table, workspace = (ctypes.c_int64 * 2).from_address(host)
+            tiles, _, clusters, depth = sizes
+            rows = (ctypes.c_int64 * (self.kernel.ROW * (tiles + clusters * depth))).from_address(table)
+            self.launched.append((device, host, list(rows), tuple(sizes), self.workspaces[workspace]))
+
+        return SimpleNamespace(generate_execution_args=lambda *given: (given, []), run_compiled_program=run)
 
     def call(self, sizes: list[tuple[int, int, int, int]], base: int = 0) -> None:
-        """Call the kernel; what it launches must be the plan of these sizes and device, and these addresses."""
+        """Call the kernel; what it launches must be the plan of these sizes and device, at these addresses."""
         tensors = [[Tensor(base + 100 * group + at) for at in range(5)] for group in range(len(sizes))]
         abc, scales = ([tuple(one[part]) for one in tensors] for part in (slice(3), slice(3, 5)))
         assert self.kernel.custom_kernel((abc, None, scales, sizes)) == [c for _, _, c in abc]
-        addresses, tiles, work, first, workspace, *counts = self.launched[-1]
-        order = (0, 1, 3, 4, 2)
-        assert self.made[addresses].rows == tuple(tuple(one[at].address for at in order) for one in tensors)
-        *tables, ctas, lines = self.kernel.plan(sizes, (8 >> self.device) // 2)
-        assert [self.made[at].rows for at in (tiles, work, first)] == tables
-        assert workspace == lines * self.kernel.LINE
-        assert counts == [len(sizes), len(tables[0]), len(tables[1]), len(tables[2]) - 1, ctas]
+        device, _, table, launched, workspace = self.launched[-1]
+        rows, groups, *counts, lines = self.kernel.plan(sizes, (8 >> self.device) // 2)
+        for row, group in zip(rows, groups, strict=True):
+            if group >= 0:
+                for column, at in enumerate((0, 1, 3, 4, 2)):
+                    row[3 + column] += base + 100 * group + at
+        assert table == [value for row in rows for value in row]
+        assert (device, launched, workspace) == (self.device, tuple(counts), lines * self.kernel.LINE)
 
 
 def use(host: Host) -> None:
-    """Call it as nothing that is kept may be wrong: new addresses, former ones, other sizes, another device."""
+    """Call it as nothing that is kept may be wrong: new addresses, former ones, other sizes, another device, thread."""
     host.call(SIZES)
     host.call(SIZES, base=5000)
     host.call(SIZES)
@@ -71,43 +89,45 @@ def use(host: Host) -> None:
     host.call([(40, 256, 768, 1), *SIZES[1:]])
     host.device = 1
     host.call(SIZES)
+    thread = threading.Thread(target=host.call, args=(SIZES,))
+    thread.start()
+    thread.join()
+    assert host.launched[-1][1] != host.launched[-2][1], "two threads write to one table of addresses"
 
 
-def test_nothing_that_is_kept_is_stale():
-    use(Host())
+def test_nothing_that_is_kept_is_stale(monkeypatch):
+    use(Host(monkeypatch))
 
 
 @pytest.mark.parametrize(
     "edit",
     [
-        swap("torch.cuda.current_device())", "0)"),
+        swap("torch.cuda.current_device(), threading", "0, threading"),
         swap(
             "call_of(tuple(map(tuple, problem_sizes)),", "call_of(((40, 256, 512, 1), *map(tuple, problem_sizes[1:])),"
         ),
-        swap(
-            "device_addresses(rows)\n        workspace",
-            "device_addresses(((0, 1, 3, 4, 2), *rows[1:]))\n        workspace",
-        ),
+        swap("self.table_of(addresses)", "self.table_of(((0, 1, 3, 4, 2), *addresses[1:]))"),
+        swap("threading.get_ident()", "0"),
     ],
-    ids=["device", "sizes", "addresses"],
+    ids=["device", "sizes", "addresses", "thread"],
 )
-def test_state_that_is_kept_too_long_is_found(edit):
+def test_state_that_is_kept_too_long_is_found(edit, monkeypatch):
+    host = Host(monkeypatch, edit=edit)
     with pytest.raises((AssertionError, IndexError, ValueError)):
-        use(Host(edit=edit))
+        use(host)
 
 
-def test_a_second_call_copies_nothing_to_the_device():
-    host = Host()
+def test_a_second_call_copies_nothing_to_the_device(monkeypatch):
+    host = Host(monkeypatch)
     host.call(SIZES)
-    made = len(host.made)
     host.call(SIZES)
-    assert len(host.made) == made == 4
+    assert host.copies == 1
     host.call(SIZES, base=5000)
-    assert len(host.made) == made + 1
+    assert host.copies == 2
 
 
-def test_without_outputs_nothing_is_launched_and_wrong_sizes_are_refused():
-    host = Host()
+def test_without_outputs_nothing_is_launched_and_wrong_sizes_are_refused(monkeypatch):
+    host = Host(monkeypatch)
     tensor = Tensor(0)
     assert host.kernel.custom_kernel(([(tensor,) * 3], None, [(tensor,) * 2], [(0, 128, 256, 1)])) == [tensor]
     with pytest.raises(ValueError, match=r"group 0 is \(m, n, k, l\)"):

@@ -31,7 +31,7 @@ SUBJECTS = {
             "nan_pad",
             sm90.MUTANTS,
             edits=(
-                ("MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 16, 192, 8", "MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 48, 96, 48"),
+                ("WIDTHS = (*range(16, 49, 8), *range(64, 81, 8), *range(96, 193, 16), 256)", "WIDTHS = (48, 96)"),
                 (
                     "torch.cuda.get_device_properties(device).multi_processor_count // CLUSTER",
                     "1",
