@@ -54,6 +54,27 @@ def test_check_is_pytest(kernel: Path) -> None:
     assert codes == [0, 1]
 
 
+@pytest.mark.slow
+def test_the_report_is_the_result_and_what_pytest_shows_is_not(kernel: Path) -> None:
+    options = [kernel.name, "--nvfp4-check=compile", *QUIET]
+    found = {}
+    for form in ("--json", "--md"):
+        found[form] = subprocess.run(
+            command("check", *options, form), cwd=kernel.parent, capture_output=True, text=True, check=False
+        )
+    assert [done.returncode for done in found.values()] == [0, 0], found
+    assert json.loads(found["--json"].stdout)["outcomes"]["passed"] == 1
+    assert found["--md"].stdout.startswith("<!-- pytest-nvfp4 report -->")
+    assert "1 passed" in found["--json"].stderr
+
+
+def test_a_pattern_without_a_file_is_explained(cli: Callable[..., Result]) -> None:
+    for name in ("check", "layouts", "cost"):
+        done = cli(name, "none/*.py")
+        assert done.code == 2
+        assert "as a pattern it matches none in" in done.err
+
+
 OPTIONS = """\
 def test_options(pytestconfig):
     assert pytestconfig.getoption("--nvfp4-problem") == ["8x8x64", "8x8x128"]

@@ -144,6 +144,20 @@ class TestRun:
         assert len({event["pid"] for event in data["traceEvents"]}) == 3
 
     @pytest.mark.slow
+    def test_races_are_searched_for_on_request(self, cli, fill) -> None:
+        fill.write_text(FILL.replace("c[cta, lane] =", "c[cta // 2, lane] ="))
+        command = ("run", str(fill), "--problem", SHAPE, "--device", "sim", "--json")
+        kinds = [
+            {finding["kind"] for finding in json.loads(cli(*command, *more).out)["runs"][0]["findings"]}
+            for more in ((), ("--races",))
+        ]
+        assert "race" not in kinds[0]
+        assert "race" in kinds[1]
+        refused = cli("run", str(fill), "--device", "local", "--races")
+        assert refused.code == 2
+        assert "--races needs the simulator" in refused.err
+
+    @pytest.mark.slow
     def test_the_shipped_kernel_passes(self, cli) -> None:
         shown = cli("run", str(SHIPPED), "--problem", SHAPE, "--family", "pow2_exact", "--family", "gpumode")
         assert shown.code == 0, shown.out
