@@ -11,12 +11,13 @@ one f16 instruction agree).
 
 A chain of instructions is one fp32 product where a bound shows that every partial sum is exact: all operands are
 integers times 2^q, so that all sums are integers times 2^(qa + qb), and none exceeds 2^24 of those (2^11 for f16, 2^14
-for fp8). Otherwise instructions are added one by one. Integers wrap at 32 bits, or saturate after each instruction
-(.satfinite).
+for fp8). Rows and columns with a NaN or an infinity have no finite sum, and do not matter to the bound of the others.
+Otherwise instructions are added one by one. Integers wrap at 32 bits, or saturate after each instruction (.satfinite).
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -141,6 +142,18 @@ class Product:
         return self.a @ self.b.T
 
     @cached_property
+    def finite(self) -> tuple[Product, NDArray[np.bool_], NDArray[np.bool_]]:
+        """The product with zeros for rows that are not finite, and which rows of a and of b these are."""
+        lost = [~np.isfinite(values).all(axis=1) for values in (self.a, self.b)]
+        made = copy.copy(self)
+        for name in ("largest", "total"):  # the quantum is that of the finite values
+            made.__dict__.pop(name, None)
+        made.a, made.b = (
+            np.where(rows[:, None], np.float32(0), v) for rows, v in zip(lost, (self.a, self.b), strict=True)
+        )
+        return made, lost[0], lost[1]
+
+    @cached_property
     def whole(self) -> NDArray[np.int64]:
         """Sum of all integer products: exact in float64 (each is below 2^16), and in float32 if it is below 2^24."""
         if self.largest < 1 << 24:
@@ -168,6 +181,8 @@ def accumulate(
     elif product.exact(accumulator, start):
         result = product.total[rows]
         result = (result if start is None else result + start).astype(accumulator.dtype)
+    elif (apart := _without_others(product, start, accumulator, rows=rows)) is not None:
+        result = apart
     else:
         result = _one_by_one(product, start, accumulator, rows=rows)
         if product.aligned is not None and accumulator.dtype is np.float32:
@@ -179,6 +194,26 @@ def accumulate(
         result = result.copy()
         result[:, product.b_undefined.any(axis=0)] = accumulator.undefined
     return result
+
+
+def _without_others(
+    product: Product, start: NDArray[Any] | None, accumulator: AccumulatorType, *, rows: slice
+) -> NDArray[Any] | None:
+    """Return the accumulator if it has sums that are not finite and all other ones are exact; None otherwise.
+
+    A NaN or an infinity in a row makes its sums with all columns NaN or infinite, with a zero too.
+    """
+    finite, a_lost, b_lost = product.finite
+    lost = a_lost[rows, None] | b_lost[None, :]
+    base = start
+    if start is not None:
+        lost = lost | ~np.isfinite(start)
+        base = np.where(lost, start.dtype.type(0), start)
+    if not lost.any() or not finite.exact(accumulator, base):
+        return None
+    sums = finite.total[rows]
+    sums = (sums if base is None else sums + base).astype(accumulator.dtype)
+    return np.where(lost, _one_by_one(product, start, accumulator, rows=rows), sums)
 
 
 def _integers(product: Product, start: NDArray[Any] | None, *, rows: slice, saturate: bool) -> NDArray[np.int32]:

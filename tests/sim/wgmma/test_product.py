@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.wgmma.formats import OPERAND_TYPES, lowest_bit
-from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, Product, accumulate
+from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, Product, _one_by_one, accumulate
 from tests.sim.wgmma.oracle import aligned_sum
 from tests.sim.wgmma.products import one_by_one, products
 
@@ -138,6 +138,35 @@ def test_wgmma_cuts_below_the_largest_exponent(name, kept, fraction):
             assert Fraction(float(got[m, n])) == want, (m, n)
     plain = accumulate(Product(a, b, a_format=form, b_format=form, count=4), start, F32, rows=ROWS)
     assert (plain != got).any()
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("accumulator", [F32, F16])
+def test_what_is_not_finite_leaves_the_others_exact(monkeypatch, aligned, accumulator):
+    form = OPERAND_TYPES["f16"]
+    random = np.random.default_rng(5)
+    a, b = (random.integers(-3, 4, (rows, 24)).astype(np.float16) for rows in (16, 8))
+    a[3, 5], a[7, 20], b[2, 0] = np.nan, np.inf, -np.inf
+    start = random.integers(-9, 9, (16, 8)).astype(accumulator.dtype)
+    start[0, 0], start[15, 7] = np.nan, np.inf
+    for begin in (None, start):
+        product = Product(
+            a.view(np.uint16), b.view(np.uint16), a_format=form, b_format=form, count=3, aligned=aligned, negate=True
+        )
+        assert not product.exact(accumulator, begin)
+        with monkeypatch.context() as patched:
+            patched.setattr("pytest_nvfp4.sim.wgmma.product._one_by_one", _noise_where_finite)
+            got = accumulate(product, begin, accumulator, rows=ROWS)
+        with monkeypatch.context() as patched:
+            patched.setattr("pytest_nvfp4.sim.wgmma.product._without_others", lambda *_, **__: None)
+            want = accumulate(product, begin, accumulator, rows=ROWS)
+        assert got.tobytes() == want.tobytes()
+        assert np.isfinite(got).sum() == 14 * 7 - (0 if begin is None else 2)
+
+
+def _noise_where_finite(*args, **kwargs):
+    found = _one_by_one(*args, **kwargs)
+    return np.where(np.isfinite(found), found.dtype.type(77), found)
 
 
 def test_wgmma_keeps_infinities_and_zeros():
