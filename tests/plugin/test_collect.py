@@ -210,8 +210,8 @@ class TestOddPlaces:
         args = (outside / "k.py", f"--rootdir={inner}")
         project.record(*args)
         project.run(*args).outcomes(passed=4)
-        listing = (outside / "snapshots/k/layouts[gpumode-0].txt").read_text()
-        assert "# kernel   k.py\n" in listing
+        listing = (project.path / "snapshots/outside/k/layouts[gpumode-0].txt").read_text()  # of the kernel's project
+        assert "# kernel   outside/k.py\n" in listing
         assert str(project.path) not in listing
         assert not (inner / "snapshots").exists()
 
