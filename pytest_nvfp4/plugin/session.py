@@ -56,6 +56,13 @@ class SessionHooks:
         if unknown := [name for name in self._run.options.checks if name not in known]:
             raise pytest.UsageError(f"--nvfp4-check {unknown[0]!r}: known are {', '.join(known)}")
 
+    def pytest_sessionstart(self) -> None:
+        """Read the counters of earlier runs for a page, before this run stores its own."""
+        if self._run.options.html is not None and not is_xdist_worker(self._config):
+            from pytest_nvfp4.plugin.recorded_runs import recorded_runs
+
+            self._summary.recorded = recorded_runs(self._config)
+
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Record deselected items."""
         self._ledger.deselected(items)

@@ -19,8 +19,9 @@ from pytest_nvfp4.toolchain.sealed_files import RefusedEntry, refused_lines
 from pytest_nvfp4.writing import write_whole
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.report.evidence import Evidence, History
+    from pytest_nvfp4.report.evidence import Evidence
     from pytest_nvfp4.report.model import CheckReport, Report
+    from pytest_nvfp4.report.trend import Points
     from pytest_nvfp4.settings import AcceptedFinding
 
 _SHOWN = 30
@@ -39,8 +40,11 @@ class Entry:
     seconds: float
 
 
-def check_report(entry: Entry, registry: CheckRegistry, *, drawn: bool = False) -> CheckReport:
-    """Return the part of a report about an entry, with what a page draws of it if it is drawn."""
+def check_report(entry: Entry, registry: CheckRegistry, *, drawn: bool = False, recorded: Points = ()) -> CheckReport:
+    """Return the part of a report about an entry, with what a page draws of it if it is drawn.
+
+    ``recorded`` are its counters of earlier runs.
+    """
     from pytest_nvfp4.report.model import CheckReport
 
     record = entry.record
@@ -64,7 +68,7 @@ def check_report(entry: Entry, registry: CheckRegistry, *, drawn: bool = False) 
         established=tuple(record.established),
         seconds=entry.seconds,
         evidence=_evidence(record) if drawn else None,
-        counters=_counters(record) if drawn else None,
+        counters=_counters(record, recorded) if drawn else None,
         accepted=record.accepted,
         warnings=record.warnings,
     )
@@ -81,8 +85,8 @@ def _evidence(record: CheckRecord) -> Evidence | None:
         return None
 
 
-def _counters(record: CheckRecord) -> tuple[Mapping[str, str], Mapping[str, str], History] | None:
-    """Return the counters of the snapshot, those of this run, and those of earlier runs, of which none are kept yet."""
+def _counters(record: CheckRecord, recorded: Points) -> tuple[Mapping[str, str], Mapping[str, str], Points] | None:
+    """Return the counters of the snapshot, those of this run, and those of earlier runs; None if it has none."""
     if record.kind not in _COUNTING or record.new is None:
         return None
     from pytest_nvfp4.toolchain.sheet import Sheet, SheetError
@@ -91,7 +95,7 @@ def _counters(record: CheckRecord) -> tuple[Mapping[str, str], Mapping[str, str]
         before = {} if record.old is None else Sheet.parse(record.old, kind=record.kind).facts
     except SheetError:
         before = {}
-    return before, Sheet.parse(record.new, kind=record.kind).facts, ()
+    return before, Sheet.parse(record.new, kind=record.kind).facts, recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,7 @@ class Summary:
         no_kernels: Files without a kernel that were named on the command line of a run without items.
         lines: Lines about the reports.
         commands: Workflow commands for GitHub.
+        recorded: Counters of earlier runs by node id, for a page.
     """
 
     run: Run
@@ -129,6 +134,7 @@ class Summary:
     no_kernels: list[Path] = field(default_factory=list)
     lines: list[_Line] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
+    recorded: Mapping[str, Points] = field(default_factory=dict)
 
     def write_reports(
         self, entries: Sequence[Entry], *, environ: Mapping[str, str], remote: Mapping[str, object] | None = None
@@ -173,7 +179,15 @@ class Summary:
         from pytest_nvfp4.toolchain.request import installed_dsl_version
 
         return Report(
-            [check_report(entry, self.registry, drawn=self.run.options.html is not None) for entry in entries],
+            [
+                check_report(
+                    entry,
+                    self.registry,
+                    drawn=self.run.options.html is not None,
+                    recorded=self.recorded.get(entry.nodeid, ()),
+                )
+                for entry in entries
+            ],
             generated_with={
                 "pytest-nvfp4": __version__,
                 "nvidia-cutlass-dsl": installed_dsl_version() or "not installed",

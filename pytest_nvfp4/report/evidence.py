@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
-
 from pydantic import BaseModel, ConfigDict
 
 from pytest_nvfp4.device.modelled import ModelledCall
 from pytest_nvfp4.device.result import SimulatedCall
 from pytest_nvfp4.toolchain.trace import Trace
-
-History: TypeAlias = "Sequence[tuple[str, Mapping[str, str]]]"
-"""Counters by name at several times, the oldest first; the text of each names the time: a commit, a date, a run."""
 
 
 class Measured(BaseModel):

@@ -24,6 +24,7 @@ from pytest_nvfp4.layout.measures import smem_bytes
 from pytest_nvfp4.layout.notation import Layout
 from pytest_nvfp4.layout.roles import base_name
 from pytest_nvfp4.report.bank_view import bank_chart
+from pytest_nvfp4.report.counter_rows import CounterRow, counter_rows
 from pytest_nvfp4.report.cta_map import cta_chart
 from pytest_nvfp4.report.evidence import Evidence
 from pytest_nvfp4.report.memory_maps import shared_chart, shared_left_out, tmem_chart
@@ -31,7 +32,6 @@ from pytest_nvfp4.report.model import CheckReport
 from pytest_nvfp4.report.roofline_view import TimedPoint, roofline_chart
 from pytest_nvfp4.report.source_view import SourceView, source_view
 from pytest_nvfp4.report.timeline_view import timeline_chart
-from pytest_nvfp4.report.trends import CounterRow, counter_rows
 from pytest_nvfp4.text import clip, plural, visible
 from pytest_nvfp4.toolchain.trace import Trace
 

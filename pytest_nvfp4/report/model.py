@@ -11,7 +11,8 @@ from pytest_nvfp4.layout.change import Change, ListingDiff, Severity, gates
 from pytest_nvfp4.layout.launch_facts import FactChange
 
 if TYPE_CHECKING:
-    from pytest_nvfp4.report.evidence import Evidence, History
+    from pytest_nvfp4.report.evidence import Evidence
+    from pytest_nvfp4.report.trend import Points
 
 SCHEMA: Literal[1] = 1
 """Version of the JSON of a report."""
@@ -59,7 +60,7 @@ class CheckReport:
     established: Sequence[str] = ()
     seconds: float | None = None
     evidence: Evidence | None = None
-    counters: tuple[Mapping[str, str], Mapping[str, str], History] | None = None
+    counters: tuple[Mapping[str, str], Mapping[str, str], Points] | None = None
     accepted: Sequence[Mapping[str, object]] = ()
     warnings: Sequence[Mapping[str, object]] = ()
 

@@ -113,6 +113,6 @@ def report(folder: Path, *, text: str = "", kernels: int = 1, ctas: int = 300) -
             modelled=modelled(source),
             measured=Measured(device="NVIDIA B200", us=11.0, p10_us=10.0, p90_us=12.0),
         )
-        counters = ({"a" + text: "8", "b": "2"}, {"a" + text: "6", "b": "2"}, [(text or "one", {"a" + text: "9"})])
+        counters = ({"a" + text: "8", "b": "2"}, {"a" + text: "6", "b": "2"}, [(text or "one", {"a" + text: 9.0})])
         checks.append(CheckReport(f"k{number}/k.py{text}", "cost[p]", "passed", evidence=evidence, counters=counters))
     return Report(checks)
