@@ -151,6 +151,9 @@ def test_the_json_of_each_command_has_the_keys_that_are_listed(project: Path, ca
     (project / "report.csv").write_text('"ID","Kernel Name","gpu__time_duration.sum"\n"","","ns"\n"0","gemm","12500"\n')
     result = {"version": 1, "iteration": 1, "kernel_path": "my_kernel.py", "decision": "KEEP"}
     (project / "worker_result.json").write_text(json.dumps(result))
+    race = {"kind": "race", "message": "two writes", "line": 1, "acceptable": {"text": "x = 1", "others": []}}
+    check = {"kernel": "my_kernel.py", "check": "races[gpumode-0]", "findings": [race], "warnings": []}
+    (project / "report.json").write_text(json.dumps({"checks": [check]}))
     differ = {}
     for command, keys in documented_keys().items():
         done = subprocess.run(
