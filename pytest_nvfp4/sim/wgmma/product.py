@@ -144,7 +144,7 @@ class Product:
     @cached_property
     def finite(self) -> tuple[Product, NDArray[np.bool_], NDArray[np.bool_]]:
         """The product with zeros for rows that are not finite, and which rows of a and of b these are."""
-        lost = [~np.isfinite(values).all(axis=1) for values in (self.a, self.b)]
+        lost = [np.asarray(~np.isfinite(values).all(axis=1)) for values in (self.a, self.b)]
         made = copy.copy(self)
         for name in ("largest", "total"):  # the quantum is that of the finite values
             made.__dict__.pop(name, None)
