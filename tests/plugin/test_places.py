@@ -102,7 +102,7 @@ def test_snapshots_are_the_same_wherever_pytest_starts(
     kept = project.file("theirs/snapshots/other/layouts[gone].txt", text)
     ran = project.run(*both, *more_workers)
     assert "nvfp4: 1 unused snapshots" in ran.text
-    assert str(stale.relative_to(project.path)) in ran.text
+    assert "snapshots/kernels/k/layouts[gone].txt" in ran.text
     assert project.run(*both, "--snapshot-update", *more_workers).code == 0
     assert (stale.exists(), kept.exists()) == (False, True), "a module that the run did not name keeps its snapshots"
 
