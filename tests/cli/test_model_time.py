@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.cli.model import time, tune
+from pytest_nvfp4.cli.options import RunOptions
 from pytest_nvfp4.cli.simulation import runnable
 from pytest_nvfp4.device.job import JobCase, ProblemSpec
 from pytest_nvfp4.device.modelled import conditions_of
@@ -57,13 +58,13 @@ def test_what_cannot_be_asked_is_one_clear_error(cli, arguments: tuple[str, ...]
 
 
 def test_a_kernel_with_a_contract_of_its_own_is_modelled_on_its_problems() -> None:
-    subject = runnable(OWN, [], arch=None, configuration=None, simulated=True)
+    subject = runnable(OWN, RunOptions(), simulated=True)
     assert [case.problem.name for case in subject.cases()] == ["16-bit"]
     assert (subject.spec.entry or "").endswith("sm90.py::transpose_into")
-    other = runnable(OWN, ["32-bit"], arch=None, configuration=None, simulated=True)
+    other = runnable(OWN, RunOptions(names=("32-bit",)), simulated=True)
     assert [case.problem.name for case in other.cases()] == ["32-bit"]
     with pytest.raises(ProblemError, match="the contract has no problem 'gpumode-0'; it has 16-bit, 32-bit"):
-        runnable(OWN, ["gpumode-0"], arch=None, configuration=None, simulated=True)
+        runnable(OWN, RunOptions(names=("gpumode-0",)), simulated=True)
 
 
 def test_a_kernel_that_nothing_calls_needs_a_contract(cli, tmp_path: Path) -> None:
@@ -80,7 +81,7 @@ def test_variants_are_verified_on_the_smallest_problem_of_the_kernel(tmp_path: P
         "[tool.pytest_nvfp4]\nproblems.tiny = { m = 1, n = 128, k = 256 }\n"
         'verify-problems = ["gpumode-9", "gpumode-0"]\n'
     )
-    subject = runnable(tmp_path / "k.py", ["gpumode-9"], arch=None, configuration=None, simulated=True)
+    subject = runnable(tmp_path / "k.py", RunOptions(names=("gpumode-9",)), simulated=True)
     assert time._small_case(subject, None).problem.name == "gpumode-0"
     assert time._small_case(subject, "tiny").problem.name == "tiny"
 
@@ -88,7 +89,7 @@ def test_variants_are_verified_on_the_smallest_problem_of_the_kernel(tmp_path: P
 class TestTune:
     @pytest.fixture
     def made(self) -> list[tune.Variant]:
-        subject = runnable(SHIPPED, ["gpumode-0"], arch=None, configuration=None, simulated=True)
+        subject = runnable(SHIPPED, RunOptions(names=("gpumode-0",)), simulated=True)
         return tune.variants(subject, tune.parse(["NUM_STAGES=2,3", "CTAS_PER_SM=1,2"]))
 
     def text(self, variant: tune.Variant) -> str:
@@ -134,7 +135,7 @@ class TestTune:
         file.write_bytes(
             '# coding: latin-1\n"é"\nimport cutlass\nSTAGES = 2\ndef custom_kernel(data): ...\n'.encode("latin-1")
         )
-        subject = runnable(file, ["gpumode-0"], arch=None, configuration=None, simulated=True)
+        subject = runnable(file, RunOptions(names=("gpumode-0",)), simulated=True)
         variant = tune.variants(subject, {"STAGES": [3]})[1]
         (source,) = variant.subject.spec.files
         assert source.data == file.read_bytes().replace(b"STAGES = 2", b"STAGES = 3")
@@ -159,7 +160,7 @@ def test_a_call_outside_the_modelled_kinds_has_no_timeline(tmp_path: Path, monke
     done = SimulationResult(CASE, "passed", (), None, recording=dumps([main_loop(128, 128, 128, 4, 20)]))
     monkeypatch.setattr(time, "_record", lambda *_: [done])
     monkeypatch.setattr("pytest_nvfp4.device.modelled.refusals", lambda _: ["it is attention"])
-    subject = runnable(SHIPPED, ["gpumode-0"], arch=None, configuration=None, simulated=True)
+    subject = runnable(SHIPPED, RunOptions(names=("gpumode-0",)), simulated=True)
     device = load_device("b200")
     how = time._How(device, conditions_of("single", device), 10.0, tmp_path)
     assert not time._timed(subject, how, tmp_path / "t.pftrace", 1, asked=False).ok

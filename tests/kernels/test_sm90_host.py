@@ -33,7 +33,7 @@ class Host:
         self.copies = 0
         self.workspaces: dict[int, int] = {}
         self.launched: list[tuple[int, int, list[int], tuple[int, ...], int]] = []
-        monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: self.copied(tensor))
+        monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: self.copied(tensor))  # noqa: PLW0108 - a bound method would not get the tensor
         cuda = SimpleNamespace(
             current_device=lambda: self.device,
             get_device_properties=lambda device: SimpleNamespace(multi_processor_count=8 >> device),

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_nvfp4.bench.line_texts import LineTexts
 from pytest_nvfp4.bench.modelled_facts import causes, modelled_facts, time_change
+from pytest_nvfp4.cli.options import RunOptions
 from pytest_nvfp4.cli.simulation import runnable
 from pytest_nvfp4.device.modelled import ModelledCall, conditions_of, device_for, modelled_call, recordings_of
 from pytest_nvfp4.device.sim import SimDevice
@@ -24,7 +25,7 @@ SHAPE = "128x128x2048"
 
 def modelled(file: Path, source: str) -> ModelledCall:
     file.write_text(source)
-    subject = runnable(file, [SHAPE], arch=None, configuration=None, simulated=True)
+    subject = runnable(file, RunOptions(names=(SHAPE,)), simulated=True)
     (done,) = simulate(
         SimDevice(), subject.spec, subject.cases(), folder=file.parent / "jobs", base=subject.base, recording=True
     )
