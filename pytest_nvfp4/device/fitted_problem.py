@@ -14,8 +14,9 @@ from its names:
    the large k. It is run, and the phases of every mbarrier are counted. If a ring was not refilled, k or the number
    of tiles grows, up to a limit.
 4. One small tile with each official k, which is only recorded, shows whether the host code chooses another kernel
-   there than for the fitted problem, and than for one small tile with the k of that. If it does, or refuses the fitted problem, that tile is run with each official k, and the fitted problem has
-   the k that refills most rings. If the kernel refuses this too, the official problems that take seconds are tried.
+   there than for the fitted problem, and than for one small tile with the k of that. If it does, or refuses the
+   fitted problem, that tile is run with each official k, and the fitted problem has the k that refills most rings. If
+   the kernel refuses this too, the official problems that take seconds are tried.
 
 The reasons include rings that depend on neither, and sizes that the kernel refuses.
 """
