@@ -25,7 +25,8 @@ RACE = "race"
 PROXY = "proxy"
 WARNING = "race-warning"
 _NOTES = 6
-"""Notes of one finding; further pairs are dropped."""
+"""Notes of one finding; further pairs are dropped, unless they name a line that it does not name yet."""
+_MOST_NOTES = 40
 _VERBS = {"atom": "update", "red": "update", "tcgen05.dealloc": "free"}
 
 _GroupKey = tuple[object, ...]
@@ -230,7 +231,7 @@ class Reporter:
             matches.append((defect, memory, "reverse", earlier))
             matches.append((defect, memory, "ahead", new.warp.index, old_kind != "mbarrier"))
             keys.append((defect, memory, "ahead", new.warp.index, old_kind == "mbarrier"))
-        index = self._noted(matches, keys, self._note(pair))
+        index = self._noted(matches, keys, self._note(pair), lines=(earlier, later))
         if index is None:
             index = len(self.grid.findings)
             self.grid.findings.append(self._finding(pair))
@@ -249,8 +250,10 @@ class Reporter:
                 continue
             if len(standing) < len(case):
                 first, *others = standing
-                notes = tuple(self._note(each.pair) for each in others[:_NOTES])
-                findings[index] = replace(self._finding(first.pair), notes=notes)
+                findings[index] = self._finding(first.pair)
+                for each in others:
+                    lines = self.line(each.pair.old.at), self.line(each.pair.new.at)
+                    findings[index] = _with_note(findings[index], self._note(each.pair), lines)
             left[index] = len(left)
         findings[:] = [findings[index] for index in left]
         self._groups = {key: left[index] for key, index in self._groups.items() if index in left}
@@ -279,16 +282,16 @@ class Reporter:
         if self._noted(keys, keys, note) is None:
             self.grid.findings.append(Finding(kind, message, hint=hint, where=self._where(warp, at)))
 
-    def _noted(self, matches: Sequence[_GroupKey], keys: Sequence[_GroupKey], note: str) -> int | None:
+    def _noted(
+        self, matches: Sequence[_GroupKey], keys: Sequence[_GroupKey], note: str, *, lines: Sequence[str] = ()
+    ) -> int | None:
         """Add a note to a finding with one of ``matches``, and return its number; or give the next one ``keys``."""
         findings = self.grid.findings
         known = next((self._groups[key] for key in matches if key in self._groups), None)
         if known is None or known >= len(findings):
             self._groups.update(dict.fromkeys(keys, len(findings)))
             return None
-        finding = findings[known]
-        if note and len(finding.notes) < _NOTES:
-            findings[known] = replace(finding, notes=(*finding.notes, note))
+        findings[known] = _with_note(findings[known], note, lines)
         return known
 
     def part(self) -> dict[_GroupKey, Finding]:
@@ -440,6 +443,14 @@ class Reporter:
             kernel=self.grid.kernel.name, cta=warp.cta, warp=warp.index, at=at, ptx_line=instruction.ptx_line,
             text=instruction.text, source=instruction.location,
         )  # fmt: skip
+
+
+def _with_note(finding: Finding, note: str, lines: Sequence[str]) -> Finding:
+    """Return a finding with a note, if it has room or the note names a line that the finding does not."""
+    said = (finding.message, *finding.notes)
+    new = any(not any(f"{line} (" in text for text in said) for line in lines)
+    room = len(finding.notes) < (_MOST_NOTES if new else _NOTES)
+    return replace(finding, notes=(*finding.notes, note)) if note and room else finding
 
 
 def _issuer(access: Access, kind: str) -> int:

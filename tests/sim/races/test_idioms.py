@@ -217,6 +217,19 @@ def test_barriers_that_are_used_before_their_initialisation_are_one_finding():
     assert [("warp 2" in note) for note in finding.notes] == [True]
 
 
+@pytest.mark.parametrize(("between", "notes"), [("\n", 9), (" ", 6)], ids=["lines of their own", "one line"])
+def test_every_line_of_a_defect_is_named(between: str, notes: int):
+    """Who accepts a race by its lines must see all of them; pairs of the same lines are dropped beyond a number."""
+    lanes = "shl.b32 %r8, %r2, 2; add.u32 %r8, %r8, %r3;"
+    writes = [f"st.shared.b32 [%r8+{512 + 128 * warp}], %r0;" for warp in range(10)]
+    body = by_warp(" ".join(writes), *writes).replace("\n", between)
+    machine = Machine(model=for_arch("sm_100a"))
+    machine.monitor = Detector()
+    ran = run_ptx(f"{SMEM}{lanes}\n{body}", machine=machine, shared=8192, block=(352, 1, 1))
+    (finding,) = ran.grid.findings
+    assert (finding.kind, len(finding.notes)) == ("race", notes)
+
+
 # ---- pipelines ---------------------------------------------------------------------------------------------------
 
 
