@@ -52,9 +52,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure() -> None:
-    """Shells start background jobs with Ctrl-C ignored, and so would everything be that the tests start."""
+    """Shells start background jobs with Ctrl-C ignored, nohup with SIGHUP; so would everything that the tests start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # Device tables of whoever runs the tests are none of the shipped ones.
     os.environ["NVFP4_DATA_DIR"] = str(Path(tempfile.gettempdir()) / "nvfp4-tests-without-data")
 
