@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from pytest_nvfp4.syntax import parse
+
 MAP_BYTES: Final = 128
 _REFUSED = re.compile(r"tma descriptor pointer to have alignment at least \d+,\s+but\s+got (?P<has>\d+)")
 _NAMED = re.compile(r"map|desc", re.IGNORECASE)
@@ -38,8 +40,8 @@ def alignment_hint(message: str, source: str) -> str:
 def _edits(source: str) -> Iterator[tuple[int, str, str]]:
     """Yield line, text and new text of each field for tensor maps in a source that has no alignment of its own."""
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = parse(source)
+    except SyntaxError:
         return
     for node in ast.walk(tree):
         match node:

@@ -86,6 +86,7 @@ class TestWhatIsTold:
         (written,) = call.outputs
         assert written.model_dump() == {
             "group": 0, "elements": 896, "never": 0, "by_two": 0, "twice": 0, "ctas": 7, "tiles": 7,
+            "written": (), "size": (0, 0),
         }  # fmt: skip
 
     def test_outputs_are_judged(self, done: list[SimulationResult]) -> None:

@@ -132,7 +132,7 @@ def test_a_table_holds_what_was_measured_and_the_rest_as_shipped() -> None:
     assert (device.matrix_mark, device.matrix_tile, device.matrix_latency) == ("measured_here", 128, 30.0)
     assert device.digest != base.digest
     assert device.observed["load from the far part of L2"].value == 410
-    assert set(tomllib.loads(text)) == {"name", "title", "arch", "version", "constant", "matrix", "observed"}
+    assert set(tomllib.loads(text)) == {"format", "name", "title", "arch", "version", "constant", "matrix", "observed"}
 
 
 def test_matrix_shapes_that_were_not_measured_stay_as_shipped() -> None:

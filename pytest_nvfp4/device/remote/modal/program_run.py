@@ -79,10 +79,13 @@ class ProgramRun:
                     on_output(output.stream, output.data)
             return status
         finally:
-            future.cancel()
             if status is None:  # in a deployed app, only a cancel ends it before its own deadline
-                stopped.wait(timeouts.SENT_S)  # a stream that still runs could send its call after the cancel
+                if not name and not self._connection.tracker.open(method=_EXECUTE):
+                    future.cancel()  # it could send its call after the cancel
+                    stopped.wait(timeouts.SENT_S)
                 self._cancel(name)
+            stopped.wait(timeouts.ENDS_S)
+            future.cancel()
             self._meter.ended(call)
             if status is not None:
                 for ended in self._connection.tracker.open(method=_EXECUTE):

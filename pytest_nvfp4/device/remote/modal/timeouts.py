@@ -18,6 +18,8 @@ CONNECT_S = 15.0
 CANCEL_S = 5.0
 SENT_S = 2.0
 """Arrival of a call that is being sent, before it is cancelled by its name."""
+ENDS_S = 2.0
+"""End of a program's stream behind the end of its call. The client reports one that is cancelled meanwhile."""
 STOP_S = 10.0
 STATUS_S = 8.0
 PROGRAM_S = 60.0
