@@ -57,6 +57,43 @@ def test_what_is_told():
     assert ".acquire.cluster at" in finding.hint
 
 
+FILL = (
+    "shl.b32 %r13, %r2, 4; add.u32 %r13, %r13, %r3; mov.b32 %r15, 0;"
+    "st.shared.v4.b32 [%r13+512], {%r15, %r15, %r15, %r15};"
+)
+ALLOCATE = "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%r3+16], 32; ld.shared.b32 %r40, [%r3+16];"
+FREE = (
+    "tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;"
+    "tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r40, 32;"
+)
+COPY = (
+    f"mov.b64 %rd10, {1 << 46 | 8 << 32 | 8 << 16}; cvt.u64.u32 %rd11, %r3; shr.u64 %rd11, %rd11, 4;"
+    "add.u64 %rd10, %rd10, %rd11; add.u64 %rd10, %rd10, 32; setp.eq.u32 %p2, %r2, 0;"
+    "@%p2 tcgen05.cp.cta_group::2.32x128b.warpx4 [%r40], %rd10;"
+    "@%p2 tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.b64 [%r3+24];"
+    "C: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r3+24], 0; @!%p1 bra C;"
+)
+
+
+@pytest.mark.parametrize(
+    ("fence", "scope", "kinds"),
+    [("fence.proxy.async.shared::cta;", "", ["race-warning"]), ("fence.proxy.async.shared::cta;", ".release.cluster", []),
+     ("", "", ["race"]), ("", ".release.cluster", ["proxy"])],
+)  # fmt: skip
+def test_the_tensor_core_of_a_peer_reads_what_its_threads_wrote(fence, scope, kinds):
+    """PipelineAsyncUmma of CuTe DSL arrives so at the leader of a pair."""
+    second = "setp.eq.u32 %p5, %r0, 0; @%p5 mbarrier.init.shared::cta.b64 [%r3+24], 1;"
+    body = (
+        INIT.format(count=32) + second + FILL + "fence.proxy.async.shared::cta;" + GATHER + SECOND + ALLOCATE + ROLES
+        + FILL + fence + ARRIVE.format(scope) + "bra DONE; WAITS:" + WAIT.format("") + COPY + "DONE:" + STAY + FREE
+    )  # fmt: skip
+    findings, faults = findings_of(body, grid=(2, 1, 1), cluster=(2, 1, 1), block=(32, 1, 1))
+    assert [one.kind for one in findings] + faults == kinds
+    if kinds == ["race-warning"]:
+        assert "its barrier belongs to CTA rank 0" in findings[0].message
+        assert "official kernels omit it" in findings[0].message
+
+
 def test_a_write_of_another_warp_that_is_passed_on():
     # Rank 1 has acquired what its second warp wrote, and arrives at rank 0.
     writes = "setp.eq.u32 %p5, %r1, 0; @%p5 bra FIRST;" + WRITE + "FIRST: bar.sync 0;"
