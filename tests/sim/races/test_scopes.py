@@ -61,10 +61,10 @@ FILL = (
     "shl.b32 %r13, %r2, 4; add.u32 %r13, %r13, %r3; mov.b32 %r15, 0;"
     "st.shared.v4.b32 [%r13+512], {%r15, %r15, %r15, %r15};"
 )
+FENCES = "fence.proxy.async.shared::cta;"
 ALLOCATE = "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%r3+16], 32; ld.shared.b32 %r40, [%r3+16];"
 FREE = (
-    "tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;"
-    "tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r40, 32;"
+    "tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r40, 32;"
 )
 COPY = (
     f"mov.b64 %rd10, {1 << 46 | 8 << 32 | 8 << 16}; cvt.u64.u32 %rd11, %r3; shr.u64 %rd11, %rd11, 4;"
@@ -77,15 +77,15 @@ COPY = (
 
 @pytest.mark.parametrize(
     ("fence", "scope", "kinds"),
-    [("fence.proxy.async.shared::cta;", "", ["race-warning"]), ("fence.proxy.async.shared::cta;", ".release.cluster", []),
-     ("", "", ["race"]), ("", ".release.cluster", ["proxy"])],
+    [(True, "", ["race-warning"]), (True, ".release.cluster", []), (False, "", ["race"]),
+     (False, ".release.cluster", ["proxy"])],
 )  # fmt: skip
 def test_the_tensor_core_of_a_peer_reads_what_its_threads_wrote(fence, scope, kinds):
     """PipelineAsyncUmma of CuTe DSL arrives so at the leader of a pair."""
     second = "setp.eq.u32 %p5, %r0, 0; @%p5 mbarrier.init.shared::cta.b64 [%r3+24], 1;"
     body = (
-        INIT.format(count=32) + second + FILL + "fence.proxy.async.shared::cta;" + GATHER + SECOND + ALLOCATE + ROLES
-        + FILL + fence + ARRIVE.format(scope) + "bra DONE; WAITS:" + WAIT.format("") + COPY + "DONE:" + STAY + FREE
+        INIT.format(count=32) + second + FILL + FENCES + GATHER + SECOND + ALLOCATE + ROLES
+        + FILL + FENCES * fence + ARRIVE.format(scope) + "bra DONE; WAITS:" + WAIT.format("") + COPY + "DONE:" + STAY + FREE
     )  # fmt: skip
     findings, faults = findings_of(body, grid=(2, 1, 1), cluster=(2, 1, 1), block=(32, 1, 1))
     assert [one.kind for one in findings] + faults == kinds
