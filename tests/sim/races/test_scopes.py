@@ -85,7 +85,8 @@ def test_the_tensor_core_of_a_peer_reads_what_its_threads_wrote(fence, scope, ki
     second = "setp.eq.u32 %p5, %r0, 0; @%p5 mbarrier.init.shared::cta.b64 [%r3+24], 1;"
     body = (
         INIT.format(count=32) + second + FILL + FENCES + GATHER + SECOND + ALLOCATE + ROLES
-        + FILL + FENCES * fence + ARRIVE.format(scope) + "bra DONE; WAITS:" + WAIT.format("") + COPY + "DONE:" + STAY + FREE
+        + FILL + FENCES * fence + ARRIVE.format(scope) + "bra DONE; WAITS:" + WAIT.format("") + COPY
+        + "DONE:" + STAY + FREE
     )  # fmt: skip
     findings, faults = findings_of(body, grid=(2, 1, 1), cluster=(2, 1, 1), block=(32, 1, 1))
     assert [one.kind for one in findings] + faults == kinds
