@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
 import signal
 import tempfile
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from pytest_nvfp4.isolation.fork_server.pool import SWITCH_VARIABLE
 
 # Helpers that assert: pytest explains their failures as it does those of tests. Kernel sources are left as they are.
 pytest.register_assert_rewrite(
@@ -51,7 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item in chosen or item.get_closest_marker("corpus") is None]
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Shells start background jobs with Ctrl-C ignored, nohup with SIGHUP; so would everything that the tests start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -59,6 +63,11 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # Device tables of whoever runs the tests are none of the shipped ones.
     os.environ["NVFP4_DATA_DIR"] = str(Path(tempfile.gettempdir()) / "nvfp4-tests-without-data")
+    # Hundreds of tests start commands, each of which would import torch and the DSL for several seconds.
+    if os.environ.get(SWITCH_VARIABLE) != "0":
+        folder = tempfile.mkdtemp(prefix="nvfp4-servers-")
+        os.environ[SWITCH_VARIABLE] = f"{folder}:{os.getpid()}"
+        config.add_cleanup(functools.partial(shutil.rmtree, folder, ignore_errors=True))
 
 
 @pytest.hookimpl(optionalhook=True)

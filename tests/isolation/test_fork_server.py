@@ -558,3 +558,36 @@ def test_what_workers_import_can_be_forked(workers: Workers, threads: str) -> No
     drawn = [one[0].split() for one in (alone, *forks)]
     assert drawn[1][0] == drawn[2][0] != drawn[0][0]
     assert all(len(set(column)) == 3 for column in list(zip(*drawn, strict=True))[1:])
+
+
+# ---- shared servers -------------------------------------------------------------------------------------------
+
+
+def test_processes_share_a_server_that_ends_with_its_owner(workers: Workers, tmp_path: Path) -> None:
+    owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert owner.stdin is not None
+    try:
+        folder = tmp_path / "servers"
+        folder.mkdir(mode=0o700)
+        (workers.folder / "the_worker.py").write_text(PARENT)
+        asks = (
+            "from pathlib import Path; from pytest_nvfp4.isolation.run import run;"
+            "from pytest_nvfp4.toolchain.launcher import worker;"
+            "done = run(worker('the_worker', preload=('colorsys',)), cwd=Path.cwd(), deadline_s=600,"
+            " environ={'PYTHONPATH': str(Path.cwd())}); print(done.stdout.text or done)"
+        )
+        environ = {**os.environ, SWITCH_VARIABLE: f"{folder}:{owner.pid}", "PYTHONPATH": str(Path(__file__).parents[2])}
+
+        def server() -> int:
+            command = [sys.executable, "-c", asks]
+            return int(subprocess.check_output(command, cwd=workers.folder, env=environ, text=True))
+
+        first = server()
+        assert server() == first, "the process that started it has ended"
+        assert len(list(folder.glob("*.lock"))) == 1
+        owner.stdin.close()
+        owner.wait(LONGEST_S)
+        assert gone(first)
+    finally:
+        owner.kill()
+        owner.wait()

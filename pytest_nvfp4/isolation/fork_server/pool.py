@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
 import logging
 import os
 import sys
 import threading
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from pytest_nvfp4.isolation.fork_server import compatibility
 from pytest_nvfp4.isolation.fork_server.messages import ForkRequest
-from pytest_nvfp4.isolation.fork_server.process import ForkedProcess, ForkServer
+from pytest_nvfp4.isolation.fork_server.process import ForkedProcess, ForkServer, SharedForkServer
 from pytest_nvfp4.isolation.worker import Worker
 
 SWITCH_VARIABLE: Final = "NVFP4_FORK_SERVER"
-"""Environment variable that disables fork servers if it is ``0``."""
+"""Environment variable: ``0`` disables fork servers; ``FOLDER:PID`` makes processes share them.
+
+For scripts and tests that start many commands, each of which would import torch. The sockets are in FOLDER, which must
+belong to the user alone: whoever can connect starts processes as the user. The servers end with process PID.
+"""
 _MOST_SERVERS: Final = 3
 """Each server holds the memory of what it has imported."""
 _MOST_REFUSED_KEYS: Final = 32
@@ -83,7 +89,7 @@ class ForkServers:
                 self._servers[key] = server = self._servers.pop(key)
             elif self._make_room(key):
                 self._servers[key] = None  # stays so if the server cannot be started
-                self._servers[key] = server = ForkServer(launcher, environ)
+                self._servers[key] = server = _start(launcher, environ)
             else:
                 return None
             if server is not None:
@@ -119,6 +125,16 @@ class ForkServers:
             if (server := self._servers.get(key)) is not None:
                 self._servers[key] = None
                 server.close()
+
+
+def _start(launcher: tuple[str, ...], environ: Mapping[str, str]) -> ForkServer:
+    folder, _, owner = os.environ.get(SWITCH_VARIABLE, "").rpartition(":")
+    if not folder:
+        return ForkServer(launcher, environ)
+    # Not of the key: the order of a set of texts differs from process to process.
+    key = repr((launcher, sorted(environ.items()), compatibility.inherited_state()))
+    path = Path(folder) / hashlib.sha256(key.encode()).hexdigest()[:16]
+    return SharedForkServer(launcher, environ, path=path, owner=int(owner))
 
 
 def _supported(worker: Worker, environ: Mapping[str, str]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import io
 import json
 import logging
@@ -11,6 +12,7 @@ import math
 import os
 import signal
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Mapping
@@ -27,6 +29,8 @@ _START_POLL_S = 0.05
 _REPORT_S = 30.0
 """Seconds from the end of a process to the server's report; the server may be importing modules for another job."""
 _END_POLL_S = 0.2
+_CREDENTIALS = struct.Struct("3i")
+"""Process, user and group of a peer (``struct ucred``, unix(7))."""
 
 _log = logging.getLogger(__name__)
 
@@ -109,21 +113,8 @@ class ForkServer:
     def __init__(self, launcher: tuple[str, ...], environ: Mapping[str, str]) -> None:
         self.users = 0
         self._control, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        package = __name__.partition(".")[0]
         with server_end:
-            self._process = subprocess.Popen(
-                [*launcher, _MODULE, str(server_end.fileno()), str(os.getpid()), package],
-                cwd="/",
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,  # Python buffers a stream to a pipe as a worker's; the server replaces it
-                stderr=subprocess.PIPE,
-                pass_fds=(server_end.fileno(),),
-                start_new_session=True,
-            )
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
+            self._process = _start(launcher, environ, control=server_end, parent=os.getpid())
         self.pid = self._process.pid
 
     def fork(self, worker: Worker, request: ForkRequest, resources: contextlib.ExitStack) -> ForkedProcess | None:
@@ -159,6 +150,59 @@ class ForkServer:
         self._process.kill()
         self._process.wait()
         self._control.close()
+
+
+class SharedForkServer(ForkServer):
+    """A connection to a fork server that several processes use, which ends with a common ancestor of theirs.
+
+    Args:
+        path: Path of its socket. Without a server there, one is started.
+        owner: The process with which it ends.
+
+    Raises:
+        OSError: There is none, and none can be started.
+    """
+
+    def __init__(self, launcher: tuple[str, ...], environ: Mapping[str, str], *, path: Path, owner: int) -> None:
+        self.users = 0
+        self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                self._control.connect(str(path))
+            except OSError:
+                path.unlink(missing_ok=True)
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+                    listener.bind(str(path))
+                    listener.listen()
+                    _start(launcher, environ, control=listener, parent=owner).returncode = 0  # nobody waits for it
+                self._control.connect(str(path))
+        credentials = self._control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        self.pid = _CREDENTIALS.unpack(credentials)[0]
+
+    def close(self) -> None:
+        """Close the connection; the children that this process has not closed stay."""
+        self._control.close()
+
+
+def _start(
+    launcher: tuple[str, ...], environ: Mapping[str, str], *, control: socket.socket, parent: int
+) -> subprocess.Popen[bytes]:
+    """Start the process of a fork server; see `server` for its arguments."""
+    process = subprocess.Popen(
+        [*launcher, _MODULE, str(control.fileno()), str(parent), __name__.partition(".")[0]],
+        cwd="/",
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,  # Python buffers a stream to a pipe as a worker's; the server replaces it
+        stderr=subprocess.PIPE,
+        pass_fds=(control.fileno(),),
+        start_new_session=True,
+    )
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+    return process
 
 
 def _pipe() -> tuple[io.FileIO, io.FileIO]:

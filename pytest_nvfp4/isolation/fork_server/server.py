@@ -1,7 +1,8 @@
 """The fork server: ``python -m pytest_nvfp4.isolation.fork_server.server CONTROL PARENT PACKAGE``.
 
-CONTROL is the descriptor of the socket on which requests arrive, PARENT the process that sends them, and PACKAGE the
-name of the package that every child loads from its folder.
+CONTROL is the descriptor of the socket on which requests arrive, PARENT the process with which the server ends, and
+PACKAGE the name of the package that every child loads from its folder. CONTROL is connected to PARENT, or listens for
+connections of several processes (``pool.SWITCH_VARIABLE``).
 """
 
 from __future__ import annotations
@@ -66,11 +67,13 @@ class _Child:
 
 
 class _Server:
-    """Forks children on request until the process that started it ends (for the arguments see the module)."""
+    """Forks children on request until its parent ends (for the arguments see the module)."""
 
     def __init__(self, control: socket.socket, *, parent: int, package: str) -> None:
-        self._control = control
-        self._parent = parent
+        listens = control.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        self._listener = control if listens else None
+        self._controls = [] if listens else [control]
+        self._parent = os.pidfd_open(parent)
         self._package = package
         self._base_path = list(sys.path)
         self._children: list[_Child] = []
@@ -78,7 +81,7 @@ class _Server:
         self._failure: str | None = None
         # The end of the control socket shows the end of the parent only between requests, and not if a process that the
         # parent has forked holds the other side open. PDEATHSIG cannot be used: it follows the parent's thread.
-        signal.signal(signal.SIGALRM, lambda *_: self._exit() if os.getppid() != self._parent else None)
+        signal.signal(signal.SIGALRM, lambda *_: self._exit() if _is_ready(self._parent) else None)
         signal.siginterrupt(signal.SIGALRM, False)
         signal.setitimer(signal.ITIMER_REAL, _PARENT_CHECK_S, _PARENT_CHECK_S)
         become_subreaper()
@@ -87,7 +90,8 @@ class _Server:
         """Serve requests to the end of this process; only a forked child returns from here."""
         while True:
             poll = select.poll()
-            poll.register(self._control, select.POLLIN)
+            for control in (*self._controls, *([self._listener] if self._listener else [])):
+                poll.register(control, select.POLLIN)
             for child in self._children:
                 poll.register(child.reports, select.POLLIN)
                 if not child.ended:
@@ -98,14 +102,21 @@ class _Server:
                     self._report_end(child)
                 if child.reports.fileno() in ready:
                     self._reap(child)
-            if self._control.fileno() in ready and (forked := self._handle_request()) is not None:
-                return forked
+            if self._listener is not None and self._listener.fileno() in ready:
+                self._controls.append(self._listener.accept()[0])
+            for control in [*self._controls]:
+                if control.fileno() in ready and (forked := self._handle_request(control)) is not None:
+                    return forked
 
-    def _handle_request(self) -> _ForkedChild | None:
+    def _handle_request(self, control: socket.socket) -> _ForkedChild | None:
         """Fork a child or refuse it; only the child returns a value."""
-        data, passed, _, _ = socket.recv_fds(self._control, 1, 1 + len(Descriptors._fields))
+        data, passed, _, _ = socket.recv_fds(control, 1, 1 + len(Descriptors._fields))
         if not data:
-            self._exit()
+            if self._listener is None:
+                self._exit()
+            self._controls.remove(control)
+            control.close()
+            return None
         with os.fdopen(passed[0], "rb") as file:
             file.seek(0)
             request = json.load(file)
@@ -136,7 +147,9 @@ class _Server:
     def _close_in_child(self) -> None:
         """Close the descriptors of the server and of other jobs, and reset its signal; a fork inherits no timer."""
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        self._control.close()
+        os.close(self._parent)
+        for control in (*self._controls, *([self._listener] if self._listener else [])):
+            control.close()
         for child in self._children:
             child.close()
 
@@ -199,6 +212,13 @@ class _Server:
         for child in self._children:
             child.kill()
         os._exit(0)
+
+
+def _is_ready(descriptor: int) -> bool:
+    """Return whether a descriptor can be read; one of a process can once that has ended."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _kill_orphans(own: set[int]) -> bool:
