@@ -14,9 +14,9 @@ from pytest_nvfp4.device.worker.kernel_stack import read_start
 from pytest_nvfp4.device.worker.program import SIMULATING_VARIABLE
 from pytest_nvfp4.isolation import OnOutput, OutputChunk, ProcessEnd, blas, forward_output, streamed
 from pytest_nvfp4.isolation.environment import NO_GPU
+from pytest_nvfp4.isolation.launcher import worker
 from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.temporary import temporary_folder
-from pytest_nvfp4.toolchain.launcher import worker
 
 _PROGRAM = "program.py"
 

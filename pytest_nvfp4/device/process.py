@@ -19,10 +19,11 @@ from pytest_nvfp4.device.worker.tool_launch import INNER_WALL_VARIABLE
 from pytest_nvfp4.host.compile_cache import COMPILED_VARIABLE
 from pytest_nvfp4.isolation import Outcome
 from pytest_nvfp4.isolation.environment import NO_GPU
+from pytest_nvfp4.isolation.launcher import worker
 from pytest_nvfp4.isolation.wall import WALL_VARIABLE, Wall
 from pytest_nvfp4.toolchain.bytecode import write_missing
 from pytest_nvfp4.toolchain.cache_root import CACHE_VARIABLE, default_root
-from pytest_nvfp4.toolchain.launcher import PRELOAD, worker
+from pytest_nvfp4.toolchain.preload import PRELOAD
 
 _WORKER = "pytest_nvfp4.device.worker.__main__"
 _PROFILE_WORKER = "pytest_nvfp4.device.worker.profile_worker"

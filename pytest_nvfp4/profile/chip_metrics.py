@@ -21,9 +21,9 @@ from pytest_nvfp4.device.job import Model
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.fields import Name
 from pytest_nvfp4.isolation.door.models import parsed
+from pytest_nvfp4.isolation.launcher import worker
 from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.temporary import temporary_folder
-from pytest_nvfp4.toolchain.launcher import worker
 
 CHIPS: Final = {"sm_90": "GH100", "sm_100": "GB100", "sm_103": "GB110", "sm_120": "GB202", "sm_89": "AD102"}
 """Chips of libnvperf_host by architecture."""

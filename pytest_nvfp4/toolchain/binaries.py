@@ -10,10 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from pytest_nvfp4 import isolation
+from pytest_nvfp4.isolation.launcher import worker
 from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.isolation.wall.program import Ended, ended
 from pytest_nvfp4.temporary import temporary_folder
-from pytest_nvfp4.toolchain.launcher import worker
 
 _WHEELS = {"nvdisasm": "nvidia-cuda-nvdisasm", "cuobjdump": "nvidia-cuda-cuobjdump"}
 _PROGRAM = "pytest_nvfp4.isolation.wall.program"

@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass
 
 from pytest_nvfp4 import isolation
+from pytest_nvfp4.isolation.launcher import worker
 from pytest_nvfp4.isolation.wall import Part, Wall
 from pytest_nvfp4.isolation.wall.remedies import PURPOSES, remedy
 from pytest_nvfp4.temporary import temporary_folder
-from pytest_nvfp4.toolchain.launcher import worker
 
 _PROBE = "pytest_nvfp4.isolation.wall.probe"
 _PROBE_S = 60.0

@@ -22,13 +22,13 @@ from pytest_nvfp4.isolation import Outcome, blas
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import purge
 from pytest_nvfp4.isolation.environment import NO_GPU, scrubbed
+from pytest_nvfp4.isolation.launcher import PACKAGE, worker
 from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.toolchain import artifacts, binaries, bundle, bytecode, diagnosis
 from pytest_nvfp4.toolchain.cache import TraceCache, content_key, file_hash, take_files
 from pytest_nvfp4.toolchain.cache_root import CACHE_VARIABLE
 from pytest_nvfp4.toolchain.code_hash import ASKING, code_hash, parts_without
 from pytest_nvfp4.toolchain.events import Events
-from pytest_nvfp4.toolchain.launcher import PACKAGE, PRELOAD, worker
 from pytest_nvfp4.toolchain.other_inputs import other_inputs
 from pytest_nvfp4.toolchain.own_files import (
     extension_sources,
@@ -37,6 +37,7 @@ from pytest_nvfp4.toolchain.own_files import (
     user_entries,
     uses_extension,
 )
+from pytest_nvfp4.toolchain.preload import PRELOAD
 from pytest_nvfp4.toolchain.request import TraceRequest
 from pytest_nvfp4.toolchain.surroundings import surroundings
 from pytest_nvfp4.toolchain.trace import SCHEMA, Artifact, Code, Trace

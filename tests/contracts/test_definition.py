@@ -229,7 +229,7 @@ def test_what_is_wrong_or_not_supported_is_named(tmp_path: Path, case: str) -> N
 def test_a_reference_that_never_returns_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "_DEADLINE_S", 20.0)
     with pytest.raises(ContractError, match="the contract's process"):
-        drawn(tmp_path, written(tmp_path, put("reference", value="def run(*_):\n    while True: pass\n")))
+        drawn(tmp_path, written(tmp_path, put("reference", value="import time\n\ndef run(*_):\n    time.sleep(600)\n")))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_nvfp4.isolation import Outcome, Worker, run
 from pytest_nvfp4.isolation.fork_server.pool import FORK_SERVERS, SWITCH_VARIABLE
-from pytest_nvfp4.toolchain.launcher import worker
+from pytest_nvfp4.isolation.launcher import worker
 from tests.waiting import LONGEST_S
 
 PRELOAD = ("colorsys",)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_nvfp4.isolation import Outcome
-from pytest_nvfp4.toolchain.launcher import worker
+from pytest_nvfp4.isolation.launcher import worker
 
 from .conftest import Workers
 

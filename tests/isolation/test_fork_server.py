@@ -16,8 +16,8 @@ import pytest
 from pytest_nvfp4.isolation import Outcome, StoppedError, Worker, stopped_by
 from pytest_nvfp4.isolation.fork_server import process
 from pytest_nvfp4.isolation.fork_server.pool import FORK_SERVERS, SWITCH_VARIABLE
-from pytest_nvfp4.toolchain.launcher import PRELOAD as COMPILING
-from pytest_nvfp4.toolchain.launcher import worker
+from pytest_nvfp4.isolation.launcher import worker
+from pytest_nvfp4.toolchain.preload import PRELOAD as COMPILING
 from tests.waiting import LONGEST_S, alive, far_enough, gone, noted, until
 
 from .conftest import PARENT, PRELOAD, Workers, is_plain
@@ -572,7 +572,7 @@ def test_processes_share_a_server_that_ends_with_its_owner(workers: Workers, tmp
         (workers.folder / "the_worker.py").write_text(PARENT)
         asks = (
             "from pathlib import Path; from pytest_nvfp4.isolation.run import run;"
-            "from pytest_nvfp4.toolchain.launcher import worker;"
+            "from pytest_nvfp4.isolation.launcher import worker;"
             "done = run(worker('the_worker', preload=('colorsys',)), cwd=Path.cwd(), deadline_s=600,"
             " environ={'PYTHONPATH': str(Path.cwd())}); print(done.stdout.text or done)"
         )

@@ -23,8 +23,8 @@ import numpy as np
 from pytest_nvfp4 import isolation
 from pytest_nvfp4.host import redirect
 from pytest_nvfp4.isolation.environment import NO_GPU
+from pytest_nvfp4.isolation.launcher import worker
 from pytest_nvfp4.isolation.wall import Wall
-from pytest_nvfp4.toolchain.launcher import worker
 from tests.silicon.model import Approximate, Case, Part, Rule
 from tests.silicon.runners import Outputs
 from tests.silicon.store import Record, Recording, save

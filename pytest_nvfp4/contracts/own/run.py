@@ -24,7 +24,8 @@ from pytest_nvfp4.contracts.own.safetensors import MOST_BYTES
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import read_file
 from pytest_nvfp4.isolation.door.models import validated
-from pytest_nvfp4.isolation.run_module import module_command
+from pytest_nvfp4.isolation.environment import NO_GPU
+from pytest_nvfp4.isolation.launcher import worker
 from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.problem import Problem, ProblemError
 from pytest_nvfp4.temporary import temporary_folder
@@ -183,10 +184,11 @@ def _ask(contract: str, request: dict[str, Any], arrays: Sequence[Array] = ()) -
         wall = Wall(folder=str(folder), readable=readable, memory_bytes=_MEMORY_BYTES)
         try:
             outcome = isolation.run(
-                module_command("pytest_nvfp4.contracts.own.program", file, name),
+                worker("pytest_nvfp4.contracts.own.program", file, name, preload=("numpy", "torch")),
                 cwd=folder,
                 deadline_s=_DEADLINE_S,
-                environ={"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+                # Without a GPU, as the processes of kernels in the simulator, it is forked from the same server.
+                environ={**NO_GPU, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
                 wall=wall,
                 result_bytes=_MOST_BYTES,
             )

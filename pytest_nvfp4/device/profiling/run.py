@@ -35,10 +35,10 @@ from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation import Outcome
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import read_file
+from pytest_nvfp4.isolation.launcher import worker
 from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.isolation.wall.program import ended
 from pytest_nvfp4.temporary import temporary_folder
-from pytest_nvfp4.toolchain.launcher import worker
 
 _PROGRAM: Final = "pytest_nvfp4.isolation.wall.program"
 _EXPORT_S: Final = 120.0

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from pytest_nvfp4.device.remote.parts import left_out
-from pytest_nvfp4.toolchain.launcher import PACKAGE
+from pytest_nvfp4.isolation.launcher import PACKAGE
 
 
 @dataclass(frozen=True, slots=True)

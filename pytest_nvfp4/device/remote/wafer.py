@@ -35,8 +35,8 @@ from pytest_nvfp4.device.remote.serialization import pack_batch, unpack_result
 from pytest_nvfp4.device.remote.target import parse_price, split_target
 from pytest_nvfp4.device.remote.tool import CommandLineTool, StartCallback, ToolOutput
 from pytest_nvfp4.isolation import OnOutput
+from pytest_nvfp4.isolation.launcher import PACKAGE
 from pytest_nvfp4.temporary import temporary_folder
-from pytest_nvfp4.toolchain.launcher import PACKAGE
 
 _INSTALL = "install or update it: uv tool install wafer-ai"
 _REQUIRED = ("--target", "--sync", "--cd", "--timeout-sec")

@@ -27,10 +27,10 @@ from pytest_nvfp4.isolation.door.fields import STRICT, Index, Name, Output
 from pytest_nvfp4.isolation.door.files import read_below, read_text
 from pytest_nvfp4.isolation.door.models import parsed
 from pytest_nvfp4.isolation.environment import NO_GPU
+from pytest_nvfp4.isolation.launcher import worker
 from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.schedules import WORDS, is_schedule
 from pytest_nvfp4.temporary import temporary_folder
-from pytest_nvfp4.toolchain.launcher import worker
 from pytest_nvfp4.toolchain.trace import ReportedFindings
 
 _WORKER: Final = "pytest_nvfp4.device.source.worker"

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from pytest_nvfp4.isolation import ProcessEnd, forward_output, streamed
+from pytest_nvfp4.isolation.launcher import PACKAGE, worker
 from pytest_nvfp4.isolation.wall import Part, Wall
 from pytest_nvfp4.loop.configuration.config import CommandSection
 from pytest_nvfp4.loop.configuration.errors import ConfigError
 from pytest_nvfp4.loop.work.output_log import OutputLog
 from pytest_nvfp4.loop.work.template import CommandTemplate
 from pytest_nvfp4.sandbox_mode import Mode, mode_from
-from pytest_nvfp4.toolchain.launcher import PACKAGE, worker
 from pytest_nvfp4.toolchain.sandbox import PURPOSES, Sandbox, remedy
 
 _MODULE: Final = "pytest_nvfp4.isolation.wall.command"

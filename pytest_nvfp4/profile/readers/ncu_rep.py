@@ -16,6 +16,7 @@ from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.fields import Name, Sentence
 from pytest_nvfp4.isolation.door.json_values import Bounds, read_lines
 from pytest_nvfp4.isolation.door.models import validated
+from pytest_nvfp4.isolation.launcher import worker
 from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.isolation.wall.program import ended
 from pytest_nvfp4.profile.readers.launch_builder import LaunchBuilder
@@ -30,7 +31,6 @@ from pytest_nvfp4.profile.result import (
     SourceMarker,
 )
 from pytest_nvfp4.temporary import temporary_folder
-from pytest_nvfp4.toolchain.launcher import worker
 
 _WORKER: Final = "pytest_nvfp4.profile.readers.rep_worker"
 _TOOL: Final = "pytest_nvfp4.isolation.wall.program"

@@ -64,7 +64,7 @@ def _load_package() -> None:
     """Import the package from its folder, which need not be in ``sys.path``."""
     if "pytest_nvfp4" not in sys.modules:
         package = _FOLDER.parents[2]
-        runpy.run_path(str(package / "toolchain" / "worker" / "bootstrap.py"))["load"](str(package))
+        runpy.run_path(str(package / "isolation" / "bootstrap.py"))["load"](str(package))
 
 
 def _run_hidden() -> None:

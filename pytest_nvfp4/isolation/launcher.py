@@ -6,26 +6,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from pytest_nvfp4.isolation import Worker
+from pytest_nvfp4.isolation.worker import Worker
 
 PACKAGE: Final = Path(__file__).resolve().parents[1]
 """Folder of this package."""
-BOOTSTRAP: Final = PACKAGE / "toolchain" / "worker" / "bootstrap.py"
+BOOTSTRAP: Final = PACKAGE / "isolation" / "bootstrap.py"
 """Script that starts a module of this package in any interpreter."""
-PRELOAD: Final = (
-    "numpy",
-    "torch",
-    "pytest_nvfp4.host.compile_cache",
-    "pytest_nvfp4.host.redirect",
-    "pytest_nvfp4.driver.tensormap",
-    "pytest_nvfp4.host.torch_cuda",
-    "pytest_nvfp4.toolchain.worker.capture",
-    "pytest_nvfp4.toolchain.worker.contract",
-    "pytest_nvfp4.toolchain.worker.options",
-    "pytest_nvfp4.toolchain.preloaded_dsl",
-)
-"""Modules that a fork server imports for workers with torch. It never imports the DSL directly: that import reads the
-environment of the job (``preloaded_dsl``)."""
 
 
 def worker(
