@@ -23,6 +23,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_nvfp4.isolation.fork_server.pool import SWITCH_VARIABLE
+
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[a-z][^\n]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"^(?:#|//) file: (?P<name>\S+)\n")
 TIMEOUT_S = 500
@@ -160,11 +162,11 @@ def options_of(line: str, environ: Mapping[str, str]) -> str | None:
 def environment(cache: Path) -> dict[str, str]:
     """Return the environment of commands: this interpreter's scripts first, a cache that all pages share, no colour."""
     scripts = str(Path(sys.executable).parent)
-    kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR", SWITCH_VARIABLE) if name in os.environ}
     return {
         **kept,
         "PATH": os.pathsep.join((scripts, os.environ.get("PATH", ""))),
         "NVFP4_CACHE_DIR": str(cache),
         "COLUMNS": "120",
-        "PYTEST_ADDOPTS": "-p no:cacheprovider",
+        "PYTEST_ADDOPTS": "-p no:cacheprovider -p no:anyio -p no:hypothesispytest",
     }

@@ -23,7 +23,8 @@ SWITCH_VARIABLE: Final = "NVFP4_FORK_SERVER"
 """Environment variable: ``0`` disables fork servers; ``FOLDER:PID`` makes processes share them.
 
 For scripts and tests that start many commands, each of which would import torch. The sockets are in FOLDER, which must
-belong to the user alone: whoever can connect starts processes as the user. The servers end with process PID.
+belong to the user alone: whoever can connect starts processes as the user. The servers end with process PID, or when
+none is connected for half a minute.
 """
 _MOST_SERVERS: Final = 3
 """Each server holds the memory of what it has imported."""

@@ -33,6 +33,8 @@ from pytest_nvfp4.isolation.worker import Worker
 
 _THREADS = Path("/proc/self/task")
 _PARENT_CHECK_S = 0.5
+_UNUSED_S = 30
+"""Seconds without a connection after which a shared server ends: it holds some hundred MB."""
 _ORPHAN_PASSES = 50
 
 
@@ -96,7 +98,10 @@ class _Server:
                 poll.register(child.reports, select.POLLIN)
                 if not child.ended:
                     poll.register(child.pidfd, select.POLLIN)
-            ready = {descriptor for descriptor, _ in poll.poll()}
+            unused = self._listener is not None and not self._controls and not self._children
+            ready = {descriptor for descriptor, _ in poll.poll(_UNUSED_S * 1000 if unused else None)}
+            if not ready:
+                self._exit()
             for child in [*self._children]:
                 if child.pidfd in ready and not child.ended:
                     self._report_end(child)
