@@ -73,7 +73,7 @@ class Shadow:
     _: KW_ONLY
     clocks: Clocks
     name: str = ""
-    cta: int = 0
+    cta: tuple[int, int, int] = (0, 0, 0)
     in_order: bool = False
     writes: list[Access | None] = field(default_factory=lambda: [None])
     reads: list[Reads] = field(default_factory=lambda: [None])
