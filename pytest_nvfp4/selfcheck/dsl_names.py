@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from pytest_nvfp4.syntax import parse
+
 TOP = "cutlass"
 
 
@@ -27,7 +29,7 @@ def names_of(folder: Path) -> dict[str, set[str]]:
         if any(part.startswith("_") for part in module.split(".")):
             continue
         found[module], stars[module] = {""}, set()
-        for name, base in _bound(ast.parse(file.read_text("utf-8")).body, package):
+        for name, base in _bound(parse(file.read_text("utf-8")).body, package):
             if name == "*":
                 stars[module].add(base)
             elif not name.startswith("_"):
