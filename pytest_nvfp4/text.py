@@ -84,6 +84,15 @@ def clip(text: str, limit: int) -> str:
     return text[:limit] + tail
 
 
+def shortened(text: str, width: int) -> str:
+    """Return a text of at most ``width`` characters, else its start and more of its end around ``...``."""
+    if len(text) <= width:
+        return text
+    start = max(0, width - 3) // 4
+    end = max(0, width - 3 - start)
+    return f"{text[:start]}...{text[len(text) - end :]}"
+
+
 def plural(count: int, noun: str, several: str = "") -> str:
     """Return a count with its noun: ``1 layout``, ``2 layouts``, ``2 launches``."""
     return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"

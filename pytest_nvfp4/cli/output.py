@@ -19,12 +19,13 @@ from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.report.console import Terminal
 from pytest_nvfp4.report.document import Document
 from pytest_nvfp4.report.render import OutputFormat, render
-from pytest_nvfp4.text import json_text, printed, without_commands
+from pytest_nvfp4.text import json_text, printed, shortened, without_commands
 from pytest_nvfp4.writing import write_whole
 
 _REDRAW_S = 0.5
 _HEARTBEAT_S = 20.0
 _MOST_JOBS = 2
+_LEAST_JOB = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +92,25 @@ def working(message: str) -> Iterator[None]:
     """
     started = time.monotonic()
 
-    def line() -> str:
-        jobs = [str(activity) for activity in ACTIVITIES.snapshot()]
-        return "; ".join([f"{printed(message)} ... {time.monotonic() - started:.0f} s", *jobs[:_MOST_JOBS]])
+    def line(width: int | None = None) -> str:
+        jobs = [str(activity) for activity in ACTIVITIES.snapshot()][:_MOST_JOBS]
+        start = f"{printed(message)} ... {time.monotonic() - started:.0f} s"
+        text = "; ".join([start, *jobs])
+        if width is None or len(text) <= width or not jobs:
+            return text
+        return f"{start}; {shortened(jobs[0], max(width - len(start) - 2, _LEAST_JOB))}"
 
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.text import Text
 
-        status = Console(stderr=True, markup=False, highlight=False, emoji=False).status(Text(line()))
-        with status, _repeating(_REDRAW_S, lambda: status.update(Text(line(), overflow="ellipsis", no_wrap=True))):
+        console = Console(stderr=True, markup=False, highlight=False, emoji=False)
+
+        def drawn() -> Text:
+            return Text(line(console.width - 2), overflow="ellipsis", no_wrap=True)  # the spinner takes two
+
+        status = console.status(drawn())
+        with status, _repeating(_REDRAW_S, lambda: status.update(drawn())):
             yield
         return
     note(f"{printed(message)} ...")

@@ -138,4 +138,5 @@ def run_below(
 
 def _description(job: Job) -> str:
     kernel = Path(job.kernel.main).name if job.kernel is not None else "device"
-    return f"{kernel}: {job.action} {', '.join(case.problem.name for case in job.cases)}".rstrip()
+    problems = dict.fromkeys(case.problem.name for case in job.cases)
+    return f"{kernel}: {job.action} {', '.join(problems)}".rstrip()

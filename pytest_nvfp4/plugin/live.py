@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ import pytest
 from pytest_nvfp4.activity import ACTIVITIES
 from pytest_nvfp4.plugin.state import xdist_worker
 from pytest_nvfp4.temporary import TemporaryFolder
-from pytest_nvfp4.text import plural
+from pytest_nvfp4.text import plural, shortened
 
 NAME: Final = "nvfp4-live"
 """Name of the plugin."""
@@ -31,7 +31,29 @@ _SHOWN_AFTER_S: Final = 2.0
 _HEARTBEAT_S: Final = 20.0
 """Seconds without a line after which a log gets one."""
 _MOST_JOBS: Final = 2
+_LEAST_JOB: Final = 32
+"""Characters of a job that a line shows, else it shows less of the item."""
 _MOST_CHARACTERS: Final = 2000
+
+
+def progress_line(item: str, jobs: Sequence[str], queued: int, *, width: int | None) -> str:
+    """Return the item that runs, the jobs that it may wait for, and the number of further jobs.
+
+    On a narrow line the second job is counted only, and the first one loses its middle: its stage, its seconds and the
+    number of jobs stay. ``width`` is that of the line; None for one without end.
+    """
+    for shown in range(min(_MOST_JOBS, len(jobs)), 0, -1):
+        more = len(jobs) - shown + queued
+        after = f"; {plural(more, 'more job')}" if more else ""
+        text = "nvfp4: " + "; ".join(filter(None, (item, *jobs[:shown]))) + after
+        if width is None or len(text) <= width:
+            return text
+    seconds, _, node = item.partition(" s ")
+    for before in (f"nvfp4: {item}; ", f"nvfp4: {seconds} s {node.rpartition('::')[2]}; ", "nvfp4: "):
+        room = width - len(before) - len(after)
+        if item and room >= _LEAST_JOB:
+            break
+    return before + shortened(jobs[0], room) + after
 
 
 class StatusLine:
@@ -47,10 +69,14 @@ class StatusLine:
 
     def show(self, text: str) -> None:
         """Show a text in place of the last one."""
-        width = max(20, shutil.get_terminal_size().columns - 1)
         start = "\r" if self._shown else "\n"
         self._shown = True
-        self._write(f"{start}\x1b[2K\x1b[2m{text[:width]}\x1b[0m")
+        self._write(f"{start}\x1b[2K\x1b[2m{text[: self.width]}\x1b[0m")
+
+    @property
+    def width(self) -> int:
+        """Characters that fit."""
+        return max(20, shutil.get_terminal_size().columns - 1)
 
     def clear(self) -> None:
         """Remove the line, and return to where pytest goes on."""
@@ -155,14 +181,11 @@ class LiveProgress:
                     jobs += file.read_text(encoding="utf-8")[:_MOST_CHARACTERS].splitlines()
         if not jobs:
             return ""
-        parts = []
+        item = ""
         if self._running:
             node, since = next(iter(self._running.items()))
-            parts.append(f"{now - since:.0f} s {node.rpartition('/')[2]}")
-        parts += jobs[:_MOST_JOBS]
-        if more := len(jobs) - _MOST_JOBS + queued:
-            parts.append(f"{plural(more, 'more job')}" if more > 0 else "")
-        return "nvfp4: " + "; ".join(filter(None, parts))
+            item = f"{now - since:.0f} s {node.rpartition('/')[2]}"
+        return progress_line(item, jobs, queued, width=self._line.width if self._line is not None else None)
 
     def _leave(self, file: Path) -> None:
         text = "\n".join(str(activity) for activity in ACTIVITIES.snapshot())

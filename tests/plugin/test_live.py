@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from pytest_nvfp4.plugin.live import StatusLine
+from pytest_nvfp4.plugin.live import StatusLine, progress_line
 from tests.waiting import LONGEST_S
 
 from .conftest import Project
@@ -36,6 +36,21 @@ def test_a_line_is_removed_where_pytest_goes_on() -> None:
     assert one == "\n\x1b[2K\x1b[2mone"
     assert two == "\r\x1b[2K\x1b[2mtwo"
     assert end == "\r\x1b[2K\x1b[1A\x1b[8G"
+
+
+def test_a_narrow_line_keeps_stage_seconds_and_queue() -> None:
+    jobs = ["k.py: verify gpumode-0, gpumode-1, gpumode-2: call 3, CTA 37 of 352, 12 s", "k.py: simulate one: 3 s"]
+    item = "21 s my_kernel.py::verify[gpumode-0]"
+    wide = f"nvfp4: {item}; {jobs[0]}; {jobs[1]}; 4 more jobs"
+    assert progress_line(item, jobs, 4, width=None) == progress_line(item, jobs, 4, width=200) == wide
+    narrow = progress_line(item, jobs, 4, width=79)
+    assert len(narrow) <= 79
+    assert narrow.startswith("nvfp4: 21 s verify[gpumode-0]; k.py: ve...")
+    assert narrow.endswith("CTA 37 of 352, 12 s; 5 more jobs")
+    least = progress_line(item, jobs, 4, width=52)
+    assert len(least) <= 52
+    assert least.endswith("CTA 37 of 352, 12 s; 5 more jobs")
+    assert progress_line("", ["k.py: 3 s"], 0, width=79) == "nvfp4: k.py: 3 s"
 
 
 def run_until(project: Project, words: str, *args: str, terminal: bool) -> str:
