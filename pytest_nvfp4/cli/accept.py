@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import click
@@ -39,6 +39,7 @@ class _Found:
         kind: Kind of the finding.
         text: Text of its line.
         message: First line of its message.
+        kernel: The kernel file, relative to the folder whose settings the run read; None in older reports.
         others: Texts of further lines that it names.
         lines: By item, the lines at which it is.
     """
@@ -47,6 +48,7 @@ class _Found:
     kind: str
     text: str
     message: str
+    kernel: str | None = None
     others: set[str] = field(default_factory=set)
     lines: dict[str, set[int | None]] = field(default_factory=dict)
 
@@ -168,7 +170,7 @@ def _findings(data: Mapping[str, Any], kernel: Path) -> Iterator[_Found]:
                     continue
                 key = check, each["kind"], lines["text"]
                 message = each["message"].partition("\n")[0]
-                one = found.setdefault(key, _Found(*key, message))
+                one = found.setdefault(key, _Found(*key, message, lines.get("kernel")))
                 one.others.update(lines["others"])
                 one.lines.setdefault(item["check"], set()).add(each["line"])
     except (KeyError, TypeError, AttributeError) as error:
@@ -177,8 +179,8 @@ def _findings(data: Mapping[str, Any], kernel: Path) -> Iterator[_Found]:
 
 
 def _write(kernel: Path, chosen: Sequence[_Found], *, reason: str, until: datetime.date) -> Path:
-    """Write the entries into the settings of the kernel's project, and return their file."""
-    root = find_root(kernel)
+    """Write the entries into the settings that the run read, and return their file."""
+    root = _root(kernel.resolve(), chosen[0].kernel)
     file = root / "pyproject.toml"
     entries = [
         AcceptedFinding(
@@ -197,6 +199,14 @@ def _write(kernel: Path, chosen: Sequence[_Found], *, reason: str, until: dateti
     text = file.read_text("utf-8") if file.exists() else ""
     output.write_file(file, with_accepted(text, entries, file=file))
     return file
+
+
+def _root(kernel: Path, named: str | None) -> Path:
+    """Return the folder whose settings the run read: pytest's root need not be the nearest pyproject.toml's folder."""
+    parts = PurePosixPath(named or kernel.as_posix()).parts
+    if kernel.parts[-len(parts) :] == parts and len(parts) < len(kernel.parts):
+        return kernel.parents[len(parts) - 1]
+    return find_root(kernel)
 
 
 def _line(found: _Found) -> str:

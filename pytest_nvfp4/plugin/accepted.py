@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_nvfp4.bench.line_texts import LineTexts
+from pytest_nvfp4.settings.globs import relative_to
 from pytest_nvfp4.text import clip, printed
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ class Acceptance:
         self._entries = run.accepted(case.path, check)
         self._honoured = run.options.accepted
         self._run = run
-        self._texts = LineTexts(case.path, run.options.snapshots.root_of(case.path))
+        root = run.options.snapshots.root_of(case.path)
+        self._kernel = relative_to(case.path, root)
+        self._texts = LineTexts(case.path, root)
         self._records: dict[tuple[AcceptedFinding, str | None, int | None], dict[str, Any]] = {}
 
     @property
@@ -74,8 +77,10 @@ class Acceptance:
         """Return a finding as JSON-ready values, with what an entry says that would accept it; None if none can."""
         from pytest_nvfp4.settings import ACCEPTABLE
 
-        lines = asdict(Lines.of(finding, self._texts)) if finding.kind in ACCEPTABLE else None
-        return finding.to_dict() | {"acceptable": lines}
+        known = None
+        if finding.kind in ACCEPTABLE:
+            known = {**asdict(Lines.of(finding, self._texts)), "kernel": self._kernel}
+        return finding.to_dict() | {"acceptable": known}
 
     def rest(self, findings: Sequence[Finding]) -> list[Finding]:
         """Return the findings that are not accepted, and record the others.

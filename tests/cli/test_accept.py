@@ -76,6 +76,18 @@ def test_a_finding_of_several_checks_gets_an_entry_for_each(reported, tmp_path: 
     assert load(tmp_path).accepted[-1].kind == "written-twice"
 
 
+def test_the_entry_is_written_where_the_run_reads_it(reported, tmp_path: Path) -> None:
+    """With a pytest.ini above, a nearer pyproject.toml is not the file of the run's settings."""
+    (tmp_path / "kernels" / "pyproject.toml").write_text("[tool.pytest_nvfp4]\n")
+    lines = {"text": "c[0] = 1", "others": []}
+    for kernel, root in (("kernels/k.py", tmp_path), ("k.py", tmp_path / "kernels"), ("/k.py", tmp_path / "kernels")):
+        found = {"races[a]": [finding(acceptable={**lines, "kernel": kernel})]}
+        done = reported(found, "--reason", kernel, "--json")
+        assert json.loads(done.out)["file"] == str(root / "pyproject.toml"), done.err
+        (entry,) = load(root).accepted
+        assert (entry.reason, entry.kernel) == (kernel, "kernels/k.py" if root == tmp_path else "k.py")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -96,7 +96,7 @@ def test_a_finding_without_a_line_is_known_by_its_message_without_figures(accept
     entry = replace(ENTRY, kind="written-by-two", text="C of group #: # elements were written by two CTAs")
     assert accepting(entry).rest([twice]) == []
     described = accepting(entry).described(twice)
-    assert described["acceptable"] == {"text": entry.text, "others": ()}
+    assert described["acceptable"] == {"text": entry.text, "others": (), "kernel": "k.py"}
     assert accepting(entry).described(replace(twice, kind="mismatch"))["acceptable"] is None
 
 
