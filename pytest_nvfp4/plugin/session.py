@@ -153,7 +153,7 @@ class SessionHooks:
                 last.message, last.file, last.line = str(failure), failure.file, failure.line
                 last.findings = self._described(item, failure.findings[:_FINDINGS])
             elif report.skipped and isinstance(report.longrepr, tuple):
-                last.message = str(report.longrepr[2])
+                last.message = str(report.longrepr[2]).removeprefix("Skipped: ")  # the outcome says so
             else:
                 last.message = str(report.longreprtext)
         return [asdict(record) for record in records]
@@ -281,7 +281,7 @@ class SessionHooks:
                 _fail(session)
 
     def _summarise_checks(self, terminal: Any) -> None:
-        reports = [report for outcome in ("passed", "failed") for report in terminal.stats.get(outcome, [])]
+        reports = [report for outcome in ("passed", "failed", "skipped") for report in terminal.stats.get(outcome, [])]
         for check in self._registry:
             notes = [
                 f"{report.nodeid}: {value}"

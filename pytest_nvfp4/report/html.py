@@ -115,7 +115,7 @@ def _rows(checks: Sequence[tuple[CheckReport, Sequence[object]]]) -> Iterator[_R
         name, _, label = check.check.partition("[")
         if check.outcome != "passed" or changes or check.accepted or not label:
             return number
-        return check.kernel, name, _evidence(check).replace(label.removesuffix("]"), "")
+        return check.kernel, name, _evidence(check, Severity.PERMUTED).replace(label.removesuffix("]"), "")
 
     for _, items in groupby(enumerate(checks), key=alike):
         group = list(items)
@@ -182,9 +182,9 @@ def _marked(change: Change) -> tuple[list[tuple[str, bool]], list[tuple[str, boo
     return before, after
 
 
-def _evidence(check: CheckReport) -> str:
-    """Return what a check established; without that, the first line of its message."""
-    lines = check.established or check.message.strip().splitlines()[:1]
+def _evidence(check: CheckReport, threshold: Severity) -> str:
+    """Return what a check established; without that, the outline of its message and of what changed."""
+    lines = check.established or [check.outline(threshold)]
     return "\n".join(map(visible, lines))
 
 

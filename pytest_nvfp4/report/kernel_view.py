@@ -40,9 +40,12 @@ _NO_CALL = (
     "auto)."
 )
 _NO_MODEL = "No time was modelled: --nvfp4-model, or the setting model-problems, brings this."
+_NO_WORK = "The contract states no operations of a call, so that it has no place on a roofline."
 _NO_MEASUREMENT = "Nothing was measured: the check benchmark does, on a GPU or with --nvfp4-remote."
 _SOURCES = frozenset({".py", ".cu", ".cuh", ".h", ".ptx"})
 _MOST_SWIZZLES = 6
+_MOST_NAMES = 3
+"""Tensors whose stages are alike; with more, a row says nothing."""
 _TENSOR = re.compile(r"s[A-Z]\w*")
 
 
@@ -117,7 +120,7 @@ def _view(kernel: str, configuration: str, checks: Sequence[CheckReport]) -> Ker
         subject=subject,
         figures=[
             _roofline(every),
-            _timeline(kernel, model, modelled),
+            _timeline(kernel, model, modelled, otherwise=_no_model(every)),
             _ctas(call),
             _tmem(call, trace),
             _shared(call, trace),
@@ -152,7 +155,9 @@ def _roofline(every: Sequence[Evidence]) -> Figure:
     arch = next((each.arch for each in known if each.arch), "")
     peaks = peaks_of(for_arch(arch).name) if arch else None
     if peaks is None:
-        return Figure(title, _NO_CALL if not known else "The peak rates of the device are not listed.")
+        if known:
+            return Figure(title, "The peak rates of the device are not listed.")
+        return Figure(title, _NO_CALL if all(each.call is None for each in every) else _NO_WORK)
     notes = [f"Ceilings are the published peaks: {peaks.math.source}; {peaks.memory.source}."]
     points: dict[tuple[str, str], TimedPoint] = {}
     floors: dict[str, TimedPoint] = {}
@@ -169,17 +174,23 @@ def _roofline(every: Sequence[Evidence]) -> Figure:
     for _, problem in points:
         floors.pop(problem, None)
     if not any(how == "modelled" for how, _ in points):
-        notes.append(_NO_MODEL)
+        notes.append(_no_model(every))
     if all(each.measured is None for each in known):
         notes.append(_NO_MEASUREMENT)
     chart = roofline_chart(list(points.values()), list(floors.values()), peaks)
     return Figure(title, " ".join(notes), [chart])
 
 
-def _timeline(kernel: str, model: Evidence | None, modelled: ModelledCall | None) -> Figure:
+def _no_model(every: Sequence[Evidence]) -> str:
+    """Return why there is no modelled time: the model refused the kernel, or no check asked for one."""
+    refused = next((each.modelled.refused for each in every if each.modelled is not None and each.modelled.refused), ())
+    return f"No time is modelled: {'; '.join(refused)}." if refused else _NO_MODEL
+
+
+def _timeline(kernel: str, model: Evidence | None, modelled: ModelledCall | None, *, otherwise: str) -> Figure:
     title = "Timeline of the first SM (modelled)"
     if model is None or modelled is None or not modelled.timeline:
-        return Figure(title, _NO_MODEL)
+        return Figure(title, otherwise)
     chart, left_out = timeline_chart(modelled)
     more = f" {plural(left_out, 'track')} left out." if left_out else ""
     return Figure(
@@ -247,7 +258,7 @@ def _stage_names(trace: Trace | None) -> dict[int, str]:
         stages = info.layout.shape[-1]
         if isinstance(stages, int) and stages > 0 and size % stages == 0:
             names.setdefault(size // stages, {})[base_name(name)] = None
-    return {size: "/".join(known) for size, known in names.items() if len(known) <= 2}
+    return {size: "/".join(known) for size, known in names.items() if len(known) <= _MOST_NAMES}
 
 
 def _shared_tensors(trace: Trace | None) -> Iterator[tuple[str, TypeInfo]]:

@@ -99,7 +99,7 @@ class CheckReport:
         if changed:
             more = f" and {len(changed) - _OUTLINED} more" if len(changed) > _OUTLINED else ""
             said.append("; ".join(changed[:_OUTLINED]) + more)
-        return ": ".join(said) if self.bad else "; ".join(said)
+        return (": " if self.bad else "; ").join([*(each.removesuffix(":") for each in said[:-1]), *said[-1:]])
 
     def to_json(self) -> dict[str, object]:
         """Return the check as JSON-ready values."""

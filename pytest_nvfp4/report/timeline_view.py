@@ -36,7 +36,7 @@ def timeline_chart(call: ModelledCall) -> tuple[Markup, int]:
         tick += step
     for number, (track, slices) in enumerate(shown):
         y = _TOP + number * _ROW
-        chart.text(4, y + 14, clipped(track, _LABEL - 8))
+        chart.text(4, y + 14, clipped(_without_folder(track), _LABEL - 8))
         chart.line(_LABEL, y + _ROW - 1, _WIDTH - 10, y + _ROW - 1, "grid")
         for at, each in enumerate(slices):
             told = ""
@@ -48,6 +48,12 @@ def timeline_chart(call: ModelledCall) -> tuple[Markup, int]:
     names = [("k0", "warps run"), ("faint", "warps wait"), ("k1", "unit works"), ("k4", "phase of a barrier")]
     legend(chart, names, x=_LABEL, y=height - 8)
     return chart.svg(), max(0, len(tracks) - _MOST_TRACKS)
+
+
+def _without_folder(track: str) -> str:
+    """Return the name of a track, its place without the folder: ``barrier: mma at k.py:12``."""
+    what, at, place = track.partition(" at ")
+    return f"{what}{at}{place.rpartition('/')[2]}"
 
 
 def _fill(each: TimelineSlice, at: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import kernel_samples as samples
@@ -47,6 +48,21 @@ def test_lines_have_their_counters_and_the_rest_is_folded(tmp_path: Path) -> Non
     assert ["2", "load()", "40", "4,096", "", "", ""] in rows
     assert ["12", "multiply()", "10", "", "16.8 M", "3", "7.5"] in rows
     assert any("5 lines without device code, from 5" in row[0] for row in rows)
+
+
+def test_what_is_missing_says_why(tmp_path: Path) -> None:
+    """No page advises an option that was given, or a check that ran."""
+    (check,) = samples.report(tmp_path).checks
+    assert check.evidence is not None
+    assert "No time was modelled: --nvfp4-model" not in text_of(parse(render_html(Report([check])))[0])
+    assert ">barrier: mma at k.py:12<" in render_html(samples.report(tmp_path, text="/tmp/a b"))
+    none = check.evidence.modelled.model_copy(update={"launches": (), "timeline": (), "refused": ("no TMA",)})
+    changes = {"modelled": none, "measured": None, "flops": 0}
+    shown = text_of(parse(render_html(Report([replace(check, evidence=check.evidence.model_copy(update=changes))])))[0])
+    assert "No time is modelled: no TMA." in shown
+    assert "--nvfp4-model," not in shown
+    assert "The contract states no operations of a call" in shown
+    assert "No call was simulated" not in shown
 
 
 @pytest.mark.parametrize("text", [text for text in reports.HOSTILE if text != "\ud800"])  # which no model lets in

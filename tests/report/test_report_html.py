@@ -42,6 +42,8 @@ def test_a_change_is_explained():
     ):
         assert part in shown
     rows = [[text_of(cell) for cell in row] for row in root.iter(f"{X}tr")]
+    (failed,) = (row[-1] for row in rows if row and row[0] == "failed")
+    assert "registers 128 -> 168 (+40, +31.2 %)" in failed, "a row says what changed"
     assert ["align", "1024 B", "128 B", "S<3,4,3> repeats every 1024 bytes"] in rows
     assert [text_of(part) for part in root.iter(f"{X}del")][:2] == ["1024", "256"]
     assert [text_of(part) for part in root.iter(f"{X}ins")][:2] == ["128", "512"]
