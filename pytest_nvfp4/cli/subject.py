@@ -158,7 +158,7 @@ def choose_problem(settings: Settings, own: KernelSettings, how: KernelOptions) 
     if how.shape is not None:
         return replace(parse_shape(how.shape), contract=own.kernel_contract.name)
     if how.problem is None:
-        return (own.problems or own.kernel_contract.tests)[0]
+        return (own.problems or own.verify or own.kernel_contract.tests)[0]
     found = settings.resolve_problems([how.problem], contract=own.contract)
     if len(found) != 1:
         raise InputError(
@@ -209,13 +209,17 @@ def resolve(
     root = root_of(path, within)
     settings = load(root)
     own = configured(settings, path, name=how.configuration, label=label, entry=how.entry is not None)
-    entry_text = how.entry or own.entry
-    check_kernel_file(path, label=label, has_entry=entry_text is not None)
+    own = own.with_own_problems()
+    calls = how.entry is None and own.entry is None and own.own_contract is not None
+    known = how.entry is not None or own.entry is not None or (calls and (own.call is not None or own.called == "run"))
+    check_kernel_file(path, label=label, has_entry=known)
     entry = None
     if how.entry is not None:
         entry = _entry(how.entry, kernel=path, bases=[*(bases or (Path.cwd(),)), root], source="--entry")
     elif own.entry is not None:
         entry = _entry(own.entry, kernel=path, bases=[root], source=str(settings.file))
+    elif calls:
+        entry = Entry.of_call(own.call, kernel=path, function=own.called, root=root, source=f"{settings.file}, call")
     chosen = problem if problem is not None and how.problem is None and how.shape is None else None
     chosen = chosen or choose_problem(settings, own, how)
     if entry is None:
@@ -224,6 +228,7 @@ def resolve(
         kernel=path,
         problem=chosen,
         entry=entry,
+        calls=calls,
         arch=how.arch or own.arch,
         options=(*own.compile_options, *how.compile_options),
         toolchain=toolchain or Toolchain.current(),

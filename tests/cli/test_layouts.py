@@ -2,9 +2,12 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
+from pytest_nvfp4.cli.options import KernelOptions
+from pytest_nvfp4.cli.subject import resolve
 from tests.cli.helpers import ROW_MAJOR
 
 LINE = {name: at for at, text in enumerate(ROW_MAJOR.splitlines(), 1) if (name := text.strip().partition(" = ")[0])}
@@ -72,6 +75,21 @@ def test_a_kernel_that_does_not_compile_fails_with_its_own_line(tmp_path, cli) -
     assert data["ok"] is False
     assert "kernel.sC" in {row["name"] for row in data["layouts"]}, "what was seen until then is shown"
     assert data["findings"][0]["file"] == "broken.py"
+
+
+def test_a_kernel_under_a_contract_of_its_own_has_its_first_problem(tmp_path: Path) -> None:
+    """As in pytest, also without `problems` in its settings, and with the call as its entry."""
+    (tmp_path / "k.py").write_text("import cutlass\n\ndef build():\n    pass\n\ndef call(x):\n    pass\n")
+    methods = "".join(f"    def {name}(self, *_):\n        pass\n" for name in ("inputs", "reference"))
+    own = "class Own:\n    problems = {'one': {'n': 8}, 'two': {'n': 16}}\n"
+    (tmp_path / "contract.py").write_text(own + methods)
+    table = '[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\ncontract = "contract.py::Own"\ncall = "k.py::call"\n'
+    for entry, calls in (('entry = "k.py::build"\n', False), ("", True)):
+        (tmp_path / "pyproject.toml").write_text(table + entry)
+        request = resolve(tmp_path / "k.py", KernelOptions()).request
+        assert (request.problem.name, request.calls) == ("one", calls)
+        assert request.entry is not None
+        assert request.entry.function == ("call" if calls else "build")
 
 
 def test_the_plugins_option_names_become_this_commands(tmp_path, cli) -> None:

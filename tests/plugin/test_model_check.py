@@ -147,7 +147,7 @@ class TestSnapshot:
     def test_a_refused_kernel_is_skipped_unless_it_had_a_time(self, project: Project) -> None:
         ran = by_hand(project, refused=["its tiles are taken from a counter"]).run(*MODELLED)
         outcomes(ran, skipped=1)
-        assert "k.py::model[gpumode-0]: no time is modelled: its tiles are taken from a counter" in ran.text
+        assert "]: no time is modelled: its tiles are taken from a counter" in ran.text
         recorded(project)
         ran = by_hand(project, refused=["its tiles are taken from a counter"]).run(*MODELLED)
         outcomes(ran, failed=1)
