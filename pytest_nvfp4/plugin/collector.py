@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +58,7 @@ class KernelFile(pytest.File):
             settings = case.settings
             own = (*(settings.problems or ()), *(settings.verify or ()), *(settings.simulate or ()))
             try:
-                for problem in run.chosen(settings) or own:
+                for problem in run.chosen(self.path, settings) or own:
                     contract_of(problem).require(problem)
             except ProblemError as error:
                 source = "--nvfp4-problem" if run.options.problems else str(run.settings_of(self.path).file)
@@ -81,6 +82,13 @@ def _needs_function(case: KernelCase) -> bool:
     return not named and case.error is None
 
 
+def _named_outside(path: Path, config: pytest.Config) -> dict[str, Any]:
+    """Return the node id of a file outside of pytest's root, of which pytest's own is empty; none for another."""
+    if path.is_relative_to(config.rootpath):
+        return {}
+    return {"nodeid": Path(os.path.relpath(path, config.rootpath)).as_posix()}
+
+
 def collect_file(path: Path, parent: pytest.Collector, collectors: list[pytest.Collector]) -> list[pytest.Collector]:
     """Return the collectors of a file: its checks if it is a kernel, and otherwise those of pytest.
 
@@ -90,5 +98,5 @@ def collect_file(path: Path, parent: pytest.Collector, collectors: list[pytest.C
     has_tests = recognise(path, run=parent.config.stash[RUN], config=parent.config, named=named)
     if has_tests is None:
         return collectors
-    file: KernelFile = KernelFile.from_parent(parent, path=path, named=named)
+    file: KernelFile = KernelFile.from_parent(parent, path=path, named=named, **_named_outside(path, parent.config))
     return [file, *(collectors if has_tests else [])]

@@ -50,7 +50,7 @@ def progress_line(item: str, jobs: Sequence[str], queued: int, *, width: int | N
             return text
     seconds, _, node = item.partition(" s ")
     for before in (f"nvfp4: {item}; ", f"nvfp4: {seconds} s {node.rpartition('::')[2]}; ", "nvfp4: "):
-        room = width - len(before) - len(after)
+        room = (width or 0) - len(before) - len(after)
         if item and room >= _LEAST_JOB:
             break
     return before + shortened(jobs[0], room) + after

@@ -88,7 +88,7 @@ class Run:
         try:
             self.settings: Settings = load(options.root)
             tables = (table.settings for table in self.settings.tables)
-            if not any(settings.contract for settings in (self.settings.default, *tables)):
+            if not any(settings.contract for settings in (self.settings.default, *tables)) and not self._names_others():
                 self.settings.resolve_problems(options.problems)
             # Compile every glob now, so that an invalid one is a usage error instead of a failure during collection.
             matches_any(options.root, options.kernels, root=options.root)
@@ -99,6 +99,15 @@ class Run:
             raise pytest.UsageError(f"--nvfp4-problem: {error}") from error
         except re.error as error:
             raise pytest.UsageError(f"a glob of kernel files cannot be used: {error.pattern!r}: {error}") from error
+
+    def _names_others(self) -> bool:
+        """Return whether the command line names a file of another project, which may have other problems."""
+        here = self._config.invocation_params.dir
+        files = (here / each.partition("::")[0] for each in self._config.args)
+        return bool(self.options.problems) and any(
+            file.is_file() and self.options.snapshots.root_of(file).resolve() != self.settings.root.resolve()
+            for file in files
+        )
 
     def settings_of(self, path: Path) -> Settings:
         """Return the settings of a file's project, which is another one than the run's if the file lies elsewhere.
@@ -206,7 +215,7 @@ class Run:
             settings = self._with_options(table, named=named)
             try:
                 settings = settings.with_own_problems()
-                problems = self.chosen(settings) or settings.problems
+                problems = self.chosen(path, settings) or settings.problems
             except ProblemError as error:
                 cases.append(KernelCase(path, settings, GPUMODE[0], settings.name, error=str(error)))
                 continue
@@ -222,9 +231,13 @@ class Run:
                 ]
         return _with_unique_labels(cases)
 
-    def chosen(self, settings: KernelSettings) -> tuple[Problem, ...]:
-        """Return the problems of the command line for a configuration; empty if it names none. Raises ProblemError."""
-        return self.settings.resolve_problems(self.options.problems, contract=settings.contract)
+    def chosen(self, path: Path, settings: KernelSettings) -> tuple[Problem, ...]:
+        """Return the problems of the command line for a configuration of a file; empty if it names none.
+
+        Raises:
+            ProblemError: The file's project has no problem of a name.
+        """
+        return self.settings_of(path).resolve_problems(self.options.problems, contract=settings.contract)
 
     def _with_options(self, settings: KernelSettings, *, named: bool) -> KernelSettings:
         return replace(

@@ -63,6 +63,19 @@ def test_a_problem_outside_the_contract_is_no_fault_of_the_kernel(
     assert "Traceback" not in ran.text
 
 
+def test_a_problem_is_that_of_the_kernels_project(project: Project) -> None:
+    (project.path / "pyproject.toml").unlink()
+    for name, problem in (("one", "problems.small = { m = 8, n = 128, k = 256 }\n"), ("two", "")):
+        project.file(f"{name}/k.py", KERNEL)
+        project.file(f"{name}/pyproject.toml", f"[tool.pytest_nvfp4]\n{problem}")
+    ran = project.run("one/k.py", "two/k.py", "--nvfp4-problem=small", "--co", "-q")
+    assert "\nk.py::layouts[small]\n" in ran.text
+    assert "\n../two/k.py::layouts\n" in ran.text, "pytest has no node id of a file outside of its root"
+    ran = project.run("one/k.py", "two/k.py", "--nvfp4-problem=small", "-k", "compile and not small")
+    assert "no problem is called 'small'" in ran.text
+    assert ran.code == int(pytest.ExitCode.TESTS_FAILED)
+
+
 def test_a_kernel_with_an_entry_may_have_any_problem(project: Project) -> None:
     project.file("k.py", ENTRY)
     ran = project.run("k.py", "--nvfp4-entry=k.py::build", "--nvfp4-problem=128x128x264", "--co", "-q")

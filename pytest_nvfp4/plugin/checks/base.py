@@ -107,7 +107,7 @@ class CollectedKernel:
             return
         for cases in self.runnable:
             compiled = {case.problem: case for case in cases}
-            for problem in self.run.chosen(cases[0].settings) or cases[0].settings.simulate or compiled:
+            for problem in self.run.chosen(cases[0].path, cases[0].settings) or cases[0].settings.simulate or compiled:
                 yield compiled.get(problem, cases[0]).on(problem)
 
 

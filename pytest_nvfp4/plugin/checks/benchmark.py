@@ -113,7 +113,7 @@ class BenchmarkCheck(Check):
             return
         for case, *_ in kernel.runnable:
             settings = case.settings
-            chosen = kernel.run.chosen(settings) or settings.benchmark
+            chosen = kernel.run.chosen(case.path, settings) or settings.benchmark
             for problem in chosen or settings.kernel_contract.benchmarks:
                 yield case.on(problem)
 

@@ -104,7 +104,7 @@ class ModelCheck(SimulatedCheck):
             for cases in kernel.runnable:
                 compiled = {case.problem: case for case in cases}
                 for problem in cases[0].settings.model:
-                    if problem in (kernel.run.chosen(cases[0].settings) or (problem,)):
+                    if problem in (kernel.run.chosen(cases[0].path, cases[0].settings) or (problem,)):
                         yield compiled.get(problem, cases[0]).on(problem)
 
     def needs(self, item: CheckItem) -> Needs:

@@ -137,7 +137,7 @@ class RacesCheck(Check):
         for cases in kernel.runnable:
             settings = cases[0].settings
             compiled = {case.problem: case for case in cases}
-            chosen = kernel.run.chosen(settings)
+            chosen = kernel.run.chosen(cases[0].path, settings)
             named = chosen or settings.simulate
             if self.options.problems == "all":
                 problems: Sequence[Problem] = chosen or settings.verify or settings.kernel_contract.tests

@@ -99,5 +99,5 @@ def _smallest(item: CheckItem) -> KernelCase | None:
     if not item.config.stash[DEVICES].options.simulates or not case.settings.is_run or case.error is not None:
         return None
     own = [each.problem for each in run.cases(case.path, named=False) if each.settings.name == case.settings.name]
-    problems = run.chosen(case.settings) or case.settings.simulate or own or [case.problem]
+    problems = run.chosen(case.path, case.settings) or case.settings.simulate or own or [case.problem]
     return case.on(min(problems, key=lambda problem: problem.work))

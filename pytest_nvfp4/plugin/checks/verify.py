@@ -62,7 +62,7 @@ class VerifyCheck(Check):
         if kernel.device_options.device == "none":
             return
         for first, *_ in kernel.runnable:
-            chosen = kernel.run.chosen(first.settings)
+            chosen = kernel.run.chosen(first.path, first.settings)
             contract = first.settings.kernel_contract
             for problem in chosen or first.settings.verify or contract.checked:
                 yield first.on(problem)
