@@ -65,17 +65,21 @@ def _short_options(function: Callable[..., None]) -> Callable[..., None]:
 
 @click.command("check", context_settings=_PASSED_ON)
 @_KERNEL
+@click.option("--check", "checks", multiple=True, metavar="NAME", help="The same as --nvfp4-check; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Write the report as JSON, and what pytest shows to stderr.")
 @click.option("--md", "as_markdown", is_flag=True, help="The same as Markdown.")
 @_OPTIONS
 @_short_options
-def check_command(kernel: Path, pytest_options: tuple[str, ...], *, as_json: bool, as_markdown: bool) -> None:
+def check_command(
+    kernel: Path, pytest_options: tuple[str, ...], *, checks: tuple[str, ...], as_json: bool, as_markdown: bool
+) -> None:
     """Run all checks of KERNEL: `pytest KERNEL` by another name.
 
     Every other option is passed to pytest, such as --snapshot-update or -k verify; `pytest --help` lists them. The exit
     code is pytest's: 0 all passed, 1 a check failed, 2 interrupted, 4 wrong usage, 5 no checks.
     """
     _require(kernel)
+    pytest_options = (*(f"--nvfp4-check={name}" for name in checks), *pytest_options)
     sys.stdout.flush()
     sys.stderr.flush()
     if as_json and as_markdown:
@@ -165,6 +169,8 @@ def report(before: Mapping[str, tuple[str, str]], found: Mapping[str, tuple[str,
 
 
 def _require(kernel: Path) -> None:
+    if kernel.is_dir():
+        raise InputError(f"{kernel}: is a folder; name the kernel's file in it, or start pytest on the folder")
     if not kernel.is_file():
         raise missing_file(str(kernel), "give the file of a kernel")
 

@@ -36,6 +36,11 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest_nvfp4.cli", *arguments]
 
 
+def test_a_folder_is_no_kernel(tmp_path: Path, cli) -> None:
+    shown = cli("check", tmp_path)
+    assert (shown.code, "is a folder" in shown.err) == (2, True)
+
+
 @pytest.mark.slow
 def test_check_is_pytest(kernel: Path) -> None:
     codes = []
@@ -43,7 +48,11 @@ def test_check_is_pytest(kernel: Path) -> None:
         kernel.write_text(text)
         options = [kernel.name, "--nvfp4-check=compile", *QUIET]
         ours = subprocess.run(
-            command("check", *options), cwd=kernel.parent, capture_output=True, text=True, check=False
+            command("check", kernel.name, "--check", "compile", *QUIET),
+            cwd=kernel.parent,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         theirs = subprocess.run(
             [sys.executable, "-m", "pytest", *options], cwd=kernel.parent, capture_output=True, check=False
