@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -210,6 +211,7 @@ class Run:
             configured = self.settings_of(path).for_kernel(path, entry=named and self.options.entry is not None)
         except SettingsError as error:
             return [KernelCase(path, KernelSettings(), GPUMODE[0], "", error=str(error))]
+        self._warn_of_unread(path)
         cases: list[KernelCase] = []
         for table in configured:
             settings = self._with_options(table, named=named)
@@ -230,6 +232,21 @@ class Run:
                     KernelCase(path, settings, problem, _label(settings.name, problem.name)) for problem in problems
                 ]
         return _with_unique_labels(cases)
+
+    def _warn_of_unread(self, path: Path) -> None:
+        """Warn of settings nearer to a kernel than those of this run: commands read them, and pytest does not."""
+        from pytest_nvfp4.settings import Settings, SettingsError, find_root, load
+
+        root, nearest = self.settings_of(path).root.resolve(), find_root(path)
+        with contextlib.suppress(SettingsError):
+            if nearest != root and root in nearest.parents and replace(load(nearest), file=None) != Settings(nearest):
+                warnings.warn(
+                    pytest.PytestWarning(
+                        f"{nearest / 'pyproject.toml'}: its [tool.pytest_nvfp4] is not read in this run, whose root is "
+                        f"{root}: move it to {root / 'pyproject.toml'}, or start pytest with --rootdir {nearest}"
+                    ),
+                    stacklevel=1,
+                )
 
     def chosen(self, path: Path, settings: KernelSettings) -> tuple[Problem, ...]:
         """Return the problems of the command line for a configuration of a file; empty if it names none.

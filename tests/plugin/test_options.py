@@ -76,6 +76,16 @@ def test_a_problem_is_that_of_the_kernels_project(project: Project) -> None:
     assert ran.code == int(pytest.ExitCode.TESTS_FAILED)
 
 
+def test_settings_that_the_run_does_not_read_are_named(project: Project, workers: tuple[str, ...]) -> None:
+    (project.path / "pyproject.toml").unlink()
+    project.file("pytest.ini", "[pytest]\n")
+    project.file("sub/k.py", KERNEL)
+    for text, warned in (("", False), ("problems.small = { m = 8, n = 128, k = 256 }\n", True)):
+        project.file("sub/pyproject.toml", f"[tool.pytest_nvfp4]\n{text}")
+        ran = project.run("sub/k.py", "--nvfp4-arch=sm_100a", "-k", "nothing", *workers)
+        assert ("sub/pyproject.toml: its [tool.pytest_nvfp4] is not read in this run" in ran.text) is warned, ran.text
+
+
 def test_a_kernel_with_an_entry_may_have_any_problem(project: Project) -> None:
     project.file("k.py", ENTRY)
     ran = project.run("k.py", "--nvfp4-entry=k.py::build", "--nvfp4-problem=128x128x264", "--co", "-q")
