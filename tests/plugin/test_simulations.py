@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,11 @@ import pytest
 
 from pytest_nvfp4.device.detail import LaunchDetail
 from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.modelled import ModelledCall
 from pytest_nvfp4.device.simulate import SimulationResult
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.model.constants import load_device
+from pytest_nvfp4.model.replay import Conditions
 from pytest_nvfp4.plugin.simulations import Simulations
 from pytest_nvfp4.plugin.state import RUN
 from pytest_nvfp4.problem import Group, Problem
@@ -134,3 +138,24 @@ def test_only_a_page_asks_for_details_and_once(tmp_path: Path, jobs: Jobs, raced
         assert done.call.detailed is detailed[-1]
     simulate(None)
     assert len(jobs.run) == 2, "what has details serves every run"
+
+
+def test_a_call_with_accepted_errors_alone_is_modelled_and_never_stored(
+    simulations: Simulations, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, wrong = Finding("uninitialised", "nobody wrote it"), Finding("deadlock", "no warp arrives")
+    monkeypatch.setattr("pytest_nvfp4.device.modelled.recordings_of", lambda _: ())
+    device, conditions = load_device("b200"), Conditions()
+
+    def modelled(*findings: Finding, accepting: bool) -> ModelledCall | SimulationResult:
+        failed = [replace(jobs._one(A, races=False, detailed=False), status="failed", findings=findings)]
+        monkeypatch.setattr("pytest_nvfp4.device.simulate.simulate", lambda *_, **__: failed)
+
+        def left(done: SimulationResult) -> SimulationResult:
+            return replace(done, findings=tuple(each for each in done.findings if not accepting or each is not read))
+
+        return simulations.modelled(KERNEL, A, device, conditions, base=Path(), without_accepted=left)
+
+    assert isinstance(modelled(read, accepting=True), ModelledCall)
+    assert isinstance(modelled(read, accepting=False), SimulationResult), "nothing is stored"
+    assert isinstance(modelled(read, wrong, accepting=True), SimulationResult)

@@ -173,7 +173,12 @@ class ModelCheck(SimulatedCheck):
         spec, base = kernel.spec()
         device = self._device(kernel.case)
         return kernel.item.config.stash[SIMULATIONS].modelled(
-            spec, job_case(kernel.problem), device, conditions_of(_CONDITIONS, device), base=base
+            spec,
+            job_case(kernel.problem),
+            device,
+            conditions_of(_CONDITIONS, device),
+            base=base,
+            without_accepted=kernel.without_accepted,
         )
 
     def _device(self, case: KernelCase) -> DeviceConstants:
