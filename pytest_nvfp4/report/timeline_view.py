@@ -5,7 +5,8 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from pytest_nvfp4.device.modelled import ModelledCall, TimelineSlice
-from pytest_nvfp4.report.chart import Chart, clipped, legend
+from pytest_nvfp4.report.chart import GLYPH, Chart, legend
+from pytest_nvfp4.text import shortened
 
 _WIDTH, _LABEL = 1100.0, 250.0
 _ROW, _TOP = 20.0, 26.0
@@ -36,7 +37,7 @@ def timeline_chart(call: ModelledCall) -> tuple[Markup, int]:
         tick += step
     for number, (track, slices) in enumerate(shown):
         y = _TOP + number * _ROW
-        chart.text(4, y + 14, clipped(_without_folder(track), _LABEL - 8))
+        chart.text(4, y + 14, shortened(_without_folder(track), int((_LABEL - 8) / GLYPH)))
         chart.line(_LABEL, y + _ROW - 1, _WIDTH - 10, y + _ROW - 1, "grid")
         for at, each in enumerate(slices):
             told = ""
