@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -301,10 +302,10 @@ class Summary:
             for line, nodeid in lines.items():
                 terminal.write_line(f"{nodeid}: {line}", yellow=True)
         for unused in self.unmatched:
-            terminal.write_line(
-                printed(f"nvfp4: accepted, but not found any more: {unused}; remove the entry from the settings"),
-                yellow=True,
-            )
+            why = "accepted, but not found any more: "
+            if unused.expired(datetime.datetime.now(datetime.UTC).date()):
+                why = f"accepted until {unused.expires}, which has passed: "
+            terminal.write_line(printed(f"nvfp4: {why}{unused}; remove the entry from the settings"), yellow=True)
 
     def _show_unused(self, terminal: Any) -> None:
         for title, files, colour in (

@@ -171,3 +171,7 @@ def test_an_entry_that_is_about_nothing_is_named_if_all_of_its_check_ran(
     said = "nvfp4: accepted, but not found any more: compile of k.py: autotune at 'gone()'"
     assert said in project.run("k.py", "--nvfp4-check=compile", *workers).text
     assert said not in project.run("k.py", "-k", "layouts", *workers).text
+    project.settings(f'{entry}reason = "r"\ndate = 2026-01-01\nexpires = 2026-01-02\n')
+    late = project.run("k.py", "--nvfp4-check=compile", *workers).text
+    assert "nvfp4: accepted until 2026-01-02, which has passed: compile of k.py" in late
+    assert "not found any more" not in late

@@ -34,7 +34,7 @@ from tests.model.main_loop import main_loop
 
 @pytest.fixture(autouse=True)
 def by_hand(monkeypatch):
-    def modelled(self, kernel, case, device, conditions, *, base):
+    def modelled(self, kernel, case, device, conditions, **_):
         table = json.loads(Path(__file__).with_name("main_loop.json").read_text())
         recording = replace(
             main_loop(128, 128, 128, table["stages"], 20), arch=kernel.arch, refused=tuple(table.get("refused", ()))
