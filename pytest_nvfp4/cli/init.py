@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -39,9 +40,10 @@ _MOST_BYTES = 1 << 20
 def init_command(ctx: click.Context, *, kernels: tuple[Path, ...], yes: bool, as_json: bool) -> None:
     """Set up the repository of the working folder for its KERNELs, by default every file with custom_kernel(data).
 
-    Shows, and then writes, an entry of each kernel in pyproject.toml, the workflow .github/workflows/nvfp4.yml, and a
-    line of .gitignore. What exists is extended or left as it is, never overwritten. Exit code 1 if the answer is no, or
-    if nobody can be asked and --yes is not given.
+    Shows, and then writes, an entry of each kernel in pyproject.toml (and nvfp4_kernels, by which a plain `pytest` finds
+    them, unless the file has settings of pytest), the workflow .github/workflows/nvfp4.yml, and a line of .gitignore.
+    What exists is extended or left as it is, never overwritten. Exit code 1 if the answer is no, or if nobody can be
+    asked and --yes is not given.
     """
     root = find_root(Path.cwd())
     names = sorted({_name(path, root) for path in kernels or _found(root)})
@@ -113,8 +115,11 @@ def _changes(root: Path, kernels: Sequence[str]) -> Iterator[tuple[str, str]]:
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{root / 'pyproject.toml'}: {error}") from error
     if "pytest_nvfp4" not in tool:
-        entries = "\n".join(f"[[tool.pytest_nvfp4.kernel]]\npath = {json.dumps(name)}\n" for name in kernels)
-        yield "pyproject.toml", _appended(pyproject, entries, gap="\n")
+        globs = [json.dumps(glob.escape(name)) for name in kernels]
+        entries = [f"[[tool.pytest_nvfp4.kernel]]\npath = {each}\n" for each in globs]
+        if "pytest" not in tool:  # a table cannot be extended from elsewhere in the file
+            entries.insert(0, f"[tool.pytest.ini_options]\nnvfp4_kernels = [{', '.join(globs)}]\n")
+        yield "pyproject.toml", _appended(pyproject, "\n".join(entries), gap="\n")
     if not (root / _WORKFLOW).exists():
         yield _WORKFLOW.as_posix(), _workflow(kernels)
     ignored = _text(root / ".gitignore")

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from pytest_nvfp4.cli.example import NAMES
+from pytest_nvfp4.settings import load
+from pytest_nvfp4.settings.globs import matches
 from tests.cli.helpers import ROOT
 
 
@@ -74,6 +76,7 @@ def test_init_extends_what_is_there(cli, repository):
     settings = tomllib.loads((repository / "pyproject.toml").read_text())
     assert settings["project"] == {"name": "mine"}
     assert settings["tool"]["pytest_nvfp4"] == {"kernel": [{"path": "kernels/my gemm.py"}]}
+    assert settings["tool"]["pytest"] == {"ini_options": {"nvfp4_kernels": ["kernels/my gemm.py"]}}
     assert (repository / ".gitignore").read_text() == "dist\n.nvfp4/\n"
     workflow = (repository / ".github" / "workflows" / "nvfp4.yml").read_text()
     assert "uv run pytest 'kernels/my gemm.py' --nvfp4-html" in workflow
@@ -83,6 +86,16 @@ def test_init_extends_what_is_there(cli, repository):
     assert again.code == 0
     assert "nothing to do" in again.err
     assert before == {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
+
+
+def test_init_escapes_paths_and_keeps_settings_of_pytest(cli, repository):
+    (repository / "kernels" / "my gemm.py").rename(repository / "kernels" / "k[1].py")
+    settings = "[tool.pytest.ini_options]\nxfail_strict = true\n"
+    (repository / "pyproject.toml").write_text(settings)
+    assert cli("init", "--yes").code == 0
+    text = (repository / "pyproject.toml").read_text()
+    assert text.startswith(settings)
+    assert [matches("kernels/k[1].py", table.path) for table in load(repository).tables] == [True]
 
 
 def test_init_keeps_a_workflow_and_names_a_bad_pyproject(cli, repository):
