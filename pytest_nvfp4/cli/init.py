@@ -40,10 +40,10 @@ _MOST_BYTES = 1 << 20
 def init_command(ctx: click.Context, *, kernels: tuple[Path, ...], yes: bool, as_json: bool) -> None:
     """Set up the repository of the working folder for its KERNELs, by default every file with custom_kernel(data).
 
-    Shows, and then writes, an entry of each kernel in pyproject.toml (and nvfp4_kernels, by which a plain `pytest` finds
-    them, unless the file has settings of pytest), the workflow .github/workflows/nvfp4.yml, and a line of .gitignore.
-    What exists is extended or left as it is, never overwritten. Exit code 1 if the answer is no, or if nobody can be
-    asked and --yes is not given.
+    Shows, and then writes, an entry of each kernel in pyproject.toml (and nvfp4_kernels, by which a plain `pytest`
+    finds them, unless the file has settings of pytest), the workflow .github/workflows/nvfp4.yml, and a line of
+    .gitignore. What exists is extended or left as it is, never overwritten. Exit code 1 if the answer is no, or if
+    nobody can be asked and --yes is not given.
     """
     root = find_root(Path.cwd())
     names = sorted({_name(path, root) for path in kernels or _found(root)})

@@ -35,7 +35,7 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
             case "?":
                 parts.append(r"[^/]")
             case _ if part.startswith("[") and part.endswith("]"):
-                parts.append(part.replace("[!", "[^"))
+                parts.append("[" + part[1:].replace("[", r"\[").replace("!", "^", part[1] == "!"))
             case _:
                 parts.append(re.escape(part))
     return re.compile("".join(parts))
