@@ -17,6 +17,7 @@ from pytest_nvfp4.device.simulate import SimulationResult
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.model.constants import load_device
 from pytest_nvfp4.model.replay import Conditions
+from pytest_nvfp4.plugin.checks.search import _BatchSimulator
 from pytest_nvfp4.plugin.simulations import Simulations
 from pytest_nvfp4.plugin.state import RUN
 from pytest_nvfp4.problem import Group, Problem
@@ -159,3 +160,22 @@ def test_a_call_with_accepted_errors_alone_is_modelled_and_never_stored(
     assert isinstance(modelled(read, accepting=True), ModelledCall)
     assert isinstance(modelled(read, accepting=False), SimulationResult), "nothing is stored"
     assert isinstance(modelled(read, wrong, accepting=True), SimulationResult)
+
+
+@pytest.mark.parametrize("accepting", [True, False])
+def test_a_drawn_problem_with_accepted_errors_alone_passes(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, accepting: bool
+) -> None:
+    read = Finding("uninitialised", "nobody wrote it")
+    failed = [replace(jobs._one(A, races=False, detailed=False), status="failed", findings=(read,))]
+    monkeypatch.setattr("pytest_nvfp4.device.simulate.simulate", lambda *_, **__: failed)
+    problem = Problem("drawn", (Group(1, 128, 256, 1),), 1111)
+    options = SimpleNamespace(families=(), timeout_s=1)
+    kernel: Any = SimpleNamespace(
+        case=SimpleNamespace(problem=problem),
+        devices=SimpleNamespace(options=options, simulator=None, jobs=None, simulations_at_once=1),
+        without_accepted=lambda done: replace(done, findings=(), status="passed") if accepting else done,
+    )
+    space: Any = None
+    simulator = _BatchSimulator(kernel, KERNEL, Path(), space=space)
+    assert simulator.failing([problem]) == [not accepting]

@@ -221,7 +221,7 @@ class _BatchSimulator:
                         text = finding_lines([finding], self._kernel.run, most=1)
                         raise failure_at([f"searched: {problem.name}", *text], [finding], kernel=self._kernel.case.path)
                 if self._passed(problem):
-                    self._done[problem.key] = family, result
+                    self._done[problem.key] = family, self._kernel.without_accepted(result)
         return [not self._passed(problem) for problem in asked]
 
     def _passed(self, problem: Problem) -> bool:
