@@ -12,7 +12,9 @@ one f16 instruction agree).
 A chain of instructions is one fp32 product where a bound shows that every partial sum is exact: all operands are
 integers times 2^q, so that all sums are integers times 2^(qa + qb), and none exceeds 2^24 of those (2^11 for f16, 2^14
 for fp8). Rows and columns with a NaN or an infinity have no finite sum, and do not matter to the bound of the others.
-Otherwise instructions are added one by one. Integers wrap at 32 bits, or saturate after each instruction (.satfinite).
+Otherwise instructions are added one by one; sums as wgmma rounds them are computed for the elements alone that the
+bound of their own row and column leaves open. Integers wrap at 32 bits, or saturate after each instruction
+(.satfinite).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.numerics.formats import lowest_bits
 from pytest_nvfp4.sim.wgmma.formats import OperandType, lowest_bit
 
 Floats = NDArray[np.float32]
@@ -66,6 +69,8 @@ class AlignedSum:
 
 
 _WIDE, _FP8 = AlignedSum(25, 23), AlignedSum(13, 13)
+_PAIR_COST = 2
+"""Time of an element with operands of its own, in that of one among all of a matrix."""
 _ZERO = -15_000
 """Stands for the exponent of zero; twice that fits 16 bits."""
 
@@ -136,6 +141,29 @@ class Product:
             digits = min(digits, self.aligned.fraction + 1)
         return quantum >= accumulator.lowest and largest <= min(2.0 ** min(quantum + digits, 1000), accumulator.largest)
 
+    def open(self, start: NDArray[Any] | None, *, rows: slice) -> NDArray[np.bool_]:
+        """Return of which elements of an f32 accumulator the order of summation may change the bits, ``(rows, n)``."""
+        assert self.aligned is not None
+        magnitudes, a_lowest, b_lowest = self._by_element
+        quantum, largest = a_lowest[rows, None] + b_lowest[None, :], magnitudes[rows]
+        if start is not None:
+            quantum, largest = np.minimum(quantum, lowest_bits(start)), largest + np.abs(start)
+        digits = min(ACCUMULATORS["f32"].digits, self.aligned.fraction + 1)
+        with np.errstate(all="ignore"):
+            limit = np.ldexp(1.0, np.minimum(quantum + digits, 999))
+            sure = (quantum >= ACCUMULATORS["f32"].lowest) & (largest <= limit)
+        return ~np.asarray(sure)
+
+    @cached_property
+    def _by_element(self) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]]:
+        """Upper bound of the sum of magnitudes of each element, and the lowest bits of rows of a and of b."""
+        k = self.a.shape[1]
+        with np.errstate(all="ignore"):
+            sums = (np.abs(self.a) @ np.abs(self.b).T).astype(np.float64)
+        # Each of k additions and products is off by half a unit in the last place, or less than the least number.
+        largest = sums * (1 + k * 2.0**-22) + k * 2.0**-148
+        return largest, *(lowest_bits(values).min(axis=1).astype(np.int32) for values in (self.a, self.b))
+
     @cached_property
     def total(self) -> Floats:
         """Sum of all instructions as one fp32 product; use it only where it is exact."""
@@ -146,7 +174,7 @@ class Product:
         """The product with zeros for rows that are not finite, and which rows of a and of b these are."""
         lost = [np.asarray(~np.isfinite(values).all(axis=1)) for values in (self.a, self.b)]
         made = copy.copy(self)
-        for name in ("largest", "total"):  # the quantum is that of the finite values
+        for name in ("largest", "total", "_by_element"):  # the quantum is that of the finite values
             made.__dict__.pop(name, None)
         made.a, made.b = (
             np.where(rows[:, None], np.float32(0), v) for rows, v in zip(lost, (self.a, self.b), strict=True)
@@ -233,27 +261,41 @@ def _aligned(
     product: Product, start: NDArray[Any] | None, how: AlignedSum, *, rows: slice, plain: NDArray[Any]
 ) -> NDArray[np.float32]:
     """Return the sums as wgmma rounds them; ``plain`` gives those that are infinite or NaN."""
-    a, b = product.a[rows].astype(np.float64), product.b.astype(np.float64)
-    a_exponents, b_exponents = _exponents(a), _exponents(b)
-    k = a.shape[1] // product.count
+    a, b = product.a[rows], product.b
     value = np.zeros(plain.shape) if start is None else start.astype(np.float64)
-    term = np.empty(plain.shape)
+    at = np.nonzero(product.open(start, rows=rows))
     with np.errstate(all="ignore"):
-        for first in range(0, a.shape[1], k):
-            largest = _exponents(value)
-            for i in range(first, first + k):
-                np.maximum(largest, a_exponents[:, i, None] + b_exponents[None, :, i], out=largest)
-            places = np.maximum(largest, -400).astype(np.int32) - how.kept
-            up = np.ldexp(1.0, -places)
-            total = np.trunc(value * up)
-            for i in range(first, first + k):
-                np.multiply(a[:, i, None], b[None, :, i], out=term)
-                np.multiply(term, up, out=term)
-                total += np.trunc(term, out=term)
-            value = np.ldexp(total, places)
-            last = np.maximum(np.frexp(value)[1] - 1 - how.fraction, ACCUMULATORS["f32"].lowest)
-            value = np.ldexp(np.trunc(np.ldexp(value, -last)), last)
-        return np.where(np.isfinite(plain), value, plain).astype(np.float32)
+        if len(at[0]) * _PAIR_COST < plain.size:
+            sums = product.total[rows] + value
+            sums[at] = _aligned_sums(a[at[0]], b[at[1]], value[at], how, count=product.count)
+        else:
+            sums = _aligned_sums(a[:, None], b[None, :], value, how, count=product.count)
+        return np.where(np.isfinite(plain), sums, plain).astype(np.float32)
+
+
+def _aligned_sums(
+    a: NDArray[Any], b: NDArray[Any], value: NDArray[np.float64], how: AlignedSum, *, count: int
+) -> NDArray[np.float64]:
+    """Return ``value`` and the sums of the products of a and b over their last axis, as wgmma rounds them."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    a_exponents, b_exponents = _exponents(a), _exponents(b)
+    k = a.shape[-1] // count
+    term = np.empty(value.shape)
+    for first in range(0, a.shape[-1], k):
+        largest = _exponents(value)
+        for i in range(first, first + k):
+            np.maximum(largest, a_exponents[..., i] + b_exponents[..., i], out=largest)
+        places = np.maximum(largest, -400).astype(np.int32) - how.kept
+        up = np.ldexp(1.0, -places)
+        total = np.trunc(value * up)
+        for i in range(first, first + k):
+            np.multiply(a[..., i], b[..., i], out=term)
+            np.multiply(term, up, out=term)
+            total += np.trunc(term, out=term)
+        value = np.ldexp(total, places)
+        last = np.maximum(np.frexp(value)[1] - 1 - how.fraction, ACCUMULATORS["f32"].lowest)
+        value = np.ldexp(np.trunc(np.ldexp(value, -last)), last)
+    return value
 
 
 def _one_by_one(

@@ -7,7 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
+from pytest_nvfp4.numerics.formats import E4M3
 from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.wgmma.formats import OPERAND_TYPES
+from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, Product, _aligned_sums, accumulate
 from tests.sim.wgmma import case, oracle
 from tests.sim.wgmma.images import TYPES, draw, ml_dtypes, steps
 from tests.sim.wgmma.oracle import aligned_sum
@@ -302,3 +305,28 @@ def test_illegal_descriptors(bits, kind, message):
     body = [case.FENCE, case.wgmma("m64n16k16.f32.f16.f16", 8, bits, good, flags="1, 1, 0, 0")]
     with pytest.raises(kind, match=message):
         case.run("\n".join(body), image, (128, 8))
+
+
+@pytest.mark.parametrize("span", [2, 6, 10, 12])
+@pytest.mark.parametrize("kind", ["f16", "e4m3"])
+def test_what_the_bound_of_an_element_leaves_open_is_all_that_is_rounded(kind, span):
+    """The sums of all elements, each rounded as wgmma does, have the same bits; rows and columns differ in scale."""
+    rng = np.random.default_rng(span)
+    form, shape = OPERAND_TYPES[kind], (64, 32)
+    start: np.ndarray | None = None
+    opened = []
+    for _ in range(6):
+        codes = []
+        for rows in shape:
+            scales = 2.0 ** rng.integers(-span // 2, span // 2 + 1, (rows, 1))
+            values = rng.choice([0, 0, 0.5, 1.5, 6], (rows, 64)) * rng.choice([-1, 1], (rows, 64)) * scales
+            codes.append(
+                values.astype(np.float16).view(np.uint16) if kind == "f16" else E4M3.encode(values).astype(np.uint8)
+            )
+        made = Product(*codes, a_format=form, b_format=form, count=2, aligned=True)
+        every = np.zeros(shape) if start is None else start.astype(np.float64)
+        expected = _aligned_sums(made.a[:, None], made.b[None, :], every, made.aligned, count=2).astype(np.float32)
+        opened.append(made.open(start, rows=slice(None)).mean())
+        start = accumulate(made, start, ACCUMULATORS["f32"], rows=slice(None))
+        assert np.array_equal(start.view(np.uint32), expected.view(np.uint32))
+    assert (max(opened) > 0) == (kind == "e4m3" or span > 6)
