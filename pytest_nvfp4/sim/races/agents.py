@@ -286,9 +286,7 @@ class CtaMemory:
         self.peer_accesses = PeerAccesses(clocks)
         launch.infos[clocks.number] = clocks.infos
         place = f" of CTA rank {cta.rank}" if len(cta.cluster.ctas) > 1 else ""
-        self.shared = Shadow(
-            launch.shared, launch.shared_conflict, clocks=clocks, name=f"shared memory{place}", cta=cta.index
-        )
+        self.shared = Shadow(launch.shared, launch.shared_conflict, clocks=clocks, name=f"shared memory{place}")
         name = f"TMEM{place}"
         self.tmem = (
             TensorShadow(

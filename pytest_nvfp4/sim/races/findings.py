@@ -352,14 +352,12 @@ class Reporter:
         new_verb = self._verb(new, writes=pair.new_writes)
         past = {"read": "read", "write": "wrote", "update": "updated"}[self._verb(old, writes=pair.old_writes)]
         omissions = [_OMISSIONS[name] for name in pair.missing]
-        missing = [Missing(each.message.format(**fields), each.hint.format(**fields)) for each in omissions]
-        missing += [pair.scope] if pair.scope is not None else []
         message = (
             f"{self._describe(new)} {new_verb}s {pair.place}, which {self._describe(old)} {past}: "
-            f"{' and '.join(each.message for each in missing)}; the PTX ISA requires this here, and official kernels "
-            "omit it"
+            f"{' and '.join(omission.message.format(**fields) for omission in omissions)}; the PTX ISA requires this "
+            "here, and official kernels omit it"
         )
-        return message, "; ".join(each.hint for each in missing)
+        return message, "; ".join(omission.hint.format(**fields) for omission in omissions)
 
     def _missing(self, pair: AccessPair) -> tuple[str, str]:
         """Return the missing edge of the causality order, and the instructions that would create it."""

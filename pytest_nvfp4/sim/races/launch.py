@@ -374,8 +374,6 @@ class LaunchRaces:
         witness = _witness(clocks, old, new) if kind == RACE else None
         narrow = kind == RACE and conflict.old_writes
         scope = self.narrow_scopes.missing(old, new, conflict.ticks) if narrow else None
-        if scope is not None and _stays_in_cta(conflict):
-            kind = WARNING
         pair = AccessPair(
             kind, place, old, new, clocks.infos[old.agent], clocks.infos[new.agent], conflict.old_writes,
             conflict.new_writes, witness=witness, missing=missing, partial=partial,
@@ -386,16 +384,6 @@ class LaunchRaces:
 
 def _tensor_kind(parts: tuple[str, ...]) -> tuple[str, str]:
     return parts[1], next((part for part in parts if part.startswith("kind::")), "")
-
-
-def _stays_in_cta(conflict: Conflict) -> bool:
-    """Return whether a tensor core reads what the threads of its own CTA wrote and fenced for it; see ``scopes``."""
-    old, new, clocks = conflict.old, conflict.new, conflict.shadow.clocks
-    return (
-        conflict.shadow.cta == old.warp.cta
-        and clocks.infos[new.agent].kind == "pipe"
-        and conflict.ticks[ASYNC_SHARED, old.agent] >= old.tick
-    )
 
 
 def _witness(clocks: Clocks, old: Access, new: Access) -> WarpId | None:

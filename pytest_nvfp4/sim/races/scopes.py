@@ -13,9 +13,6 @@ so at a peer's empty barrier, after reads, and at the barrier of an accumulator.
   ``tcgen05.commit`` have cluster scope),
 
 and not the *writes of the generic proxy* (``st``, ``cp.async``), that a thread or an MMA behind the wait then misses.
-One case is a warning: threads write their own CTA's shared memory, fence it for the async proxy and arrive at the
-leader of the pair, whose ``tcgen05.mma`` lets each CTA's tensor core read its own memory. The DSL's PipelineAsyncUmma
-does that, and says at ``mbarrier_arrive`` that it relies on current hardware.
 
 ``mbarrier.try_wait`` without a scope counts as an acquire of the cluster: pipelines of CuTe DSL and CUTLASS have no
 other wait, and it costs the waiting thread nothing to see what a release has made visible in shared memory. One with

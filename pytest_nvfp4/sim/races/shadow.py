@@ -59,7 +59,6 @@ class Shadow:
         report: Called with every conflict.
         clocks: Clocks of the memory's cluster.
         name: Name of the memory in messages.
-        cta: Index of the CTA.
         in_order: Whether the accesses of each agent to this memory are in order, and none uses the async proxy. That
             holds for tensor memory: for a pipe, a warp, and a warp's stores.
 
@@ -73,7 +72,6 @@ class Shadow:
     _: KW_ONLY
     clocks: Clocks
     name: str = ""
-    cta: tuple[int, int, int] = (0, 0, 0)
     in_order: bool = False
     writes: list[Access | None] = field(default_factory=lambda: [None])
     reads: list[Reads] = field(default_factory=lambda: [None])

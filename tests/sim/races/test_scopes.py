@@ -77,11 +77,11 @@ COPY = (
 
 @pytest.mark.parametrize(
     ("fence", "scope", "kinds"),
-    [(True, "", ["race-warning"]), (True, ".release.cluster", []), (False, "", ["race"]),
+    [(True, "", ["race"]), (True, ".release.cluster", []), (False, "", ["race"]),
      (False, ".release.cluster", ["proxy"])],
 )  # fmt: skip
 def test_the_tensor_core_of_a_peer_reads_what_its_threads_wrote(fence, scope, kinds):
-    """PipelineAsyncUmma of CuTe DSL arrives so at the leader of a pair."""
+    """PipelineAsyncUmma of CuTe DSL arrives without a scope; NVIDIA mended an example there (cutlass #3647)."""
     second = "setp.eq.u32 %p5, %r0, 0; @%p5 mbarrier.init.shared::cta.b64 [%r3+24], 1;"
     body = (
         INIT.format(count=32) + second + FILL + FENCES + GATHER + SECOND + ALLOCATE + ROLES
@@ -90,9 +90,8 @@ def test_the_tensor_core_of_a_peer_reads_what_its_threads_wrote(fence, scope, ki
     )  # fmt: skip
     findings, faults = findings_of(body, grid=(2, 1, 1), cluster=(2, 1, 1), block=(32, 1, 1))
     assert [one.kind for one in findings] + faults == kinds
-    if kinds == ["race-warning"]:
+    if fence and kinds:
         assert "its barrier belongs to CTA rank 0" in findings[0].message
-        assert "official kernels omit it" in findings[0].message
 
 
 def test_a_write_of_another_warp_that_is_passed_on():
