@@ -68,6 +68,7 @@ def shipped(simulating: Loopback, tmp_path: Path, cache: Path) -> User:
 
 
 @pytest.mark.slow
+@pytest.mark.corpus
 def test_the_shipped_kernel_is_verified_there_and_a_rerun_pays_for_nothing(shipped: User) -> None:
     server = shipped.server
     first = shipped.run("sm100.py", "wrong.py", "-k", "verify", "--junitxml=report.xml", *SHIPPED)
@@ -95,6 +96,7 @@ def test_the_shipped_kernel_is_verified_there_and_a_rerun_pays_for_nothing(shipp
 
 
 @pytest.mark.slow
+@pytest.mark.corpus
 def test_test_processes_share_one_app(shipped: User) -> None:
     pytest.importorskip("xdist")
     said = shipped.run("sm100.py", "wrong.py", "-k", "verify", "-n2", "--nvfp4-remote-containers=2", *SHIPPED)
@@ -106,6 +108,7 @@ def test_test_processes_share_one_app(shipped: User) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.corpus
 def test_checks_on_torchs_cpu_as_device(user: User) -> None:
     wrong = (KERNELS / "honest.py").read_text().replace("[:rows, : k // 16]", "[:rows, : k // 16].roll(1, dims=1)")
     user.write("wrong.py", wrong)
