@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 
 @pytest.mark.slow
+@pytest.mark.corpus
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_it_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheat: str) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

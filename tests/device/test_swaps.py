@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 
 
 @pytest.mark.slow
+@pytest.mark.corpus
 @pytest.mark.parametrize("swap", SWAPS)
 def test_a_swap_is_reported(tmp_path: Path, swap: str) -> None:
     status, said = verdict(tmp_path, HONEST + swapping(swap))
