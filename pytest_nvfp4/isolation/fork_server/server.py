@@ -74,7 +74,7 @@ class _Server:
     def __init__(self, control: socket.socket, *, parent: int, package: str) -> None:
         listens = control.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         self._listener = control if listens else None
-        self._controls = [] if listens else [control]
+        self._sockets = [control]
         self._parent = os.pidfd_open(parent)
         self._package = package
         self._base_path = list(sys.path)
@@ -92,13 +92,13 @@ class _Server:
         """Serve requests to the end of this process; only a forked child returns from here."""
         while True:
             poll = select.poll()
-            for control in (*self._controls, *([self._listener] if self._listener else [])):
+            for control in self._sockets:
                 poll.register(control, select.POLLIN)
             for child in self._children:
                 poll.register(child.reports, select.POLLIN)
                 if not child.ended:
                     poll.register(child.pidfd, select.POLLIN)
-            unused = self._listener is not None and not self._controls and not self._children
+            unused = self._sockets == [self._listener] and not self._children
             ready = {descriptor for descriptor, _ in poll.poll(_UNUSED_S * 1000 if unused else None)}
             if not ready:
                 self._exit()
@@ -107,10 +107,10 @@ class _Server:
                     self._report_end(child)
                 if child.reports.fileno() in ready:
                     self._reap(child)
-            if self._listener is not None and self._listener.fileno() in ready:
-                self._controls.append(self._listener.accept()[0])
-            for control in [*self._controls]:
-                if control.fileno() in ready and (forked := self._handle_request(control)) is not None:
+            for control in [one for one in self._sockets if one.fileno() in ready]:
+                if control is self._listener:
+                    self._sockets.append(control.accept()[0])
+                elif (forked := self._handle_request(control)) is not None:
                     return forked
 
     def _handle_request(self, control: socket.socket) -> _ForkedChild | None:
@@ -119,7 +119,7 @@ class _Server:
         if not data:
             if self._listener is None:
                 self._exit()
-            self._controls.remove(control)
+            self._sockets.remove(control)
             control.close()
             return None
         with os.fdopen(passed[0], "rb") as file:
@@ -153,7 +153,7 @@ class _Server:
         """Close the descriptors of the server and of other jobs, and reset its signal; a fork inherits no timer."""
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         os.close(self._parent)
-        for control in (*self._controls, *([self._listener] if self._listener else [])):
+        for control in self._sockets:
             control.close()
         for child in self._children:
             child.close()
