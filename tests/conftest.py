@@ -35,24 +35,32 @@ settings.load_profile("unhurried")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--corpus-part",
+        "--slow-part",
         metavar="I/N",
-        help="of the tests marked corpus, run every Nth one, from number I modulo N on; successive I run them all",
+        help="of the tests marked slow, run every Nth one, from number I modulo N on; successive I run them all",
     )
 
 
 @pytest.hookimpl(trylast=True)  # of what -m and -k have left
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if (part := config.getoption("--corpus-part")) is None:
+    _choose(config, items)
+    # A long test that starts last would keep one test process busy when all others have ended.
+    long = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    items.sort(key=lambda item: item.path not in long)
+
+
+def _choose(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the part of the slow tests that ``--slow-part`` names."""
+    if (part := config.getoption("--slow-part")) is None:
         return
     try:
         index, count = map(int, part.split("/"))
-        corpus = [item for item in items if item.get_closest_marker("corpus") is not None]
-        chosen = set(corpus[index % count :: count])
+        slow = [item for item in items if item.get_closest_marker("slow") is not None]
+        chosen = set(slow[index % count :: count])
     except (ValueError, ZeroDivisionError):
-        raise pytest.UsageError(f"--corpus-part: {part!r} is not I/N, such as 2/3") from None
-    config.hook.pytest_deselected(items=[item for item in corpus if item not in chosen])
-    items[:] = [item for item in items if item in chosen or item.get_closest_marker("corpus") is None]
+        raise pytest.UsageError(f"--slow-part: {part!r} is not I/N, such as 2/3") from None
+    config.hook.pytest_deselected(items=[item for item in slow if item not in chosen])
+    items[:] = [item for item in items if item in chosen or item.get_closest_marker("slow") is None]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -86,6 +94,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """
     if config.getoption("dist") != "load":
         return None
+    config.option.loadscopereorder = False  # the order of the collection: see there
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):

@@ -132,6 +132,7 @@ def test_problems_are_legal_for_the_tile(problem: Problem) -> None:
     assert parse_shape(problem.name.replace("+", ",")).groups == problem.groups
 
 
+@pytest.mark.slow
 def test_problems_are_awkward() -> None:
     """One group that is all of the work, many that are nearly nothing, equal prefix sums, rows around a tile."""
     drawn = strategies.problems()
@@ -162,6 +163,7 @@ def test_tmem_is_drawn_legal(tile: MmaTile, request: PackingRequest, segments: t
     assert len({segment.name for segment in segments}) == len(segments)
 
 
+@pytest.mark.slow
 def test_tiles_fit_and_do_not_fit() -> None:
     assert found(strategies.tiles(), lambda tile: columns(tile).allocation is None)
     assert found(strategies.tiles(), lambda tile: columns(tile).allocation == 256 and tile.ctas == 2)

@@ -39,6 +39,7 @@ def collecting() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("collecting")
 def test_threads_parse_at_once() -> None:
     with ThreadPoolExecutor(4) as pool:

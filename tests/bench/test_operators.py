@@ -35,6 +35,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., d
     return measure
 
 
+@pytest.mark.slow
 def test_a_program_times_a_right_operator() -> None:
     kernel = b"def doubled(x):\n    print('operator- noise')\n    return x + x\n"
     times = time_operator(on_cpu, TASK, kernel, deadline_s=120)

@@ -131,6 +131,7 @@ def test_comparing_does_not_warn_about_devices_that_nobody_has_used_yet(project)
     assert "machine_info is different" not in result.stdout.str() + result.stderr.str()
 
 
+@pytest.mark.slow
 def test_comparing_still_warns_about_another_machine(project):
     run(project, "--benchmark-autosave").assert_outcomes(passed=1)
     (path,) = (project.path / ".benchmarks").glob("*/0001_*.json")
@@ -182,6 +183,7 @@ def test_only_benchmarks_includes_them(project):
     run(project, "--benchmark-only").assert_outcomes(passed=1, skipped=1)
 
 
+@pytest.mark.slow
 def test_under_xdist_they_are_disabled(project):
     pytest.importorskip("xdist")
     result = run(project, "-n1", "--benchmark-autosave", "-W", "default", subprocess=True)

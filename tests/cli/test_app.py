@@ -147,6 +147,7 @@ def build():
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_no_process_and_says_so(tmp_path) -> None:
     (tmp_path / "sleeper.py").write_text(SLEEPER)
     (tmp_path / "temporary").mkdir()

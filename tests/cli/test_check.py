@@ -91,6 +91,7 @@ def test_options(pytestconfig):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("-n2",)])
 def test_options_of_other_commands_are_pytests(tmp_path: Path, more: tuple[str, ...]) -> None:
     (tmp_path / "test_it.py").write_text(OPTIONS)

@@ -12,6 +12,7 @@ from pytest_nvfp4.toolchain import binaries
 from tests.cli.helpers import ROW_MAJOR, traced
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_project")
 def test_the_artifacts_have_names_that_stay(cli, tmp_path) -> None:
     out = tmp_path / "a" / "b"
@@ -82,6 +83,7 @@ def test_one_kernel_of_several_can_be_asked_for(cli) -> None:
     assert "compiled no kernel 'other'; its kernels are kernel" in none.err
 
 
+@pytest.mark.slow
 def test_a_kernel_that_does_not_compile_fails(cli, tmp_path) -> None:
     (tmp_path / "k.py").write_text(ROW_MAJOR.replace("    cute.copy(copy, tCsC, tCgC)", "    cute.copy(copy, tCsC)"))
     shown = cli("compile", tmp_path / "k.py", "--entry", "build", "--out", tmp_path / "out")

@@ -37,6 +37,7 @@ class TestCost:
             assert shown.code == 2
             assert says in shown.err
 
+    @pytest.mark.slow
     def test_a_kernel_of_a_revision_is_called_on_the_problem_of_the_snapshot(self, cli, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         (tmp_path / "fill.py").write_text(FILL)

@@ -60,6 +60,7 @@ def fill(tmp_path: Path) -> Path:
 
 
 class TestCost:
+    @pytest.mark.slow
     def test_in_words(self, cli, fill) -> None:
         shown = cli("cost", str(fill), "--problem", SHAPE)
         assert shown.code == 0, shown.err
@@ -69,6 +70,7 @@ class TestCost:
         assert "requests, 10.2 kB in " in shown.out
         assert "us if the published peaks were reached, bound by memory; not a measurement" in shown.out
 
+    @pytest.mark.slow
     def test_of_a_call_that_went_wrong_there_are_no_costs(self, cli, fill) -> None:
         fill.write_text(FILL.replace("c[cta, lane] =", f"{WAITS}\n    c[cta, lane] ="))
         shown = cli("cost", str(fill), "--problem", SHAPE)
@@ -78,6 +80,7 @@ class TestCost:
         assert "published peaks" not in shown.out
         assert "instructions" not in shown.out
 
+    @pytest.mark.slow
     def test_verified_the_call_must_be_right(self, cli, fill) -> None:
         shown = cli("cost", str(fill), "--problem", SHAPE, "--verify")
         assert shown.code == 1
@@ -244,6 +247,7 @@ class TestRunOfSource:
         np.save(tmp_path / "other.npy", np.full(32, 0.51, np.float32))
         return tmp_path / "fill.ptx"
 
+    @pytest.mark.slow
     def test_arrays_are_compared_and_written(self, cli, file) -> None:
         out = file.with_name("out.npz")
         expect = f"--expect=x={file.with_name('half.npy')}"

@@ -18,6 +18,7 @@ def _snapshot(path, pairs, **header):
 A = {"k.sA": '!cute.layout<"(8,4):(4,1)">', "k.sB": '!cute.layout<"(4,8):(1,4)">'}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_project")
 def test_the_same_kernel_is_the_same(cli) -> None:
     shown = cli("diff", "row_major.py", "row_major.py")
@@ -26,6 +27,7 @@ def test_the_same_kernel_is_the_same(cli) -> None:
     assert "identical" in shown.out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_project")
 def test_another_stride_is_a_difference(cli) -> None:
     shown = cli("diff", "row_major.py", "skewed.py", "--json")
@@ -37,6 +39,7 @@ def test_another_stride_is_a_difference(cli) -> None:
     assert data["old"]["trace"]["problem"] == data["new"]["trace"]["problem"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_project")
 def test_launch_facts_are_compared_and_gate_only_when_asked(cli) -> None:
     shown = cli("diff", "row_major.py", "padded.py", "--json")
@@ -48,6 +51,7 @@ def test_launch_facts_are_compared_and_gate_only_when_asked(cli) -> None:
     assert cli("diff", "row_major.py", "padded.py", "--fail-on-launch").code == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_project")
 def test_opcodes_are_compared_on_demand(cli) -> None:
     def names(*options):
@@ -84,6 +88,7 @@ def test_severity_names_may_be_written_in_any_way(tmp_path, cli) -> None:
         assert cli("diff", old, old, "--fail-on", name).code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_project")
 def test_a_snapshot_against_a_kernel(cli, tmp_path) -> None:
     raw = json.loads(cli("layouts", "row_major.py", "--json").out)["layouts"]
@@ -108,6 +113,7 @@ def test_launch_snapshots_can_be_compared_too(tmp_path, cli) -> None:
     assert "snapshots of different kinds" in other.err
 
 
+@pytest.mark.slow
 def test_settings_protect_a_layout(tmp_path, cli, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "k.py").write_text(ROW_MAJOR)
@@ -140,6 +146,7 @@ def _umask() -> int:
     return mask
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_project")
 def test_a_kernel_that_does_not_compile_is_said_and_fails(cli, tmp_path) -> None:
     broken = tmp_path / "broken.py"
@@ -199,6 +206,7 @@ def own_repository(tmp_path, monkeypatch):
 KERNEL = "kernels/gemm/kernel.py"
 
 
+@pytest.mark.slow
 def test_a_revision_brings_its_own_neighbours(repository, cli, cache_folder) -> None:
     same = cli("diff", f"HEAD:{KERNEL}", KERNEL)
     assert same.code == 0, same.out + same.err
@@ -212,6 +220,7 @@ def test_a_revision_brings_its_own_neighbours(repository, cli, cache_folder) -> 
     assert git("status", "--porcelain", cwd=repository) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("repository")
 def test_a_revisions_trace_is_found_again(cli) -> None:
     cli("diff", f"first:{KERNEL}", KERNEL)
@@ -226,6 +235,7 @@ def test_a_revision_of_a_snapshot(cli) -> None:
     assert cli("diff", "main@{0}:snap.txt", "snap.txt").code == 0
 
 
+@pytest.mark.slow
 def test_a_path_may_start_at_the_working_folder(repository, cli, monkeypatch) -> None:
     monkeypatch.chdir(repository / "kernels" / "gemm")
     assert cli("diff", "HEAD:kernel.py", "HEAD:./kernel.py").code == 0
@@ -276,6 +286,7 @@ def test_without_git_that_is_said(cli, monkeypatch) -> None:
     assert "git is not installed" in shown.err
 
 
+@pytest.mark.slow
 def test_a_file_that_archives_leave_out_is_said(own_repository, cli) -> None:
     (own_repository / ".gitattributes").write_text("kernels export-ignore\n")
     git("add", ".", cwd=own_repository)
@@ -289,6 +300,7 @@ def test_the_kernels_differ_only_where_they_are_meant_to() -> None:
     assert ROW_MAJOR != COLUMN_MAJOR != SKEWED
 
 
+@pytest.mark.slow
 def test_the_bundle_of_a_revision_outlives_its_tree(own_repository, cli) -> None:
     path = own_repository / KERNEL
     good = path.read_text()

@@ -161,6 +161,7 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch) -> None:
     assert "NVFP4_CACHE_DIR" in item.fix
 
 
+@pytest.mark.slow
 def test_a_small_kernel_compiles_here() -> None:
     item = probe.compile_here("sm_100a")
     assert item.state is State.OK, item.found
@@ -191,6 +192,7 @@ def test_the_command(cli, tmp_path, monkeypatch) -> None:
     assert "get it with: pip install" in failed.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["filelock", "pydantic", "platformdirs", "packaging"])
 def test_the_doctor_works_without_a_package(missing, tmp_path) -> None:
     script = f"import sys; sys.modules[{missing!r}] = None; from pytest_nvfp4.cli import main; main()"

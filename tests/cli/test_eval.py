@@ -48,6 +48,7 @@ def evaluate(tmp_path: Path, *arguments: str, fd: bool = True) -> tuple[int, dic
     return done.returncode, lines, done.stderr
 
 
+@pytest.mark.slow
 def test_an_honest_kernel_passes(tmp_path: Path) -> None:
     code, lines, err = evaluate(
         tmp_path, str(HONEST), "--device", "cpu", "--problem", "7x128x256", "--problem", "40x128x256,9x128x512"
@@ -58,6 +59,7 @@ def test_an_honest_kernel_passes(tmp_path: Path) -> None:
     assert (lines["test.0.status"], lines["test.1.status"], lines["check"]) == ("pass", "pass", "pass")
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_fails_validation(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text(HONEST.read_text().replace("[:rows, : k // 16]", "[:rows, : k // 16].roll(1, dims=1)"))
@@ -68,6 +70,7 @@ def test_a_wrong_kernel_fails_validation(tmp_path: Path) -> None:
     assert lines["check"] == "fail"
 
 
+@pytest.mark.slow
 def test_a_kernel_that_raises_is_a_cuda_error(tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("def custom_kernel(data):\n    raise RuntimeError('no')\n")
@@ -118,6 +121,7 @@ def test_times_of_a_cpu_are_no_benchmark(tmp_path: Path) -> None:
     assert "benchmark.0.mean" not in lines
 
 
+@pytest.mark.slow
 def test_the_simulator_is_a_device(tmp_path: Path) -> None:
     """Its C counts only if a kernel computed it: this one uses torch's operators, which a setting allows."""
     kernel = tmp_path / "honest.py"

@@ -66,6 +66,7 @@ def run(*arguments: object, cwd: Path | None = None, stdin: bytes = b"", **envir
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
+@pytest.mark.slow
 def test_a_kernel_is_launched_in_the_simulator(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(LAUNCHES)
@@ -93,6 +94,7 @@ def test_races_of_a_program(tmp_path: Path, options: list[str], races: bool, sta
     assert ("race" in done.err) is bool(found)
 
 
+@pytest.mark.slow
 def test_code_as_an_argument_and_on_standard_input() -> None:
     show = "import os, sys; print(sys.argv[1:], 'as-planted' in str(os.environ), os.environ.get('MINE'))"
     done = run("--device", "sim", "--env", "MINE=1", "-", "a", "--b", stdin=show.encode(), SECRET="as-planted")
@@ -102,6 +104,7 @@ def test_code_as_an_argument_and_on_standard_input() -> None:
     assert done.err.rstrip().endswith("ValueError: no")
 
 
+@pytest.mark.slow
 def test_a_module_beside_the_program(tmp_path: Path) -> None:
     (tmp_path / "beside.py").touch()
     program = tmp_path / "program.py"
@@ -111,6 +114,7 @@ def test_a_module_beside_the_program(tmp_path: Path) -> None:
     assert f"beside lies in {tmp_path}, and not in the program's working folder: give --mount-dir" in done.err
 
 
+@pytest.mark.slow
 def test_as_json() -> None:
     done = run("--device", "sim", "--json", "import sys; print(1); sys.exit('two')")
     said = json.loads(done.out)

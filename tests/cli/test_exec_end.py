@@ -26,6 +26,7 @@ def test_a_program_that_was_stopped_is_told(
     assert done.err == (told if stopped else "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dies", ["", "1"])
 @pytest.mark.parametrize("text", ["", "HostSideError: cuFooBar has no stand-in"])
 def test_an_exception_that_native_code_ended_is_shown(text: str, dies: str) -> None:

@@ -217,6 +217,7 @@ def test_results_that_cannot_be_written(cli, tmp_path) -> None:
     assert "page.html cannot be written" in result.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["with space, it's.py", "HEAD:a.py", "-dash-ünïcode.py"])
 def test_unusual_names_are_fine(name, tmp_path, cli, monkeypatch) -> None:
     (tmp_path / name).write_text(ROW_MAJOR)

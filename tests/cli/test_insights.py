@@ -164,6 +164,7 @@ def test_equal_types_are_folded_and_the_worst_come_first() -> None:
     assert [place.name for place in findings[2].places] == ["k.also", "k.fine"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_project")
 def test_a_compiled_kernel(cli) -> None:
     good, bad = (json.loads(cli("insights", f"{name}_major.py", "--json").out) for name in ("row", "column"))

@@ -77,6 +77,7 @@ def test_a_kernel_that_does_not_compile_fails_with_its_own_line(tmp_path, cli) -
     assert data["findings"][0]["file"] == "broken.py"
 
 
+@pytest.mark.slow
 def test_a_kernel_under_a_contract_of_its_own_has_its_first_problem(tmp_path: Path) -> None:
     """As in pytest, also without `problems` in its settings, and with the call as its entry."""
     (tmp_path / "k.py").write_text("import cutlass\n\ndef build():\n    pass\n\ndef call(x):\n    pass\n")
@@ -100,6 +101,7 @@ def test_the_plugins_option_names_become_this_commands(tmp_path, cli) -> None:
     assert "--nvfp4-" not in shown.err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_project")
 def test_settings_are_those_of_the_kernels_folder(cli) -> None:
     shown = cli("layouts", "row_major.py", "--problem", "mine", "--json")

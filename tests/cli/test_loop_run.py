@@ -157,6 +157,7 @@ def _running(top: Path) -> subprocess.Popen[str]:
     return started
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_with_130_and_says_so(top: Path, number: signal.Signals) -> None:
     process = _running(top)
@@ -168,6 +169,7 @@ def test_a_signal_ends_it_with_130_and_says_so(top: Path, number: signal.Signals
     assert result["reason"] == f"interrupted by {number.name}"
 
 
+@pytest.mark.slow
 def test_another_process_stops_it(top: Path, cli) -> None:
     state = top / ".nvfp4" / "loop-dry-run"
     assert cli("loop", "stop", "--state", state).code == 1

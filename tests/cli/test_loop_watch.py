@@ -115,6 +115,7 @@ def test_the_output_of_a_reviewer_is_shown_while_it_runs(tmp_path: Path) -> None
     drive(sample.folder, script)
 
 
+@pytest.mark.slow
 def test_a_small_terminal_shows_one_pane_and_a_large_one_all(tmp_path: Path) -> None:
     sample = running(tmp_path)
     parts = {"1": "+compile 2s", "2": "81.0 % |", "3": "modelled us  measured", "4": "k.py:9: tile", "5": "is promoted"}

@@ -57,6 +57,7 @@ def test_what_cannot_be_asked_is_one_clear_error(cli, arguments: tuple[str, ...]
         assert done.err.count("\n") == 1 or "Usage" in done.err
 
 
+@pytest.mark.slow
 def test_a_kernel_with_a_contract_of_its_own_is_modelled_on_its_problems() -> None:
     subject = runnable(OWN, RunOptions(), simulated=True)
     assert [case.problem.name for case in subject.cases()] == ["16-bit"]

@@ -103,6 +103,7 @@ def test_wrong_usage_is_named(cli, arguments, says):
     assert says in done.err
 
 
+@pytest.mark.slow
 def test_scale_factors_of_the_repositorys_kernel(cli):
     pytest.importorskip("cutlass")
     done = cli("prove", "scale-factors", KERNEL, "--static", "--json")
@@ -158,6 +159,7 @@ def test_a_kernel_without_scale_factors_is_not_proved(cli, in_project):
     assert "not claimed: no block-scaled MMA" in done.out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("solver")
 def test_everything_and_the_installed_dsls_helpers(cli):
     pytest.importorskip("cutlass")

@@ -257,6 +257,7 @@ sys.exit(subprocess.run(plain_command(request), env=bare).returncode)
 """
 
 
+@pytest.mark.slow
 def test_a_process_below_a_tool_finds_this_package() -> None:
     """Also where it is a clone, whose folder the wall lets nobody list."""
     case = JobCase(problem=ProblemSpec.of(Problem("small", (Group(16, 128, 256),))), family="gpumode")

@@ -50,6 +50,7 @@ def test_a_pair_of_ctas_holds_all_of_sfb_in_each(cli: Cli) -> None:
     assert (row["acc"], row["sfa"], row["sfb"], row["allocate"]) == (256, 16, 32, 512)
 
 
+@pytest.mark.slow
 def test_formula_and_layouts_agree_for_a_tile(cli: Cli) -> None:
     pytest.importorskip("cutlass")
     done = cli("tmem", "--tile", "128,192,256", "--stages", "2", "--trace")
@@ -59,6 +60,7 @@ def test_formula_and_layouts_agree_for_a_tile(cli: Cli) -> None:
     assert (formula[-1], layouts[-1]) == ("formula", "layouts")
 
 
+@pytest.mark.slow
 def test_a_kernel_is_counted_both_ways(cli: Cli) -> None:
     pytest.importorskip("torch")
     done = cli("tmem", SHIPPED, "--json")
@@ -69,6 +71,7 @@ def test_a_kernel_is_counted_both_ways(cli: Cli) -> None:
     assert (found["errors"], found["notes"]) == ([], [])
 
 
+@pytest.mark.slow
 def test_too_little_is_an_error_and_too_much_a_note(cli: Cli, copies: Path) -> None:
     little, much = (cli("tmem", copies / f"{name}.py") for name in ("little", "much"))
     assert little.code == 1
@@ -146,6 +149,7 @@ def test_segments_of_ones_own_and_less_room(cli: Cli) -> None:
     assert "nothing fits 256 columns" in none.out
 
 
+@pytest.mark.slow
 def test_a_kernels_own_epilogue_stands_in_the_ranking(cli: Cli) -> None:
     pytest.importorskip("torch")
     done = cli("epilogue", SHIPPED, "--json", "--top-k", "3")

@@ -115,6 +115,7 @@ def test_without_uv_the_command_says_how_to_get_it(tmp_path, cli, monkeypatch) -
     assert shown.err.splitlines()[-1].endswith("get it with: pip install uv")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_project")
 def test_a_version_against_itself_changes_nothing(cli) -> None:
     shown = cli("upgrade", "row_major.py", "--from", CURRENT, "--json")

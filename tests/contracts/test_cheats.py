@@ -55,6 +55,7 @@ def submitted(tmp_path: Path, task: str, body: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in CHEATS]
 )
@@ -75,6 +76,7 @@ def test_results_of_the_host_are_red(task: str, tmp_path: Path) -> None:
     assert all(group.ok for group in verdict.groups)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", SMALL)
 def test_results_of_operators_are_red_unless_they_are_allowed(task: str, tmp_path: Path) -> None:
     path = submitted(tmp_path, task, OPERATORS)

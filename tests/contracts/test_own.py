@@ -57,6 +57,7 @@ def job(folder: Path, text: str = SCALE, *, action: str = "verify") -> Job:
     return with_given(asked)
 
 
+@pytest.mark.slow
 def test_problems_and_calls_follow_from_the_file(tmp_path: Path) -> None:
     made = job(tmp_path)
     (case,) = made.cases
@@ -75,6 +76,7 @@ def test_problems_and_calls_follow_from_the_file(tmp_path: Path) -> None:
     assert output.describe(4 * 41) == "y[1, 1]"
 
 
+@pytest.mark.slow
 def test_each_draw_is_another_one_and_a_simulation_repeats_its_own(tmp_path: Path) -> None:
     made = job(tmp_path)
     problem = made.cases[0].problem.problem()
@@ -91,6 +93,7 @@ def test_each_draw_is_another_one_and_a_simulation_repeats_its_own(tmp_path: Pat
     assert len(seen) == 2, "what a set holds changes between visits"
 
 
+@pytest.mark.slow
 def test_outputs_are_judged_by_the_reference_and_its_tolerance(tmp_path: Path) -> None:
     made = job(tmp_path)
     inputs = rotation.verified_inputs(made.cases[0], key=7, given=made.given)
@@ -105,6 +108,7 @@ def test_outputs_are_judged_by_the_reference_and_its_tolerance(tmp_path: Path) -
     assert "y[0, 0]: got" in str(verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "said", "line"),
     [
@@ -136,6 +140,7 @@ def test_a_contract_that_is_replaced_during_the_run_is_refused(tmp_path: Path) -
         own_problems(known)
 
 
+@pytest.mark.slow
 def test_a_contract_writes_nothing_beside_itself(tmp_path: Path) -> None:
     text = SCALE.replace("import numpy as np", "import numpy as np\nopen(__file__ + '.out', 'w').write('x')")
     with pytest.raises(ContractError, match=r"Permission|Read-only|denied"):
@@ -198,6 +203,7 @@ def legal(problem):
 )
 
 
+@pytest.mark.slow
 def test_a_problem_is_named_by_its_axes(tmp_path: Path) -> None:
     contract = identity(written(tmp_path, AXES))
     listed = own_problems(contract)

@@ -31,6 +31,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", SMALL)
 def test_right_kernels_pass(task: str, tmp_path: Path) -> None:
     verdicts = verified(KERNELS / f"{task}.py", small(task), tmp_path, "gpumode", "nan_pad", "nan_isolated")
@@ -39,6 +40,7 @@ def test_right_kernels_pass(task: str, tmp_path: Path) -> None:
     assert all("nothing" not in verdict.written_by for verdict in verdicts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_kernels_fail(name: str, tmp_path: Path) -> None:
     task, right, wrong, says = WRONG[name]

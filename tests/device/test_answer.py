@@ -304,6 +304,7 @@ def test_a_line_of_another_writer_is_a_cheat_whatever_it_is() -> None:
     assert result(answer(line(**DEVICE), then=b"[" * 1000 + b"\n")).status == "cheated"
 
 
+@pytest.mark.slow
 def test_millions_of_events_and_findings_are_counted_and_take_little_memory() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     warnings = line(event="finding", kind="w", message="m", severity="warning") * (MOST_FINDINGS + 20)
@@ -322,6 +323,7 @@ def test_millions_of_events_and_findings_are_counted_and_take_little_memory() ->
     assert grown < 600 << 10, "KiB; it is about 300 MB, most of it the text of the events"
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_change_of_an_honest_answer_is_a_result_or_one_sentence(data: st.DataObject) -> None:

@@ -95,6 +95,7 @@ def custom_kernel(data):
 """
 
 
+@pytest.mark.slow
 def test_what_a_kernel_may_do_it_can(tmp_path: Path) -> None:
     result, found = verdict(tmp_path, AROUND + HARMLESS)
     assert (result.status, found.status) == ("passed", "passed"), (result.findings, found.findings, result.stderr)

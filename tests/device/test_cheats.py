@@ -12,7 +12,6 @@ pytest.importorskip("torch")
 
 
 @pytest.mark.slow
-@pytest.mark.corpus
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_it_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheat: str) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -21,6 +20,7 @@ def test_it_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheat: str)
     assert (status, word in said) == ("cheated", True), said
 
 
+@pytest.mark.slow
 def test_many_at_once_are_all_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     chosen = (
@@ -35,6 +35,7 @@ def test_many_at_once_are_all_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert all(CHEATS[name][1] in said for name in chosen), said
 
 
+@pytest.mark.slow
 def test_what_honest_kernels_do_beside_their_work_is_not(tmp_path: Path) -> None:
     status, said = verdict(tmp_path, HONEST.replace("def custom_kernel(data: input_t)", "def work(data)") + BESIDE)
     assert status == "passed", said

@@ -21,6 +21,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> LocalDevice:
     return LocalDevice(probe_folder=tmp_path_factory.mktemp("probe"), backend="host")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [7, 8])
 def test_an_honest_kernel_passes(device: LocalDevice, tmp_path: Path, seed: int) -> None:
     result, verdicts = verify(device, tmp_path, KERNELS / "honest.py", seed=seed)
@@ -59,6 +60,7 @@ def test_the_corpus_is_complete() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cheat", RED)
 def test_cheats_go_red(device: LocalDevice, tmp_path: Path, cheat: str) -> None:
     _, verdicts = verify(device, tmp_path, KERNELS / f"cheat_{cheat}.py")
@@ -71,6 +73,7 @@ def test_cheats_go_red(device: LocalDevice, tmp_path: Path, cheat: str) -> None:
         assert "an earlier call" in text, text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "status", "words"),
     [
@@ -120,6 +123,7 @@ def test_a_hang_is_stopped(device: LocalDevice, tmp_path: Path) -> None:
     assert (verdicts[0].findings[0].file, verdicts[0].findings[0].line) == (str(path), 2)
 
 
+@pytest.mark.slow
 def test_an_output_in_a_tensor_of_its_own_counts(device: LocalDevice, tmp_path: Path) -> None:
     text = (
         (KERNELS / "honest.py")
@@ -130,6 +134,7 @@ def test_an_output_in_a_tensor_of_its_own_counts(device: LocalDevice, tmp_path: 
     assert {verdict.status for verdict in verdicts} == {"passed"}, verdicts
 
 
+@pytest.mark.slow
 def test_a_store_beyond_the_rows_is_seen(device: LocalDevice, tmp_path: Path) -> None:
     text = (
         (KERNELS / "honest.py")
@@ -147,6 +152,7 @@ def test_a_store_beyond_the_rows_is_seen(device: LocalDevice, tmp_path: Path) ->
     assert "guard" in str(verdicts[0].findings[0])
 
 
+@pytest.mark.slow
 def test_another_architecture_is_unsupported(device: LocalDevice, tmp_path: Path) -> None:
     assert device.unsupported("sm_100a") is None
     assert "sm_90a" in (device.unsupported("sm_90a") or "")
@@ -155,11 +161,13 @@ def test_another_architecture_is_unsupported(device: LocalDevice, tmp_path: Path
     assert "sm_90a" in result.reason
 
 
+@pytest.mark.slow
 def test_a_machine_without_a_gpu_says_so(tmp_path: Path) -> None:
     with pytest.raises(DeviceUnavailableError, match="no CUDA device"):
         LocalDevice(probe_folder=tmp_path, visible="").describe()
 
 
+@pytest.mark.slow
 def test_the_stand_in_sees_no_gpu_that_is_there(
     device: LocalDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +177,7 @@ def test_the_stand_in_sees_no_gpu_that_is_there(
     assert result.status == "passed", result.findings
 
 
+@pytest.mark.slow
 def test_the_worker_sees_no_secrets(device: LocalDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODAL_TOKEN_SECRET", "planted")
     text = "import os\nassert 'planted' not in os.environ.values()\n" + (KERNELS / "honest.py").read_text()

@@ -43,6 +43,7 @@ def verdicts(
     return by_problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kept",
     [
@@ -60,6 +61,7 @@ def test_it_is_red_on_every_problem(tmp_path: Path, kept: str) -> None:
     assert any(words in message for message in said), said
 
 
+@pytest.mark.slow
 def test_who_keeps_what_may_be_kept_is_right(tmp_path: Path) -> None:
     """Tables by address, kernels by number of groups, a workspace that grows: all of it may be kept."""
     text = """
@@ -81,6 +83,7 @@ def custom_kernel(data):
         assert [verdict.status for verdict in found] == ["passed"] * 2, found
 
 
+@pytest.mark.slow
 def test_a_kernel_that_refuses_other_sizes_is_judged_on_its_own(tmp_path: Path) -> None:
     text = """
 def custom_kernel(data):

@@ -99,6 +99,7 @@ class TestWhatIsTold:
         assert [launch["grid"] for launch in data["otherData"]["launches"]] == [[1, 1, 1], [7, 1, 1]]
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_spoils_no_other_case(tmp_path: Path) -> None:
     spec, base = spec_of(tmp_path, KERNEL)
     shapes = cases("13x128x256", "5x128x256", "9x128x256")

@@ -40,6 +40,7 @@ def custom_kernel(data):
 """
 
 
+@pytest.mark.slow
 def test_a_store_past_the_end_of_c_and_a_wrong_result_are_both_told(tmp_path: Path) -> None:
     case = JobCase(problem=ProblemSpec.of(parse_shape("40x128x256")), family="pow2_exact")
     kinds = {}

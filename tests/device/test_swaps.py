@@ -13,7 +13,6 @@ pytest.importorskip("torch")
 
 
 @pytest.mark.slow
-@pytest.mark.corpus
 @pytest.mark.parametrize("swap", SWAPS)
 def test_a_swap_is_reported(tmp_path: Path, swap: str) -> None:
     status, said = verdict(tmp_path, HONEST + swapping(swap))
@@ -22,6 +21,7 @@ def test_a_swap_is_reported(tmp_path: Path, swap: str) -> None:
     assert SWAPS[swap][1] in said, said
 
 
+@pytest.mark.slow
 def test_swaps_are_reported_together(tmp_path: Path) -> None:
     chosen = ("a function's code", "a pointer to code", "a name before a built-in one", "an entry of the defaults")
     status, said = verdict(tmp_path, HONEST + "".join(map(swapping, chosen)))

@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 KERNELS = Path(__file__).parent / "kernels"
 
 
+@pytest.mark.slow
 def test_a_crash_on_one_problem_spoils_no_other(tmp_path: Path) -> None:
     text = (
         (KERNELS / "honest.py")

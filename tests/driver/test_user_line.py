@@ -23,7 +23,7 @@ def test_a_library_outside_of_site_packages(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, name, raising=False)
     found = importlib.import_module(name).launch(user_line)
-    monkeypatch.delitem(sys.modules, name)
+    del sys.modules[name]  # not by monkeypatch, which would put it back
     assert found is not None
     files = [found.file, found.caller.file if found.caller is not None else ""]
     assert files[:lines] == ([__file__] if lines == 1 else [str(package / "__init__.py"), __file__])

@@ -44,7 +44,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.corpus
 @pytest.mark.parametrize("topic", [*TOPICS, *NAMES, "README"])
 def test_every_example_of_a_page_or_skill_runs(topic: str, project: Path, cache: Path) -> None:
     text = README if topic == "README" else skill(topic).text if topic in NAMES else PAGES[topic]

@@ -57,6 +57,7 @@ said["damaged"] = [modules.reused, launches[-1].grid]
 """
 
 
+@pytest.mark.slow
 def test_the_same_ir_is_compiled_once_and_another_is_compiled(tmp_path: Path) -> None:
     said = run_script(IN_ONE_PROCESS, tmp_path, prelude=PRELUDE)
     assert said["reused"] == [0, 1, 1, 2]
@@ -71,6 +72,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Traced:
     return Traced(tmp_path_factory.mktemp("traced"))
 
 
+@pytest.mark.slow
 def test_a_simulation_runs_what_the_trace_compiled(traced: Traced) -> None:
     def marked(spec: KernelSpec, base: Path, into: Path) -> bool:
         copied = traced.copy(spec, base, into)
@@ -84,6 +86,7 @@ def test_a_simulation_runs_what_the_trace_compiled(traced: Traced) -> None:
     assert "number 12" in traced.printed(traced.kernel), "the copies of a job are its own"
 
 
+@pytest.mark.slow
 def test_a_module_that_was_changed_in_the_cache_is_compiled_again(traced: Traced, tmp_path: Path) -> None:
     (ptx,) = Path(traced.trace.folder or "").glob("compiled-*/*/*.ptx")
     was = ptx.read_bytes()
@@ -96,6 +99,7 @@ def test_a_module_that_was_changed_in_the_cache_is_compiled_again(traced: Traced
     traced.retrace()
 
 
+@pytest.mark.slow
 def test_a_kernel_that_was_changed_or_lies_elsewhere_is_compiled(traced: Traced, tmp_path: Path) -> None:
     elsewhere = tmp_path / "kernel.py"
     elsewhere.write_text(KERNEL)
@@ -160,6 +164,7 @@ if all(said["patched"]):
 """
 
 
+@pytest.mark.slow
 def test_places_of_operations_are_those_of_the_dsl(tmp_path: Path) -> None:
     pytest.importorskip("cutlass._mlir_helpers.op", reason="DSL 4.4 looks up the line alone")
     said = run_script(POSITIONS, tmp_path, prelude=PRELUDE)

@@ -51,6 +51,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return run_script(MAPS, tmp_path_factory.mktemp("maps"))
 
 
+@pytest.mark.slow
 def test_host_code_encodes_a_tensor_map(said: dict[str, Any]) -> None:
     described = decode(bytes.fromhex(said["params"][0]))
     assert described.address == said["pointer"]
@@ -70,6 +71,7 @@ def test_a_refused_tensor_map_is_an_exception_and_not_an_abort(said: dict[str, A
     assert (code, launched) == (1, 0)
 
 
+@pytest.mark.slow
 def test_a_pointer_of_a_refused_call_is_never_used(tmp_path: Path) -> None:
     """Host code that asserts success goes on to its end after a failed call, and launches nothing."""
     said = run_script(

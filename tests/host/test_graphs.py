@@ -44,6 +44,7 @@ def test_misuse_is_refused() -> None:
         graph.replay()
 
 
+@pytest.mark.slow
 def test_torch_captures_a_kernel(tmp_path: Path) -> None:
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     said = run_script(

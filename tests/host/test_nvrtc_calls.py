@@ -146,6 +146,7 @@ def test_an_empty_log_does_not_overwrite_the_blank_that_python_shares() -> None:
     assert b"a b".split(bytes([32]))[0] == b"a"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("session")
 def test_modules_that_cannot_run_are_refused() -> None:
     other, name = compiled(b"-arch=sm_90a")

@@ -165,10 +165,12 @@ said["read_back"] = ctypes.c_int32.from_address(struct.unpack("<Q", launches[0].
     return run_script(body, tmp_path_factory.mktemp("redirect"))
 
 
+@pytest.mark.slow
 def test_compiling_launches_nothing(launched):
     assert launched["compile_launches"] == 0
 
 
+@pytest.mark.slow
 def test_two_launches_arrive_in_order_with_dynamic_geometry(launched):
     first, second, third, fourth = launched["compiled"]
     assert (first["grid"], first["block"], first["cluster"]) == ([12, 7, 3], [64, 2, 1], [2, 1, 1])
@@ -334,6 +336,7 @@ with redirect.install(launches.append):
     return run_script(body, tmp_path_factory.mktemp("driver"))
 
 
+@pytest.mark.slow
 def test_hardware_info_answers_for_the_modelled_device(called):
     assert called["sms"] == B200.sm_count
     assert called["l2"] == B200.l2_bytes
@@ -341,6 +344,7 @@ def test_hardware_info_answers_for_the_modelled_device(called):
     assert called["hardware_launches"] == 0
 
 
+@pytest.mark.slow
 def test_driver_calls_answer_and_memory_works(called):
     assert called["count"] == 1
     assert called["name"] == "NVIDIA B200"
@@ -379,6 +383,7 @@ def test_stand_ins_are_installed_once_and_removed(called):
     assert called["installed_again"] == 2
 
 
+@pytest.mark.slow
 def test_a_tensor_map_parameter_describes_its_tensor(tmp_path):
     body = """
 from cutlass.cute.nvgpu import cpasync
@@ -440,6 +445,7 @@ def test_importing_the_module_does_not_import_cutlass(tmp_path):
     assert run_script(body, tmp_path, prelude=prelude) == {"m": []}
 
 
+@pytest.mark.slow
 def test_a_dry_run_really_launches_nothing(tmp_path):
     """Why the variable is refused: with it the compiled function is not even made."""
     prelude = PRELUDE.replace(

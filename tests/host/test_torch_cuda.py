@@ -264,6 +264,7 @@ for count in (1, 0):
     return run_script(body, tmp_path_factory.mktemp("torch"), prelude=PRELUDE)
 
 
+@pytest.mark.slow
 def test_every_way_to_make_a_device_tensor(said):
     assert set(said["devices"].values()) == {"cuda:0"}, said["devices"]
     assert said["is_cuda"]
@@ -273,6 +274,7 @@ def test_every_way_to_make_a_device_tensor(said):
     assert said["cpu_stays"] == ["cpu"] * 4
 
 
+@pytest.mark.slow
 def test_operators_of_the_users_own_get_device_tensors(said):
     assert said["custom"] == [[[2, 3, 4], [5, 6, 7]]] * 2
     assert said["inference"] == ["cuda:0", [[0, 3], [1, 4], [2, 5]], 55]
@@ -416,6 +418,7 @@ def test_closing_restores_torch(said):
     assert said["closed"] == [False, True, 1.0, 15]
 
 
+@pytest.mark.slow
 def test_device_tensors_reach_the_dsl_as_global_memory(tmp_path):
     body = """
 import cutlass.torch as cutlass_torch
@@ -452,6 +455,7 @@ said["streams"] = [int(cutlass_torch.current_stream()), int(cutlass_torch.defaul
     assert said["streams"] == [0, 0]
 
 
+@pytest.mark.slow
 def test_profilers_that_ask_for_cuda_collect_nothing_of_it(tmp_path: Path) -> None:
     body = """
 from torch.profiler import ProfilerActivity, profile
@@ -503,6 +507,7 @@ said["given back"] = torch._disable_dynamo is torch._compile._disable_dynamo
 """
 
 
+@pytest.mark.slow
 def test_a_custom_operator_does_not_import_the_compiler_of_graphs(tmp_path: Path) -> None:
     said = run_script(OPERATORS, tmp_path, prelude=PRELUDE)
     assert said["doubled"] == [2.0, 2.0, 2.0]

@@ -87,6 +87,7 @@ def test_too_many_arguments_are_refused() -> None:
         tvm_ffi.arguments(["a"], {}, (1, 2), {})
 
 
+@pytest.mark.slow
 def test_a_kernel_is_launched_with_the_bytes_it_reads(tmp_path: Path) -> None:
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     said = run_script(

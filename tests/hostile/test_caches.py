@@ -68,6 +68,7 @@ def cache(user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     assert {path: path.read_bytes() if path.is_file() else None for path in files} == files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
     [

@@ -50,7 +50,7 @@ def run_with(bait: Bait, program: Program, folder: Path) -> Ran:
     return run(program, folder, bait=bait.source(os.getpid()))
 
 
-@pytest.mark.corpus
+@pytest.mark.slow
 @pytest.mark.parametrize("program", cases(*CLASSES))
 def test_a_hostile_program_is_repelled(program: Program, bait: Bait, tmp_path: Path) -> None:
     ran = run_with(bait, program, tmp_path)
@@ -67,7 +67,7 @@ def test_a_hostile_program_is_repelled(program: Program, bait: Bait, tmp_path: P
     assert re.search(program.says, said), ran.said
 
 
-@pytest.mark.corpus
+@pytest.mark.slow
 @pytest.mark.parametrize("program", cases("honest"))
 def test_an_honest_program_is_green(program: Program, bait: Bait, tmp_path: Path) -> None:
     ran = run_with(bait, program, tmp_path)

@@ -37,6 +37,7 @@ def test_the_map_enumerates_every_tile_once_and_in_order(sizes):
     assert mapped(KERNEL_SOURCE, sizes) == enumerate_tiles(sizes, 128, 128)
 
 
+@pytest.mark.slow
 @given(st.lists(groups, min_size=1, max_size=6), st.sampled_from([32, 64, 256]), st.sampled_from([64, 256]))
 @settings(deadline=None, max_examples=50)
 def test_host_and_device_use_the_same_tile(sizes, tile_m, tile_n):

@@ -26,12 +26,14 @@ def artifacts(tmp_path_factory):
     return compile_gemm(tmp_path_factory.mktemp("map_updates"), "steps/map_updates", "sm_100a", load())
 
 
+@pytest.mark.slow
 def test_mma(artifacts):
     check_mma(artifacts.ptx)
     with pytest.raises(AssertionError):
         check_mma(artifacts.ptx.replace("mxf4nvf4", "mxf4"))
 
 
+@pytest.mark.slow
 def test_scale_factor_copies(artifacts):
     check_scale_factor_copies(artifacts.ptx)
     with pytest.raises(AssertionError):

@@ -101,7 +101,6 @@ def test_a_step_is_exact_and_free_of_races(name, shape, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.corpus
 @pytest.mark.parametrize("name", WORK)
 @pytest.mark.parametrize("schedule", ["lazy", "1", "2", "3"])
 def test_a_step_is_exact_and_free_of_races_in_other_schedules(name, schedule, tmp_path):
@@ -127,7 +126,6 @@ def test_a_mistake_in_the_shipped_kernel_is_found(change, shape, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.corpus
 @pytest.mark.parametrize(("name", "problem"), [(name, problem) for name, own in WORK.items() for problem in own])
 def test_the_work_of_a_step(name, problem, tmp_path):
     (problem,) = (one for one in GPUMODE_BENCH if one.name == problem)

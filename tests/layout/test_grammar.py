@@ -17,6 +17,7 @@ from pytest_nvfp4.layout.tree import Dynamic, ScaledBasis, Wildcard
 from tests.layout.corpus import VERSIONS, corpus
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_real_type_prints_back_to_its_text(version: str) -> None:
     texts = corpus(version)
@@ -197,6 +198,7 @@ PIECES = [
 ]
 
 
+@pytest.mark.slow
 @given(st.one_of(st.text(), st.lists(st.sampled_from(PIECES)).map("".join)))
 def test_any_text_parses_or_is_a_layout_error(text: str) -> None:
     for parse in (parse_type, parse_layout, parse_term):

@@ -68,6 +68,7 @@ def theirs(text: str) -> Layout:
     return layout
 
 
+@pytest.mark.slow
 def test_coalesce_is_theirs_to_the_letter(sample, answers) -> None:
     for (a, _), text in zip(sample, answers["coalesce"], strict=True):
         assert text == f'!cute.layout<"{coalesce(a)}">', str(a)

@@ -176,6 +176,7 @@ def test_a_swizzle_in_elements_may_be_the_one_in_bytes() -> None:
     assert compare(in_bytes, smem("f16", "", "S<3,4,3> o 0 o (8,64):(64,1)")).level == "different"
 
 
+@pytest.mark.slow
 @given(strategies.composed_layouts(max_size=64), strategies.composed_layouts(max_size=64))
 def test_swizzled_verdicts_agree_with_the_functions(a: ComposedLayout, b: ComposedLayout) -> None:
     verdict = compare(a, b)

@@ -39,6 +39,7 @@ def test_killed_at_sixty_random_file_operations(tmp_path: Path) -> None:
     assert spent.usd <= state.spent.usd <= spent.usd + 60 * 0.5
 
 
+@pytest.mark.slow
 def test_killed_before_or_after_each_single_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
     replace, left = Path.replace, [1 << 30]

@@ -36,6 +36,7 @@ made.run()
 """
 
 
+@pytest.mark.slow
 def test_candidates_become_commits_and_the_checkout_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     top = make_repository(tmp_path / "user")
@@ -56,6 +57,7 @@ def test_candidates_become_commits_and_the_checkout_stays(tmp_path: Path, monkey
     assert user_git(top, "status", "--porcelain") == ""
 
 
+@pytest.mark.slow
 def test_a_new_directory_of_state_does_not_take_over_a_branch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     top = make_repository(tmp_path / "user")
@@ -68,6 +70,7 @@ def test_a_new_directory_of_state_does_not_take_over_a_branch(tmp_path: Path, mo
     assert session(top, iterations=1).run(fresh=True).state.baseline == user_git(top, "rev-parse", "HEAD")
 
 
+@pytest.mark.slow
 def test_a_fresh_start_begins_at_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     top = make_repository(tmp_path / "user")

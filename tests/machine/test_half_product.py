@@ -45,6 +45,7 @@ def test_which_products_are_taken() -> None:
     assert not is_half_product(half, half.new_zeros(()).expand(3, LARGEST))
 
 
+@pytest.mark.slow
 def test_the_device_multiplies_so_and_the_cpu_as_ever(tmp_path: Path) -> None:
     body = """
 torch.manual_seed(1)

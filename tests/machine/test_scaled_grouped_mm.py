@@ -126,6 +126,7 @@ def test_what_fits_nothing_is_refused() -> None:
         scaled_grouped_mm_v2(a, b.t(), [scale_a], [3], [0], [scale_b], [3], [0], whole)
 
 
+@pytest.mark.slow
 def test_the_redirected_device_has_it_and_out(tmp_path: Path) -> None:
     body = """
 eight = torch.ones(64, 32, device="cuda").to(torch.float8_e4m3fn)

@@ -48,6 +48,7 @@ def test_sizes_that_do_not_go_together_are_refused() -> None:
             scaled_mm_v2(a, b.t(), [scale_a] * 2, recipe, swizzle, [scale_b] * 2, recipe, swizzle, None, None)
 
 
+@pytest.mark.slow
 def test_the_redirected_device_has_it_and_keeps_what_the_cpu_can_do(tmp_path: Path) -> None:
     body = """
 x = torch.full((128, 32), 0x22, dtype=torch.uint8, device="cuda").view(torch.float4_e2m1fn_x2)

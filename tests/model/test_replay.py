@@ -216,6 +216,7 @@ def test_a_warps_instructions_share_a_scheduler():
     assert many == pytest.approx(16 * 10_000 / B200["clock"] / 1e3)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     st.integers(1, 4), st.integers(1, 12), st.integers(1, 5), st.sampled_from([32, 64, 128]), st.sampled_from([1, 200])

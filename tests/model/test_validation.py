@@ -76,7 +76,7 @@ def test_the_steps_of_the_grouped_gemm_are_those_of_the_guide(step, version, mod
     assert [time for *_, time in points] == published
 
 
-@pytest.mark.corpus
+@pytest.mark.slow
 @pytest.mark.parametrize("what", HOPPER)
 def test_errors_on_an_h200_are_no_worse_than_the_guide_says_and_are_the_bands(what):
     points, kind = HOPPER[what]

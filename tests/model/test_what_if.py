@@ -73,6 +73,7 @@ def test_a_dependent_launch_that_is_the_whole_call_overlaps_with_one_like_it(dep
         assert saved(True) == pytest.approx(gap)
 
 
+@pytest.mark.slow
 def test_a_large_launch_is_asked_by_a_sample(monkeypatch: pytest.MonkeyPatch):
     made = main_loop(128, 64, 128, 2, 30, cold=True, clusters=592)
     base = replay(made, B200)
@@ -100,6 +101,7 @@ def test_without_a_ring_there_is_no_further_stage():
     assert one_more_stage(program.build()) is None
 
 
+@pytest.mark.slow
 def test_dram_and_l2_matter_where_dram_does():
     cold = main_loop(128, 64, 128, 4, 60, cold=True, clusters=148)
     base = replay(cold, B200).kernel_us
@@ -128,6 +130,7 @@ def test_tensor_maps_cost_what_is_gained_without_them():
     assert replay(kernel(True), B200).kernel_us > replay(kernel(False), B200).kernel_us + 0.1
 
 
+@pytest.mark.slow
 def test_launches_and_occupancy():
     made = main_loop(128, 64, 128, 2, 20, clusters=296)
     base = replay(made, B200)
@@ -173,6 +176,7 @@ def test_two_ctas_that_do_not_fit_are_refused_with_the_reason(made: Recording, r
     assert reason in str(table.rows[0][0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("threads", "most"), [(64, None), (128, None), (256, 128), (384, 80), (1024, 32)])
 def test_two_ctas_that_fit_are_provided_with_their_registers(threads: int, most: int | None) -> None:
     made = replace(allocating(256), shared_bytes=115_000, block=(threads, 1, 1))

@@ -31,6 +31,7 @@ SHOWN = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_wrong_kernel_is_named(name: str) -> None:
     mutant = MUTANTS[name]
@@ -81,6 +82,7 @@ def test_shifted_scale_rows_of_b_alone_are_found_by_search() -> None:
     assert "SFB rows 4 earlier" in [each.text for each in found]
 
 
+@pytest.mark.slow
 def test_moved_rows_of_the_output_are_found() -> None:
     got = right()
     got[:128] = got[:128].reshape(4, 32, -1).transpose(1, 0, 2).reshape(128, -1)

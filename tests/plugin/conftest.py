@@ -209,17 +209,9 @@ def project(
     assert not list(pytester.path.rglob("*.tmp")), "a temporary file was left behind"
 
 
-@pytest.fixture(params=[(), pytest.param(("-n2",), marks=pytest.mark.corpus)], ids=["alone", "xdist"])
+@pytest.fixture(params=[(), pytest.param(("-n2",), marks=pytest.mark.slow)], ids=["alone", "xdist"])
 def workers(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """Arguments that run the items in this process, or in two of xdist's, for 4 to 10 times the CPU time."""
-    return request.param
-
-
-@pytest.fixture(
-    params=[(), pytest.param(("-n2",), marks=[pytest.mark.slow, pytest.mark.corpus])], ids=["alone", "xdist"]
-)
-def more_workers(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """As ``workers``, where two processes differ in nothing that another test would not notice."""
     return request.param
 
 

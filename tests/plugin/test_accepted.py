@@ -162,6 +162,7 @@ def test_an_accepted_race_passes_and_is_shown_until_it_changes(project: Project)
     assert "nvfp4: accepted, but not found any more: races of k.py: race at" in changed.text
 
 
+@pytest.mark.slow
 def test_an_entry_that_is_about_nothing_is_named_if_all_of_its_check_ran(
     project: Project, workers: tuple[str, ...]
 ) -> None:

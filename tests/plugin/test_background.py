@@ -19,11 +19,13 @@ def _notes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVFP4_SANDBOX", "off")
 
 
+@pytest.mark.slow
 def test_kernels_are_compiled_at_once(project: Project) -> None:
     meeting(project)
     outcomes(project.run("a.py", "b.py", "-k", "compile", "--nvfp4-jobs=2"), passed=2)
 
 
+@pytest.mark.slow
 def test_or_one_after_the_other(project: Project) -> None:
     meeting(project, seconds=1.0)
     ran = project.run("a.py", "b.py", "-k", "compile", "--nvfp4-jobs=1")
@@ -31,6 +33,7 @@ def test_or_one_after_the_other(project: Project) -> None:
     assert "nobody came" in ran.failures()["compile"]
 
 
+@pytest.mark.slow
 def test_with_xdist_its_test_processes_are_all_there_is(project: Project) -> None:
     meeting(project)
     outcomes(project.run("a.py", "b.py", "-k", "compile", "--nvfp4-jobs=2", "-n2"), passed=2)
@@ -54,6 +57,7 @@ def test_nothing_is_compiled_that_is_not_selected(project: Project, how: str) ->
     assert not list(project.path.glob("met-*"))
 
 
+@pytest.mark.slow
 def test_what_runs_ends_with_the_run(project: Project) -> None:
     """``-x`` after the first failure: another kernel's process, which would run for minutes, is gone."""
     meeting(project)
@@ -80,6 +84,7 @@ def test_what_runs_ends_with_the_run(project: Project) -> None:
     assert not left_behind()
 
 
+@pytest.mark.slow
 def test_a_failure_is_told_as_without_it(project: Project) -> None:
     meeting(project)
     broken = (project.path / "a.py").read_text().replace(ENTRY, "raise ValueError('broken')\n" + ENTRY)

@@ -143,6 +143,7 @@ select.select = lambda name, **more: Hopper()
 """
 
 
+@pytest.mark.slow
 def test_a_kernel_for_another_gpu_is_not_timed_and_says_why(project: pytest.Pytester) -> None:
     project.makepyfile(hopper_device=HOPPER)
     result = project.runpytest_subprocess(

@@ -137,6 +137,7 @@ class TestTexts:
 
 
 class TestRuns:
+    @pytest.mark.slow
     def test_a_compile_error_is_one_failure_of_the_checks_that_were_selected(
         self, project: Project, workers: tuple[str, ...]
     ) -> None:
@@ -152,6 +153,7 @@ class TestRuns:
         assert page.count(f"same cause as k.py::{first}: ") == 2 * 2, "in the row of the check and in its message"
         assert "this cause fails " in page
 
+    @pytest.mark.slow
     def test_the_terminal_says_it_once(self, project: Project) -> None:
         project.file("k.py", BROKEN)
         ran = project.run("k.py", "-k", "layouts or launch or codegen")
@@ -160,6 +162,7 @@ class TestRuns:
         assert "nvfp4: k.py::layouts[gpumode-0]: one cause fails layouts (1), launch (1), codegen (1)" in ran.text
         assert "this cause fails layouts (gpumode-0), launch (gpumode-0), codegen (gpumode-0)" in ran.text
 
+    @pytest.mark.slow
     def test_it_names_what_was_not_checked(self, project: Project) -> None:
         project.file("k.py", BROKEN)
         ran = project.run("k.py")

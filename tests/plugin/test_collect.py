@@ -21,6 +21,7 @@ def recorded(project: Project) -> Project:
 
 
 class TestSelection:
+    @pytest.mark.slow
     def test_collect_only_lists_node_ids_that_can_be_run(self, recorded: Project) -> None:
         listed = [line for line in recorded.run("k.py", "--co", "-q").text.splitlines() if "::" in line]
         assert listed == IDS
@@ -49,12 +50,10 @@ class TestSelection:
     def test_strict_markers(self, recorded: Project) -> None:
         recorded.run("k.py", "--strict-markers").outcomes(passed=4)
 
-    def test_exit_first(self, project: Project, more_workers: tuple[str, ...]) -> None:
+    def test_exit_first(self, project: Project, workers: tuple[str, ...]) -> None:
         project.kernel()
-        ran = project.run("k.py", "-x", *more_workers)
-        assert ran.code == (
-            pytest.ExitCode.INTERRUPTED if more_workers else pytest.ExitCode.TESTS_FAILED
-        )  # as xdist has it
+        ran = project.run("k.py", "-x", *workers)
+        assert ran.code == (pytest.ExitCode.INTERRUPTED if workers else pytest.ExitCode.TESTS_FAILED)  # as xdist has it
         assert "stopping after 1 failures" in ran.text
 
     def test_last_failed_and_failed_first(self, project: Project, pytester: pytest.Pytester) -> None:
@@ -74,6 +73,7 @@ class TestSelection:
 
 
 class TestWorkers:
+    @pytest.mark.slow
     @pytest.mark.parametrize("dist", ["load", pytest.param("loadfile", marks=pytest.mark.slow)])
     def test_every_check_runs_once(self, recorded: Project, dist: str) -> None:
         ran = recorded.run("k.py", "-n2", f"--dist={dist}")
@@ -84,6 +84,7 @@ class TestWorkers:
     def test_more_workers_than_checks(self, recorded: Project) -> None:
         recorded.run("k.py", "-n8").outcomes(passed=4)
 
+    @pytest.mark.slow
     def test_a_kernel_is_compiled_once_for_all(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NVFP4_SANDBOX", "off")  # the kernel writes what the test counts
         log = project.path / "compiled.txt"
@@ -94,9 +95,9 @@ class TestWorkers:
 
 
 class TestReportsOfPytests:
-    def test_junit_has_one_case_a_check_with_its_text(self, project: Project, more_workers: tuple[str, ...]) -> None:
+    def test_junit_has_one_case_a_check_with_its_text(self, project: Project, workers: tuple[str, ...]) -> None:
         project.kernel()
-        cases = sorted(project.junit("k.py", *more_workers))
+        cases = sorted(project.junit("k.py", *workers))
         assert [(name, kind) for name, kind, _ in cases] == [
             ("codegen[gpumode-0]", "failure"),
             ("compile[gpumode-0]", "passed"),
@@ -113,9 +114,9 @@ class TestReportsOfPytests:
         ran.outcomes(passed=1, failed=3)
         assert "compare_layouts.py" not in ran.text
 
-    def test_a_skip_points_at_the_kernel(self, project: Project, more_workers: tuple[str, ...]) -> None:
+    def test_a_skip_points_at_the_kernel(self, project: Project, workers: tuple[str, ...]) -> None:
         project.file("k.py", ENTRY)
-        ran = project.run("k.py", "-rs", *more_workers)
+        ran = project.run("k.py", "-rs", *workers)
         assert "SKIPPED [3] k.py:1: it did not compile: see k.py::compile[gpumode-0]" in ran.text
 
     @pytest.mark.parametrize(
@@ -128,11 +129,12 @@ class TestReportsOfPytests:
 
 
 class TestBesideOtherThings:
-    def test_ordinary_tests_and_doctests(self, recorded: Project, more_workers: tuple[str, ...]) -> None:
+    @pytest.mark.slow
+    def test_ordinary_tests_and_doctests(self, recorded: Project, workers: tuple[str, ...]) -> None:
         recorded.file("test_a.py", "def test_a():\n    '''\n    >>> 1 + 1\n    2\n    '''\n")
-        recorded.run("k.py", "test_a.py", "--doctest-modules", *more_workers).outcomes(passed=6)
+        recorded.run("k.py", "test_a.py", "--doctest-modules", *workers).outcomes(passed=6)
 
-    def test_two_kernels_of_one_name(self, project: Project, more_workers: tuple[str, ...]) -> None:
+    def test_two_kernels_of_one_name(self, project: Project, workers: tuple[str, ...]) -> None:
         project.settings("", ini='nvfp4_kernels = ["*/k.py"]')
         project.kernel("one/k.py")
         project.kernel("two/k.py")
@@ -142,7 +144,7 @@ class TestBesideOtherThings:
             for folder in ("one", "two")
             for check in ("layouts", "launch", "codegen")
         }
-        project.run(*more_workers).outcomes(passed=8)
+        project.run(*workers).outcomes(passed=8)
 
     def test_fixtures_of_a_conftest_apply(self, recorded: Project) -> None:
         recorded.file(
@@ -176,6 +178,7 @@ class TestOddPlaces:
         text = project.run("my kernel.py").failures()["layouts[gpumode-0]"]
         assert "pytest 'my kernel.py' --snapshot-update" in text
 
+    @pytest.mark.slow
     def test_and_says_again_what_the_run_was_told(self, project: Project) -> None:
         project.kernel(source=ENTRY, entry="build")
         text = project.run("k.py", "--nvfp4-entry=k.py::build").failures()["layouts"]
@@ -223,8 +226,9 @@ class TestOddPlaces:
         project.run("link/k.py").outcomes(passed=4)
         assert project.snapshots() == before
 
+    @pytest.mark.slow
     def test_in_a_package_with_relative_imports(
-        self, project: Project, more_workers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+        self, project: Project, workers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """pytest imports a package to set it up; with the kernel in its __init__, that would import the kernel."""
         monkeypatch.setenv("NVFP4_SANDBOX", "off")  # the package writes what the test counts
@@ -235,7 +239,7 @@ class TestOddPlaces:
         project.file("pkg/shared.py", "WIDTH = 4\n")
         project.file("pkg/k.py", ENTRY.replace("import cutlass\n", "import cutlass\nfrom .shared import WIDTH\n", 1))
         project.file("pkg/test_beside.py", "def test_beside():\n    pass\n")
-        args = ("pkg/k.py", "--nvfp4-entry=pkg/k.py::build", *more_workers)
+        args = ("pkg/k.py", "--nvfp4-entry=pkg/k.py::build", *workers)
         project.run_apart(*args, "--snapshot-update").outcomes(passed=4)
         assert len(log.read_text().split()) == 1, "the package was imported by more than the compile"
         listing = project.snapshots()["pkg/k/layouts.txt"]
@@ -267,6 +271,7 @@ class TestOddPlaces:
 
 
 class TestTheCache:
+    @pytest.mark.slow
     def test_it_notices_a_changed_helper(self, project: Project) -> None:
         project.file("helper.py", "ROWS = 16\n")
         source = ENTRY.replace("import cutlass\n", "import cutlass\nfrom helper import ROWS\n", 1).replace(
@@ -281,6 +286,7 @@ class TestTheCache:
         ran.outcomes(passed=3, failed=1)
         assert "16:1 -> 8:1" in ran.failures()["layouts"]
 
+    @pytest.mark.slow
     def test_its_folder_can_be_given(self, project: Project) -> None:
         project.file("k.py", ENTRY)
         project.run("k.py::compile", "--nvfp4-entry=k.py::build", "--nvfp4-cache-dir=mine").outcomes(passed=1)
@@ -295,15 +301,16 @@ class TestTheCache:
         assert "cannot be written" not in project.run("k.py::compile", "--nvfp4-cache-dir=mine").text
 
 
+@pytest.mark.slow
 def test_a_kernel_is_never_imported_into_a_process_of_pytests(
-    project: Project, more_workers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    project: Project, workers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NVFP4_SANDBOX", "off")  # the kernel writes its number
     log = project.path / "pids.txt"
     stamp = f"import os\nopen({str(log)!r}, 'a').write(f'{{os.getpid()}} {{os.getppid()}}\\n')\n"
     project.file("k.py", stamp + ENTRY)
     project.file("test_a.py", "import os\n\n\ndef test_a():\n    print('pid', os.getpid())\n")
-    ran = project.run("k.py", "test_a.py", "-s", "--nvfp4-entry=k.py::build", "--snapshot-update", *more_workers)
+    ran = project.run("k.py", "test_a.py", "-s", "--nvfp4-entry=k.py::build", "--snapshot-update", *workers)
     ran.outcomes(passed=5)
     ((own, _),) = (line.split() for line in log.read_text().splitlines())
     assert int(own) != os.getpid()

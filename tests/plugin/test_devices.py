@@ -39,6 +39,7 @@ def run(project: pytest.Pytester, *args: str, device: str = "cpu") -> pytest.Run
 SMALL = ("--nvfp4-problem=7x128x256", "--nvfp4-family=pow2_exact")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.slow)])
 def test_an_honest_kernel_is_verified(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
     result = run(project, "kernel.py", "-k", "verify", "-v", *SMALL, "--nvfp4-problem=3x128x256,0x128x512", *workers)
@@ -46,6 +47,7 @@ def test_an_honest_kernel_is_verified(project: pytest.Pytester, workers: tuple[s
     result.stdout.fnmatch_lines(["*kernel.py::verify?7x128x256?*"])
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_fails_with_what_is_wrong(project: pytest.Pytester) -> None:
     path = project.path / "kernel.py"
     path.write_text(path.read_text().replace("[:rows, : k // 16]", "[:rows, : k // 16].roll(1, dims=1)"))
@@ -78,6 +80,7 @@ def test_the_default_families_and_their_own_shapes(project: pytest.Pytester) -> 
     assert "own-shapes" in run(project, *chosen, "--nvfp4-family=edge").stdout.str()
 
 
+@pytest.mark.slow
 def test_without_a_gpu_the_simulator_verifies_and_is_named(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +104,7 @@ def test_what_passed_is_not_simulated_again(project: pytest.Pytester, tmp_path: 
     assert run(project, *args, device="sim").parseoutcomes()["failed"] == 1
 
 
+@pytest.mark.slow
 def test_checks_without_a_device_are_skipped_and_named(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +116,7 @@ def test_checks_without_a_device_are_skipped_and_named(
     )
 
 
+@pytest.mark.slow
 def test_a_required_device_that_is_missing_fails(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     result = run(project, "kernel.py", "-k", "verify", "--nvfp4-require-device", *SMALL, device="local")
@@ -126,11 +131,13 @@ def test_another_architecture_is_unsupported(project: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*the kernel is for sm_90a, and NVIDIA B200 is sm_100*"])
 
 
+@pytest.mark.slow
 def test_no_device_means_no_such_checks(project: pytest.Pytester) -> None:
     result = run(project, "kernel.py", "--co", "-q", device="none")
     assert "verify" not in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_tests_of_ones_own_run_kernels(project: pytest.Pytester) -> None:
     project.makepyfile(
         test_own="""
@@ -153,6 +160,7 @@ def test_tests_of_ones_own_run_kernels(project: pytest.Pytester) -> None:
     run(project, "test_own.py").assert_outcomes(passed=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "words"),
     [
@@ -168,5 +176,6 @@ def test_options_that_cannot_be_used(project: pytest.Pytester, option: str, word
     assert words in result.stderr.str()
 
 
+@pytest.mark.slow
 def test_the_header_names_the_device(project: pytest.Pytester) -> None:
     run(project, "kernel.py", "--co").stdout.fnmatch_lines(["nvfp4: *; device cpu: *"])

@@ -17,11 +17,12 @@ SECTORS = 5 * 8 * 4 * 2
 """Five CTAs store eight rows with four warps, 64 bytes each."""
 
 
-def test_the_section_of_a_kernel(project: Project, more_workers: tuple[str, ...]) -> None:
+@pytest.mark.slow
+def test_the_section_of_a_kernel(project: Project, workers: tuple[str, ...]) -> None:
     written(project, FILL)
     ran = project.run(*SIMULATED, "--snapshot-update")
     outcomes(ran, passed=3)
-    ran = project.run(*SIMULATED, "--nvfp4-html=r.html", *more_workers)
+    ran = project.run(*SIMULATED, "--nvfp4-html=r.html", *workers)
     outcomes(ran, passed=3)
     page = (project.path / "r.html").read_text()
     line = 1 + FILL.splitlines().index(STORE)
@@ -34,7 +35,7 @@ def test_the_section_of_a_kernel(project: Project, more_workers: tuple[str, ...]
     assert "Nothing was measured" in page
     assert "counters as in the snapshot" in page
     assert "known to pass" not in ran.text, "what was stored for no page is simulated again"
-    again = project.run(*SIMULATED, "--nvfp4-html=again.html", *more_workers)
+    again = project.run(*SIMULATED, "--nvfp4-html=again.html", *workers)
     outcomes(again, passed=3)
     drawn = [
         re.sub(r'<td class="right">[\d.]+</td>', "", text) for text in (page, (project.path / "again.html").read_text())
@@ -42,6 +43,7 @@ def test_the_section_of_a_kernel(project: Project, more_workers: tuple[str, ...]
     assert drawn[0] == drawn[1], "a stored call draws the same page"
 
 
+@pytest.mark.slow
 def test_what_does_not_run_says_what_brings_it(project: Project) -> None:
     project.kernel()
     project.record("k.py")

@@ -74,6 +74,7 @@ def ctas(project: Project, site: Path) -> Project:
     return written(project, FILL)
 
 
+@pytest.mark.slow
 def test_its_items_are_selected_run_and_summarised(ctas: Project, workers: tuple[str, ...]) -> None:
     # In a process of its own, because xdist gives its test processes the sys.path of this interpreter's start.
     ran = ctas.run_apart(*OPTIONS, "-k", "ctas", "--nvfp4-html=r.html", "--nvfp4-md=r.md", "--junitxml=j.xml", *workers)
@@ -86,14 +87,16 @@ def test_its_items_are_selected_run_and_summarised(ctas: Project, workers: tuple
         assert f"ctas[{PROBLEM}]" in (ctas.path / report).read_text()
 
 
-def test_its_option_and_its_failure(ctas: Project, more_workers: tuple[str, ...]) -> None:
-    ran = ctas.run_apart(*OPTIONS, "-k", "ctas", "--most-ctas=4", "--nvfp4-md=r.md", *more_workers)
+@pytest.mark.slow
+def test_its_option_and_its_failure(ctas: Project, workers: tuple[str, ...]) -> None:
+    ran = ctas.run_apart(*OPTIONS, "-k", "ctas", "--most-ctas=4", "--nvfp4-md=r.md", *workers)
     assert ran.failures()[f"ctas[{PROBLEM}]"].endswith("5 CTAs are more than 4")
     assert "5 CTAs are more than 4" in (ctas.path / "r.md").read_text()
     assert "--most-ctas" in ctas.run("--help").text
     assert "ctas: no launch has more CTAs than --most-ctas" in ctas.run("--markers").text
 
 
+@pytest.mark.slow
 def test_its_trace_and_simulation_are_prepared_in_the_background(
     ctas: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +148,7 @@ def test_an_entry_point_that_cannot_be_used(project: Project, site: Path, source
     assert "Traceback" not in ran.text
 
 
+@pytest.mark.slow
 def test_a_name_that_begins_like_another_check_is_not_taken_for_it(project: Project, site: Path) -> None:
     """The races check refers to ``verify`` for a wrong result, and not to ``verify-x``."""
     install(site, "x_check", NAMED.format(name="verify-x") + RUN, x="x_check:Named")

@@ -70,9 +70,10 @@ def recorded(project: Project) -> Project:
     return project
 
 
-def test_another_grid_fails_the_launch_alone(recorded: Project, more_workers: tuple[str, ...]) -> None:
+@pytest.mark.slow
+def test_another_grid_fails_the_launch_alone(recorded: Project, workers: tuple[str, ...]) -> None:
     recorded.kernel(source=OTHER_LAUNCH)
-    ran = recorded.run("k.py", *more_workers)
+    ran = recorded.run("k.py", *workers)
     ran.outcomes(passed=3, failed=1)
     text = ran.failures()["launch[gpumode-0]"]
     assert "1 launch fact of k.py changed against snapshots/k/launch[gpumode-0].txt:" in text
@@ -90,6 +91,7 @@ def remember(project: Project, registers: str) -> None:
     file.write_text("\n".join([*lines, ""]))
 
 
+@pytest.mark.slow
 def test_another_opcode_fails_the_code_alone(recorded: Project) -> None:
     remember(recorded, registers="99")
     recorded.kernel(source=OTHER_CODE)

@@ -28,6 +28,7 @@ def run(project: Project, test: str, *args: str, name: str = "test_x.py") -> Non
 
 
 class TestTrace:
+    @pytest.mark.slow
     def test_of_a_path(self, one: Project) -> None:
         body = f"""
             def test_it(nvfp4_trace):
@@ -39,6 +40,7 @@ class TestTrace:
     def test_of_an_entry_in_the_same_file(self, one: Project) -> None:
         run(one, 'def test_it(nvfp4_trace):\n    assert nvfp4_trace("e.py", entry="build").entry == "e.py::build"\n')
 
+    @pytest.mark.slow
     def test_of_an_entry_in_another_file(self, one: Project) -> None:
         one.file(
             "tools/make.py",
@@ -47,6 +49,7 @@ class TestTrace:
         body = 'nvfp4_trace("e.py", entry="tools/make.py::wide").values}["Tile.__call__.tile"]'
         run(one, f"def test_it(nvfp4_trace):\n    assert '(32,4)' in {{v.name: v.type for v in {body}\n")
 
+    @pytest.mark.slow
     def test_of_a_configuration_of_the_settings(self, one: Project) -> None:
         one.settings(
             '[[tool.pytest_nvfp4.kernel]]\npath = "e.py"\nname = "narrow"\nentry = "e.py::build"\n'
@@ -110,6 +113,7 @@ class TestLayouts:
         run(one, 'def test_it(layout_snapshot):\n    layout_snapshot("e.py", entry="build")\n')
         assert "# entry    e.py::build\n" in one.snapshots()["test_x/test_it.txt"]
 
+    @pytest.mark.slow
     def test_a_change_fails_the_test_with_the_table(self, one: Project, workers: tuple[str, ...]) -> None:
         run(one, 'def test_it(layout_snapshot):\n    layout_snapshot("k.py")\n')
         one.kernel(source=SEVERE)
@@ -121,19 +125,22 @@ class TestLayouts:
         assert "pytest test_x.py --snapshot-update" in text
         assert "compare_layouts.py" not in text
 
-    def test_a_milder_one_is_reported(self, one: Project, more_workers: tuple[str, ...]) -> None:
+    @pytest.mark.slow
+    def test_a_milder_one_is_reported(self, one: Project, workers: tuple[str, ...]) -> None:
         run(one, 'def test_it(layout_snapshot):\n    layout_snapshot("k.py")\n')
         one.kernel(source=MILD)
-        ran = one.run("test_x.py", *more_workers)
+        ran = one.run("test_x.py", *workers)
         ran.outcomes(passed=1)
         assert "test_x.py::test_it\n  1 same function" in ran.text
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("gate", "outcome"), [("different", "passed"), ("same function", "failed")])
     def test_its_own_gate(self, one: Project, gate: str, outcome: str) -> None:
         run(one, f'def test_it(layout_snapshot):\n    layout_snapshot("k.py", fail_on={gate!r})\n')
         one.kernel(source=MILD)
         one.run("test_x.py").outcomes(**{outcome: 1})
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("where", ["argument", "table", "ini"])
     def test_what_is_protected(self, one: Project, where: str) -> None:
         argument = ', protected="tile"' if where == "argument" else ""

@@ -49,6 +49,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return root, done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KERNELS)
 def test_one_clear_failure_that_names_the_line(ran: tuple[Path, str], name: str) -> None:
     root, output = ran
@@ -66,6 +67,7 @@ def test_one_clear_failure_that_names_the_line(ran: tuple[Path, str], name: str)
         assert kernel.source.splitlines()[kernel.line - 1].strip() in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, kernel in KERNELS.items() if kernel.bundle])
 def test_its_debug_bundle_is_complete(ran: tuple[Path, str], name: str) -> None:
     root, _ = ran
@@ -92,13 +94,14 @@ def test_a_check_that_is_alone_fails_by_itself(project: Project) -> None:
     assert all("never closed" in text for text in ran.failures().values())
 
 
-def test_what_fails_alike_on_every_problem_fails_once(project: Project, more_workers: tuple[str, ...]) -> None:
+def test_what_fails_alike_on_every_problem_fails_once(project: Project, workers: tuple[str, ...]) -> None:
     project.file("k.py", KERNELS["syntax.py"].source)
-    ran = project.run("k.py", "--nvfp4-problem=gpumode", "-rs", *more_workers)
+    ran = project.run("k.py", "--nvfp4-problem=gpumode", "-rs", *workers)
     ran.outcomes(failed=1, skipped=39)
     assert "it fails in the same way: see k.py::compile[gpumode-0]" in ran.text
 
 
+@pytest.mark.slow
 def test_what_fails_in_its_own_way_is_said_for_each_problem(project: Project) -> None:
     """Both fail, at other lines; neither may hide the other."""
     lines = (
@@ -132,6 +135,7 @@ def litter(_folder: Path) -> str:
     return "open('litter.txt', 'w').write('here')\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("misdeed", [flood, litter])
 def test_a_kernel_that_only_misbehaves_is_checked(project: Project, misdeed: Callable[[Path], str]) -> None:
     before = sorted(project.path.iterdir())
@@ -141,6 +145,7 @@ def test_a_kernel_that_only_misbehaves_is_checked(project: Project, misdeed: Cal
     assert {path.name for path in project.path.iterdir() if path not in before} == {"k.py", "snapshots"}
 
 
+@pytest.mark.slow
 def test_nothing_that_a_kernel_starts_outlives_its_check(project: Project) -> None:
     start = (
         "import fcntl, subprocess, sys\n"

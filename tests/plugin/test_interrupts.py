@@ -20,6 +20,7 @@ SIGNALS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="process groups are POSIX's")
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_run_that_is_ended(project: Project, workers: tuple[str, ...], number: signal.Signals) -> None:

@@ -18,6 +18,7 @@ def report(project: Project, *arguments: str) -> dict[str, Any]:
     return loaded
 
 
+@pytest.mark.slow
 def test_it_holds_every_check_with_the_layouts_that_changed(project: Project, workers: tuple[str, ...]) -> None:
     project.kernel()
     project.record("k.py")
@@ -31,6 +32,7 @@ def test_it_holds_every_check_with_the_layouts_that_changed(project: Project, wo
     assert len(by_name["compile"]["values"]["code_sha256"]) == 64
 
 
+@pytest.mark.slow
 def test_a_failure_has_its_findings_with_line_and_text(project: Project, workers: tuple[str, ...]) -> None:
     project.file("k.py", "def custom_kernel(data):\n    return (\n")
     (failed,) = [check for check in report(project, *workers)["checks"] if check["outcome"] == "failed"]
@@ -40,6 +42,7 @@ def test_a_failure_has_its_findings_with_line_and_text(project: Project, workers
     assert finding["text"].strip() == "return ("
 
 
+@pytest.mark.slow
 def test_comments_change_no_hash_and_another_grid_does(project: Project) -> None:
     def hashed(source: str) -> str:
         project.kernel("k.py", source)

@@ -86,8 +86,8 @@ def run_until(project: Project, words: str, *args: str, terminal: bool) -> str:
 
 
 @pytest.mark.slow
-def test_a_log_gets_a_line_now_and_then(project: Project, more_workers: tuple[str, ...]) -> None:
-    text = run_until(project, "k.py: compile for gpumode-0: import kernel", *more_workers, terminal=False)
+def test_a_log_gets_a_line_now_and_then(project: Project, workers: tuple[str, ...]) -> None:
+    text = run_until(project, "k.py: compile for gpumode-0: import kernel", *workers, terminal=False)
     line = next(line for line in text.splitlines() if "import kernel" in line)
     assert line.startswith("nvfp4: ")
     assert "s k.py::compile[gpumode-0]; k.py: compile for gpumode-0: import kernel, " in line
@@ -95,8 +95,8 @@ def test_a_log_gets_a_line_now_and_then(project: Project, more_workers: tuple[st
 
 
 @pytest.mark.slow
-def test_a_terminal_has_a_line_that_is_gone_at_the_end(project: Project, more_workers: tuple[str, ...]) -> None:
-    text = run_until(project, "k.py: compile for gpumode-0: import kernel", *more_workers, terminal=True)
+def test_a_terminal_has_a_line_that_is_gone_at_the_end(project: Project, workers: tuple[str, ...]) -> None:
+    text = run_until(project, "k.py: compile for gpumode-0: import kernel", *workers, terminal=True)
     before, _, after = text.rpartition("compile for gpumode-0: import kernel")
     assert "\n\x1b[2K\x1b[2mnvfp4: " in before.replace("\r\n", "\n")
     assert "\r\x1b[2K\x1b[1A\x1b[" in after

@@ -43,6 +43,7 @@ def test_collecting_kernels_loads_nothing_heavy(project: Project) -> None:
     assert loaded(f"import pytest\npytest.main({arguments!r})", project.path) == set()
 
 
+@pytest.mark.slow
 def test_it_can_be_loaded_by_name(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     project.kernel()

@@ -66,6 +66,7 @@ def message(ran: Ran) -> str:
 
 
 class TestSnapshot:
+    @pytest.mark.slow
     def test_the_same_time_passes_and_is_shown_as_modelled(self, project: Project) -> None:
         missing = by_hand(project).run(*MODELLED)
         assert "there is no snapshot of the modelled time yet" in missing.text
@@ -80,6 +81,7 @@ class TestSnapshot:
         assert "as recorded" in ran.text
         assert re.search(r"table b200, version 1, digest [0-9a-f]{16} \(shipped\)", ran.text)
 
+    @pytest.mark.slow
     def test_slower_fails_with_the_lines_that_take_longer(self, project: Project) -> None:
         recorded(project)
         ran = by_hand(project, stages=1).run(*MODELLED)
@@ -188,6 +190,7 @@ class TestBenchmark:
         chosen = ("-p", "no:hypothesispytest", "-p", "no:cacheprovider", *MODELLED, "--benchmark-storage=kept")
         return Ran(project.pytester.runpytest_inprocess(*chosen, *args))
 
+    @pytest.mark.slow
     def test_times_are_stored_and_compared_as_those_of_a_modelled_machine(self, project: Project) -> None:
         recorded(project)
         self.run(project, "--benchmark-autosave", "--benchmark-json=out.json")

@@ -128,6 +128,7 @@ def test_an_entry_needs_a_kernel_that_is_named(project: Project) -> None:
     assert "is for a kernel file named on the command line, and none is" in ran.errors
 
 
+@pytest.mark.slow
 def test_an_entry_is_relative_to_where_it_was_typed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.kernel("deep/k.py", ENTRY, entry="build")
     monkeypatch.chdir(project.path / "deep")

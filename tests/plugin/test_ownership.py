@@ -48,6 +48,7 @@ def recorded(project: Project) -> Project:
 
 
 class TestARunThatSelects:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "args",
         [
@@ -76,6 +77,7 @@ class TestARunThatSelects:
             recorded.record(*args)
         unharmed(recorded, *args)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("node", ["test_y.py::TestC", "test_y.py::TestC::test_c", "test_y.py::test_d"])
     def test_of_a_class_or_a_test_harms_nothing(self, recorded: Project, node: str) -> None:
         compare = 'layout_snapshot("p/k.py")\n\n'
@@ -111,6 +113,7 @@ class TestARunThatDoesNotPass:
         ),
     }
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("what", BROKEN)
     def test_what_it_did_not_get_to_is_kept(self, recorded: Project, what: str) -> None:
         head = TESTS[: TESTS.index("@pytest.mark.second")]
@@ -123,9 +126,10 @@ class TestARunThatDoesNotPass:
         recorded.file("test_x.py", head + self.BROKEN["a failure"])
         unharmed(recorded, "-n2")
 
-    def test_a_module_that_cannot_be_collected(self, recorded: Project, more_workers: tuple[str, ...]) -> None:
+    @pytest.mark.slow
+    def test_a_module_that_cannot_be_collected(self, recorded: Project, workers: tuple[str, ...]) -> None:
         recorded.file("test_x.py", "import no_such_module\n" + TESTS)
-        unharmed(recorded, "--continue-on-collection-errors", *more_workers, update=not more_workers)
+        unharmed(recorded, "--continue-on-collection-errors", *workers, update=not workers)
         unharmed(recorded)
 
     def test_a_module_that_skips_itself(self, recorded: Project) -> None:
@@ -138,12 +142,14 @@ class TestARunThatDoesNotPass:
         (recorded.path / "q/k.py").unlink()  # a true orphan, and still not the time to say so
         unharmed(recorded, *stop)
 
+    @pytest.mark.slow
     def test_a_run_that_a_test_ends(self, recorded: Project) -> None:
         recorded.file(
             "a/test_first.py", "import pytest\n\n\ndef test_first():\n    pytest.exit('enough', returncode=0)\n"
         )
         unharmed(recorded)
 
+    @pytest.mark.slow
     def test_a_test_process_that_is_lost(self, recorded: Project) -> None:
         recorded.file("test_x.py", "import os\n\n\ndef test_dies():\n    os._exit(3)\n" + TESTS)
         (recorded.path / "q/k.py").unlink()
@@ -172,9 +178,9 @@ class TestTrueOrphans:
         assert project.snapshots() == {file: text for file, text in before.items() if file not in expected}
         assert project.run(*args).code == 0
 
-    def test_a_name_that_a_test_no_longer_uses(self, recorded: Project, more_workers: tuple[str, ...]) -> None:
+    def test_a_name_that_a_test_no_longer_uses(self, recorded: Project, workers: tuple[str, ...]) -> None:
         recorded.file("test_x.py", TESTS.replace('    layout_snapshot(trace, name="two")\n', ""))
-        self.gone(recorded, ["test_x/test_b[two].txt"], "test_x.py", *more_workers)
+        self.gone(recorded, ["test_x/test_b[two].txt"], "test_x.py", *workers)
 
     def test_a_test_that_is_gone(self, recorded: Project) -> None:
         recorded.file("test_x.py", TESTS[: TESTS.index("@pytest.mark.second")])
@@ -185,12 +191,13 @@ class TestTrueOrphans:
         self.gone(recorded, OF_TESTS)
         assert not (recorded.path / "snapshots/test_x").exists()
 
-    def test_a_module_that_is_gone(self, recorded: Project, more_workers: tuple[str, ...]) -> None:
+    def test_a_module_that_is_gone(self, recorded: Project, workers: tuple[str, ...]) -> None:
         (recorded.path / "q/k.py").unlink()
-        self.gone(recorded, OF_KERNELS[3:], *more_workers)
+        self.gone(recorded, OF_KERNELS[3:], *workers)
         assert not (recorded.path / "snapshots/q").exists()
         assert (recorded.path / "snapshots/p/k").is_dir()
 
+    @pytest.mark.slow
     def test_a_kernel_that_was_renamed(self, recorded: Project) -> None:
         (recorded.path / "q/k.py").rename(recorded.path / "q/k2.py")
         recorded.bank.seed(recorded.path / "q/k2.py")
@@ -198,6 +205,7 @@ class TestTrueOrphans:
         assert set(OF_KERNELS) <= set(recorded.snapshots()), "a run of the new name alone knows nothing of the old one"
         self.gone(recorded, OF_KERNELS[3:], "q")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("args", [(), ("-k", "not compile")], ids=["all", "those that compare"])
     def test_a_problem_that_is_no_longer_checked(self, recorded: Project, args: tuple[str, ...]) -> None:
         """A check that compares no snapshot, left out or skipped for want of a device, says nothing about them."""
@@ -206,6 +214,7 @@ class TestTrueOrphans:
         recorded.run("p/k.py", "--snapshot-update", "--snapshot-no-cleanup").outcomes(passed=4)
         self.gone(recorded, OF_KERNELS[:3], "p/k.py", *args)
 
+    @pytest.mark.slow
     def test_they_can_be_let_be(self, recorded: Project) -> None:
         (recorded.path / "q/k.py").unlink()
         before = recorded.snapshots()
@@ -233,21 +242,23 @@ class TestFilesOfOthers:
             recorded.file(f"snapshots/{name}", "the user's")
         unharmed(recorded)
 
-    def test_snapshots_of_syrupys_own_live_beside_them(self, recorded: Project, more_workers: tuple[str, ...]) -> None:
+    @pytest.mark.slow
+    def test_snapshots_of_syrupys_own_live_beside_them(self, recorded: Project, workers: tuple[str, ...]) -> None:
         one, other = (f"def test_{name}(snapshot):\n    assert 1 == snapshot\n\n" for name in ("plain", "other"))
         recorded.file("test_plain.py", one + other)
         recorded.run("--snapshot-update").outcomes(passed=12)
-        recorded.run(*more_workers).outcomes(passed=12)
+        recorded.run(*workers).outcomes(passed=12)
         recorded.file("test_plain.py", one)
         ran = recorded.run()
         assert ran.code == 1
         assert "1 snapshot unused." in ran.text
-        recorded.run(*more_workers, "--snapshot-update").outcomes(passed=11)
+        recorded.run(*workers, "--snapshot-update").outcomes(passed=11)
         left = (recorded.path / "__snapshots__/test_plain.ambr").read_text()
         assert "test_other" not in left
         assert "test_plain" in left
         assert sorted(recorded.snapshots()) == sorted([*OF_KERNELS, *OF_TESTS])
 
+    @pytest.mark.slow
     def test_a_failure_keeps_syrupys_own_too(self, recorded: Project) -> None:
         """An error before the comparison makes syrupy take the snapshot for unused."""
         recorded.file("test_plain.py", "def test_plain(snapshot):\n    assert 'text' == snapshot\n")

@@ -69,9 +69,10 @@ def test_a_module_belongs_to_its_project_where_pytest_has_no_root_for_it(tmp_pat
     assert unconfigured.of_module(tmp_path / "mine/kernels/k.py") == tmp_path / "mine/s/kernels/k"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("configured", [True, False], ids=["with configuration", "without"])
 def test_snapshots_are_the_same_wherever_pytest_starts(
-    project: Project, monkeypatch: pytest.MonkeyPatch, more_workers: tuple[str, ...], configured: bool
+    project: Project, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...], configured: bool
 ) -> None:
     (project.path / "pyproject.toml").unlink()
     project.kernel("mine/kernels/k.py", problems=("gpumode-1",))
@@ -82,7 +83,7 @@ def test_snapshots_are_the_same_wherever_pytest_starts(
         stream.write(problem)
     (project.path / "theirs/.git").mkdir()
     both = ("mine/kernels/k.py", "theirs/k.py")
-    project.run(*both, "--snapshot-update", *more_workers).outcomes(passed=8)
+    project.run(*both, "--snapshot-update", *workers).outcomes(passed=8)
     for start, *names in (
         (".", *both),
         (".", both[0]),
@@ -92,7 +93,7 @@ def test_snapshots_are_the_same_wherever_pytest_starts(
         ("theirs", "k.py"),
     ):
         monkeypatch.chdir(project.path / start)
-        project.run(*names, *more_workers).outcomes(passed=4 * len(names))
+        project.run(*names, *workers).outcomes(passed=4 * len(names))
     folders = {path.parent.relative_to(project.path).as_posix() for path in project.path.rglob("layouts*.txt")}
     assert folders == {"mine/snapshots/kernels/k", "theirs/snapshots/k"}
     text = (project.path / "mine/snapshots/kernels/k/layouts[gpumode-1].txt").read_text()
@@ -100,10 +101,10 @@ def test_snapshots_are_the_same_wherever_pytest_starts(
     monkeypatch.chdir(project.path)
     stale = project.file("mine/snapshots/kernels/k/layouts[gone].txt", text)
     kept = project.file("theirs/snapshots/other/layouts[gone].txt", text)
-    ran = project.run(*both, *more_workers)
+    ran = project.run(*both, *workers)
     assert "nvfp4: 1 unused snapshots" in ran.text
     assert "snapshots/kernels/k/layouts[gone].txt" in ran.text
-    assert project.run(*both, "--snapshot-update", *more_workers).code == 0
+    assert project.run(*both, "--snapshot-update", *workers).code == 0
     assert (stale.exists(), kept.exists()) == (False, True), "a module that the run did not name keeps its snapshots"
 
 

@@ -22,6 +22,7 @@ RACY = FILL.replace("cutlass.Float16(1.0)", "c[tile * ROWS + row, lane ^ 32]")
 WATCHED = ("k.py", f"--nvfp4-problem={PROBLEM}", "-k", "races", "--nvfp4-device=sim")
 
 
+@pytest.mark.slow
 def test_a_race_names_both_lines_and_how_to_see_it_again(project: Project) -> None:
     ran = written(project, RACY).run(*WATCHED, "--nvfp4-schedule=7")
     said = ran.failures()[f"races[{PROBLEM}]"]
@@ -50,6 +51,7 @@ def test_a_warning_stands_at_the_users_line(request: pytest.FixtureRequest) -> N
             warn_of(found, request.node, run)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_what_no_order_explains_is_left_to_an_item_that_fails_by_it(project: Project) -> None:
     ran = written(project, FILL).run(*WATCHED, "-rs", "-k", "races or verify")
     ran.outcomes(failed=1, skipped=1, deselected=6)
@@ -59,6 +61,7 @@ def test_what_no_order_explains_is_left_to_an_item_that_fails_by_it(project: Pro
     assert "outputs wrong" in alone.failures()[f"races[{PROBLEM}]"]
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_early_is_not_left_to_verify(project: Project) -> None:
     """The verify check has processes of its own, which may end well."""
     ends = FILL.replace(
@@ -136,6 +139,7 @@ def test_ctas_of_the_shipped_kernel_share_tensor_maps(project: Project, slot: st
     assert "the two CTAs share the map" in said
 
 
+@pytest.mark.slow
 def test_a_skip_stands_only_if_the_other_item_failed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """A verdict of an earlier run says that ``verify`` passes; in which order the two run does not matter."""
     from pytest_nvfp4.device.result_cache import VerdictCache

@@ -84,18 +84,18 @@ class TestAFolder:
         assert len(nodes) == 1 + len(CHECKS)
 
     def test_without_settings_kernels_are_named_instead_of_checked(
-        self, project: Project, more_workers: tuple[str, ...]
+        self, project: Project, workers: tuple[str, ...]
     ) -> None:
         project.file("kernels/k.py", KERNEL)
-        ran = project.run("kernels", *more_workers)
+        ran = project.run("kernels", *workers)
         assert ran.code == pytest.ExitCode.NO_TESTS_COLLECTED
         assert "nvfp4: 1 file(s) define custom_kernel(data), such as kernels/k.py" in ran.text
         assert "nvfp4_kernels" in ran.text
 
-    def test_a_named_file_without_a_kernel_is_told(self, project: Project, more_workers: tuple[str, ...]) -> None:
+    def test_a_named_file_without_a_kernel_is_told(self, project: Project, workers: tuple[str, ...]) -> None:
         project.file("kernels/k.py", KERNEL)
         project.file("kernels/plain.py", "x = 1\n")
-        ran = project.run("kernels/plain.py", *more_workers)
+        ran = project.run("kernels/plain.py", *workers)
         assert ran.code == pytest.ExitCode.NO_TESTS_COLLECTED
         assert "nvfp4: kernels/plain.py defines no custom_kernel(data) and imports no cutlass" in ran.text
         assert "kernels/k.py" not in ran.text, "nobody asked for it"
@@ -185,6 +185,7 @@ class TestNoContract:
         ran.outcomes(failed=1)
         assert "defines no custom_kernel(data)" in ran.failures()["layouts[gpumode-0]"]
 
+    @pytest.mark.slow
     def test_other_configurations_of_the_file_are_checked(self, project: Project) -> None:
         project.settings(
             '[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\n'

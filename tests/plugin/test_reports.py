@@ -24,6 +24,7 @@ def changed(project: Project) -> Project:
     return project
 
 
+@pytest.mark.slow
 def test_html_and_markdown_hold_every_check(changed: Project, workers: tuple[str, ...]) -> None:
     ran = changed.run("severe.py", "mild.py", "--nvfp4-html=out/r.html", "--nvfp4-md=out/r.md", *workers)
     ran.outcomes(passed=7, failed=1)
@@ -46,6 +47,7 @@ def test_html_and_markdown_hold_every_check(changed: Project, workers: tuple[str
     assert str(changed.path) not in markdown + page.read_text(), "the folder of this machine is nothing elsewhere"
 
 
+@pytest.mark.slow
 def test_a_passed_check_says_what_it_established_and_a_failed_one_why_not(
     changed: Project, workers: tuple[str, ...]
 ) -> None:
@@ -136,11 +138,11 @@ def test_one_that_cannot_be_made_is_said_and_no_internal_error(
 
 class TestGitHub:
     def test_annotations_name_the_line_in_the_workspace(
-        self, changed: Project, monkeypatch: pytest.MonkeyPatch, more_workers: tuple[str, ...]
+        self, changed: Project, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
     ) -> None:
         monkeypatch.setenv("GITHUB_ACTIONS", "true")
         monkeypatch.setenv("GITHUB_WORKSPACE", str(changed.path.parent))
-        text = changed.run("severe.py", "mild.py", *more_workers).text
+        text = changed.run("severe.py", "mild.py", *workers).text
         commands = [line for line in text.splitlines() if line.startswith("::")]
         assert len(commands) == 2
         folder = changed.path.name

@@ -41,6 +41,7 @@ def messages(ran: Ran, check: str) -> str:
 
 
 class TestCoverage:
+    @pytest.mark.slow
     def test_every_element_once(self, project: Project, workers: tuple[str, ...]) -> None:
         ran = written(project, FILL).run(*SIMULATED, "-k", "coverage", *workers)
         outcomes(ran, passed=1)
@@ -48,6 +49,7 @@ class TestCoverage:
         assert "5 CTAs, 1 wave on 148 SMs" in line
         assert "every CTA wrote output; 5 tiles of C, 5120 elements" in line
 
+    @pytest.mark.slow
     def test_what_nobody_wrote(self, project: Project) -> None:
         ran = written(project, NEVER).run(*SIMULATED, "-k", "coverage")
         said = messages(ran, "coverage")
@@ -57,6 +59,7 @@ class TestCoverage:
         assert f"failed on {PROBLEM}, simulated" in said
         assert not said.startswith("failed"), "what is wrong, first: the short summary has a line"
 
+    @pytest.mark.slow
     def test_what_two_ctas_wrote(self, project: Project) -> None:
         ran = written(project, TWO).run(*SIMULATED, "-k", "coverage")
         said = messages(ran, "coverage")
@@ -94,7 +97,8 @@ class TestCoverage:
 
 
 class TestCost:
-    def test_the_same_passes_and_is_not_simulated_again(self, project: Project, more_workers: tuple[str, ...]) -> None:
+    @pytest.mark.slow
+    def test_the_same_passes_and_is_not_simulated_again(self, project: Project, workers: tuple[str, ...]) -> None:
         recorded(project, FILL)
         text = project.snapshots()[f"k/cost[{PROBLEM}].txt"]
         assert text.startswith("# nvfp4-cost 1\n# kernel   k.py\n# problem  40x128x256\n")
@@ -102,13 +106,14 @@ class TestCost:
         assert "launch.0.kernel  fill" in text
         assert "launch.0.global.store.bytes  10240\n" in text
         assert "launch.0.instructions.by.nothing  " in text
-        ran = project.run(*SIMULATED, *more_workers)
+        ran = project.run(*SIMULATED, *workers)
         assert ran.code == 0, ran.text
-        assert "known to pass in the simulator" in ran.text or more_workers
+        assert "known to pass in the simulator" in ran.text or workers
         fresh = project.run(*SIMULATED, "--nvfp4-fresh")
         assert fresh.code == 0, fresh.text
         assert "known to pass" not in fresh.text
 
+    @pytest.mark.slow
     def test_the_counters_are_in_junit_and_in_the_files_of_pytest_benchmark(
         self, project: Project, workers: tuple[str, ...]
     ) -> None:
@@ -134,6 +139,7 @@ class TestCost:
         assert properties["nvfp4_cost.launch.0.global.load.bytes"] == "10240"
         assert properties["nvfp4_cost_of.problem"] == PROBLEM
 
+    @pytest.mark.slow
     def test_more_of_something_fails_and_says_so(self, project: Project) -> None:
         recorded(project, FILL)
         ran = written(project, READS).run(*SIMULATED, "--nvfp4-md=report.md", "--nvfp4-html=report.html")
@@ -146,6 +152,7 @@ class TestCost:
         assert "none is a time" in said
         assert "pytest k.py --nvfp4-problem=40x128x256 --snapshot-update" in said
 
+    @pytest.mark.slow
     def test_less_is_reported_until_it_is_recorded(self, project: Project) -> None:
         recorded(project, READS)
         ran = written(project, FILL).run(*SIMULATED)
@@ -203,6 +210,7 @@ class TestCost:
         assert "unused" not in ran.text
         assert f"k/cost[{PROBLEM}].txt" in project.snapshots()
 
+    @pytest.mark.slow
     def test_the_problems_that_are_simulated_can_be_named(self, project: Project) -> None:
         project.settings(
             f'[[tool.pytest_nvfp4.kernel]]\npath = "k.py"\nproblems = ["{PROBLEM}"]\nsimulate-problems = ["40x128x512"]'
@@ -217,10 +225,11 @@ class TestCost:
 
 
 class TestTrace:
-    def test_each_check_writes_its_own(self, project: Project, more_workers: tuple[str, ...]) -> None:
+    @pytest.mark.slow
+    def test_each_check_writes_its_own(self, project: Project, workers: tuple[str, ...]) -> None:
         recorded(project, FILL)
         folder = project.path / "traces"
-        ran = project.run(*SIMULATED, f"--nvfp4-trace={folder}", "--nvfp4-trace-ctas=2", *more_workers)
+        ran = project.run(*SIMULATED, f"--nvfp4-trace={folder}", "--nvfp4-trace-ctas=2", *workers)
         assert ran.code == 0, ran.text
         assert "known to pass" not in ran.text
         for check in ("coverage", "cost"):

@@ -36,11 +36,12 @@ def damage(project: Project, content: bytes | str | None, name: str = LAYOUTS) -
 
 
 class TestRecording:
+    @pytest.mark.slow
     def test_the_first_run_fails_with_the_recipe_and_writes_nothing(
-        self, project: Project, more_workers: tuple[str, ...]
+        self, project: Project, workers: tuple[str, ...]
     ) -> None:
         project.kernel()
-        ran = project.run("k.py", *more_workers)
+        ran = project.run("k.py", *workers)
         ran.outcomes(passed=1, failed=3)
         failures = ran.failures()
         (whole,) = (name for name, text in failures.items() if "record it with: " in text)
@@ -49,6 +50,7 @@ class TestRecording:
         assert project.snapshots() == {}
         assert ran.code == 1
 
+    @pytest.mark.slow
     def test_the_recipe_works(self, project: Project, workers: tuple[str, ...]) -> None:
         project.kernel()
         ran = project.run("k.py", "--snapshot-update", *workers)
@@ -81,6 +83,7 @@ class TestRecording:
         assert "changes written" not in recorded.run("k.py", "--snapshot-update").text
         assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == before
 
+    @pytest.mark.slow
     def test_only_new_ones_are_written_when_that_is_asked(self, recorded: Project) -> None:
         before = recorded.snapshots()
         damage(recorded, None)
@@ -154,10 +157,10 @@ class TestDamage:
 
 
 class TestWhatCannotBeWritten:
-    def test_a_file_where_the_folder_should_be(self, project: Project, more_workers: tuple[str, ...]) -> None:
+    def test_a_file_where_the_folder_should_be(self, project: Project, workers: tuple[str, ...]) -> None:
         project.kernel()
         project.file("snapshots", "a file of the user's")
-        ran = project.run("k.py", "--snapshot-update", *more_workers)
+        ran = project.run("k.py", "--snapshot-update", *workers)
         ran.outcomes(passed=1, failed=3)
         text = ran.failures()["layouts[gpumode-0]"]
         assert f"the snapshot snapshots/{LAYOUTS} could not be written" in text
@@ -190,9 +193,10 @@ class TestWhatCannotBeWritten:
 
 
 class TestTheGate:
-    def test_a_mild_change_passes_and_is_reported(self, recorded: Project, more_workers: tuple[str, ...]) -> None:
+    @pytest.mark.slow
+    def test_a_mild_change_passes_and_is_reported(self, recorded: Project, workers: tuple[str, ...]) -> None:
         recorded.kernel(source=MILD)
-        ran = recorded.run("k.py", *more_workers)
+        ran = recorded.run("k.py", *workers)
         ran.outcomes(passed=4)
         said = ran.section("nvfp4: changes below the gate")
         assert "k.py::layouts[gpumode-0]" in said
@@ -201,10 +205,10 @@ class TestTheGate:
         assert ran.code == 0
 
     def test_a_severe_change_fails_and_shows_no_more_than_itself(
-        self, recorded: Project, more_workers: tuple[str, ...]
+        self, recorded: Project, workers: tuple[str, ...]
     ) -> None:
         recorded.kernel(source=SEVERE)
-        ran = recorded.run("k.py", *more_workers)
+        ran = recorded.run("k.py", *workers)
         ran.outcomes(passed=3, failed=1)
         text = ran.failures()["layouts[gpumode-0]"]
         assert "1 layout change of k.py at or above the gate (permuted)" in text
@@ -224,6 +228,7 @@ class TestTheGate:
         recorded.kernel(source=KERNEL)
         recorded.run("k.py").outcomes(passed=3, failed=1)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("source", "gate", "failed"),
         [
@@ -302,6 +307,7 @@ class TestProtection:
         assert "pytest k.py --snapshot-update --nvfp4-unprotect=go.stages" in text
         assert guarded.snapshots() == before
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["go.stages", "stages", "go.*"])
     def test_unless_it_is_named(self, guarded: Project, name: str) -> None:
         guarded.run("k.py", "--snapshot-update", f"--nvfp4-unprotect={name}").outcomes(passed=4)
@@ -347,15 +353,17 @@ class TestNewNames:
 
     RENAMED = KERNEL.replace("touch", "fill").replace("stages", "ring")
 
-    def test_they_fail_no_check(self, recorded: Project, more_workers: tuple[str, ...]) -> None:
+    @pytest.mark.slow
+    def test_they_fail_no_check(self, recorded: Project, workers: tuple[str, ...]) -> None:
         recorded.kernel(source=self.RENAMED)
-        ran = recorded.run("k.py", *more_workers)
+        ran = recorded.run("k.py", *workers)
         ran.outcomes(passed=4)
         section = ran.section("nvfp4: changes below the gate")
         assert "touch.c is renamed to fill.c, with the same type" in section
         assert "go.stages is renamed to go.ring, with the same type" in section
         assert "launch.0.kernel touch -> fill" in section
 
+    @pytest.mark.slow
     def test_a_real_change_beside_them_fails(self, recorded: Project) -> None:
         recorded.kernel(source=self.RENAMED.replace("stride=(2, 1)", "stride=(1, 8)"))
         ran = recorded.run("k.py")
@@ -364,6 +372,7 @@ class TestNewNames:
         assert "go.ring (was go.stages)" in text
         assert "fill.c" not in text
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("pattern", ["touch.c", "stages"])
     def test_a_protected_layout_fails_with_its_new_name(self, recorded: Project, pattern: str) -> None:
         recorded.settings("", ini=f'nvfp4_protected = ["{pattern}"]')
@@ -386,6 +395,7 @@ def test_the_line_of_the_layout_is_known_to_the_reports(recorded: Project, monke
     assert f"::error file=k.py,line={LINE_OF_STAGES}," in recorded.run("k.py").text
 
 
+@pytest.mark.slow
 def test_without_syrupy_it_is_said_what_is_missing(recorded: Project) -> None:
     ran = recorded.run_apart("-p", "no:syrupy", "k.py")
     ran.outcomes(passed=1, failed=3)

@@ -23,6 +23,7 @@ def test_a_line_of_progress_is_shown(pytester: pytest.Pytester, options: tuple[s
     assert ("captured" in done.stdout.str()) == (options == ("-s",))
 
 
+@pytest.mark.slow
 def test_a_process_of_xdist_writes_none(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SOURCE)
     done = pytester.runpytest_subprocess("-n2")

@@ -27,6 +27,7 @@ def test_the_first_line_with_the_word_in_any_case(tmp_path: Path, text: str, fou
     assert refused_line(tmp_path / "k.py") == found
 
 
+@pytest.mark.slow
 def test_compile_warns_of_it_once_at_its_line(project: Project) -> None:
     project.kernel(source=KERNEL + "\n# Launched on no Stream.\n", problems=("gpumode-0", "gpumode-1"))
     chosen = ("k.py", "-k", "compile", "--nvfp4-problem=gpumode-0", "--nvfp4-problem=gpumode-1")

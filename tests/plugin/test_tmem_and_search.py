@@ -49,11 +49,11 @@ class TestTmem:
         assert "k.py::tmem[gpumode-0] PASSED" in ran.text
 
     def test_too_little_fails_and_too_much_is_noted(
-        self, run: Run, pytester: pytest.Pytester, more_workers: tuple[str, ...]
+        self, run: Run, pytester: pytest.Pytester, workers: tuple[str, ...]
     ) -> None:
         kernel(pytester, columns=128).rename(pytester.path / "little.py")
         kernel(pytester, columns=512).rename(pytester.path / "much.py")
-        ran = run("little.py", "much.py", "-k", "tmem", "--nvfp4-device=none", *more_workers)
+        ran = run("little.py", "much.py", "-k", "tmem", "--nvfp4-device=none", *workers)
         counted(ran, passed=1, failed=1)
         assert "it uses acc 128 + SFA 16 + SFB 16 = 160 columns" in ran.text
         assert "and allocates 128" in ran.text

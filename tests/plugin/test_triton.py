@@ -54,7 +54,7 @@ def test_every_check(tmp_path: Path) -> None:
     assert " 4 passed" in checked(tmp_path, TRITON, checks="layouts or launch or codegen or cost")
 
 
-@pytest.mark.corpus
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "said", "line"), [(BEYOND, "out-of-bounds", "tl.store"), (WRONG, "differ", "")])
 def test_faults(tmp_path: Path, change: tuple[str, str], said: str, line: str) -> None:
     source = TRITON.replace(*change)

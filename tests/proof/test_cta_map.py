@@ -43,6 +43,7 @@ def test_numpy_searchsorted_finds_the_same_groups(counts):
         assert [search(first.tolist(), b, cta_map.decide) for search in SEARCHES] == [wanted, wanted]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 700), st.integers(1, 500), st.just(256)), min_size=1, max_size=7))
 @settings(deadline=None, max_examples=40)
 def test_the_repositorys_kernel_has_the_proved_map(sizes):

@@ -17,6 +17,7 @@ PROBLEMS = [
 ]
 
 
+@pytest.mark.slow
 def test_every_cta_of_a_simulated_launch_has_its_tile(tmp_path):
     """The last source is a negative control: '<' for '<='."""
     wrong = cta_snippet().replace("table[middle, 0] <= b", "table[middle, 0] < b")

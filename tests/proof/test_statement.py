@@ -121,6 +121,7 @@ def judged():
     return judge_all(pure_claims(), Limits(query_ms=600_000))
 
 
+@pytest.mark.slow
 def test_everything_is_proved_and_every_control_refuted_with_a_counterexample(judged):
     for statement in judged:
         assert statement.status is Status.PROVED, statement
@@ -133,6 +134,7 @@ def test_everything_is_proved_and_every_control_refuted_with_a_counterexample(ju
     assert {"cta-indexing.bijection", "cta-indexing.int32", "scale-factors.cublas-16"} <= set(names)
 
 
+@pytest.mark.slow
 def test_controls_of_the_map_show_problems(judged):
     shown = [c.counterexample for s in judged if s.name.startswith("cta-indexing") for c in s.controls]
     assert sum("problem" in text for text in shown) >= 12

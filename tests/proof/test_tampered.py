@@ -66,6 +66,7 @@ def test_the_counterexample_of_a_control_is_one(control):
 
 
 # The machine's arithmetic over bit vectors is reckoned in test_integer_range.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "claim", [each for each in BY_SOLVER if not each.name.endswith("machine")], ids=lambda claim: claim.name
 )

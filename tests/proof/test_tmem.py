@@ -100,15 +100,13 @@ ALL_TILES = tuple(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tiles",
     [
         pytest.param(SOME_TILES, id="some"),
         # A trace records no more than the first 64 members of a list.
-        *(
-            pytest.param(ALL_TILES[at : at + 64], marks=[pytest.mark.slow, pytest.mark.corpus])
-            for at in range(0, len(ALL_TILES), 64)
-        ),
+        *(pytest.param(ALL_TILES[at : at + 64], marks=pytest.mark.slow) for at in range(0, len(ALL_TILES), 64)),
     ],
 )
 def test_the_layouts_of_the_installed_dsl_agree_with_the_formula(tmp_path: Path, tiles: tuple[MmaTile, ...]) -> None:

@@ -99,6 +99,7 @@ def test_a_dynamic_layout_says_why_it_is_not_drawn():
     assert "Not drawn: (?,4) is known only at run time." in text_of(root)
 
 
+@pytest.mark.slow
 def test_a_page_of_many_changes_stays_small():
     page = render_html(reports.large(500))
     assert len(page.encode()) < 5_000_000

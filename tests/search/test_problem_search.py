@@ -69,6 +69,7 @@ def test_every_step_is_smaller_and_legal(problem: Problem) -> None:
         assert smaller.seed == problem.seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("predicate", "smallest"), [case[1:] for case in FAILURES], ids=[case[0] for case in FAILURES])
 def test_examples_come_upon_each_failure(predicate: Predicate, smallest: str, tmp_path: Path) -> None:
     fresh = draw(Bounds(), examples=200, repeatable=True)

@@ -191,6 +191,7 @@ def test_windows_are_disjoint():
 # Rates
 
 
+@pytest.mark.slow
 def test_equal_kernels_raise_no_alarm_and_slowdowns_are_seen(tmp_path):
     report = judged(tmp_path, problems=PROBLEMS, sessions=6)
     assert not report.failed

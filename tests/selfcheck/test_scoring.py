@@ -70,10 +70,12 @@ def test_there_are_enough_wrong_kernels() -> None:
     assert len({mutant.description for mutant in MUTANTS.values()}) == len(MUTANTS)
 
 
+@pytest.mark.slow
 def test_every_wrong_kernel_is_caught_by_a_default_family(table: ScoreTable) -> None:
     assert table.missed_by(*table.defaults) == ()
 
 
+@pytest.mark.slow
 def test_every_default_family_is_needed_or_is_the_contracts_own(table: ScoreTable) -> None:
     """Without any one of the defaults some mutant would pass, but for three that stand for themselves."""
     kept = {"gpumode", "pow2_exact", "edge"}  # the contract's inputs; exact rounding; sizes and overflow

@@ -59,6 +59,7 @@ def alarms(found):
     return found["slower"] + found["faster"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INDEPENDENT)
 @pytest.mark.parametrize("sides", [separate, interleaved])
 def test_independent_noise(sides, name):
@@ -88,6 +89,7 @@ def test_noise_between_sessions_that_was_measured(name):
     assert found / trials <= FALSE_ALARMS
 
 
+@pytest.mark.slow
 def test_a_whole_check_of_four_shapes():
     """The rate holds for all shapes and their geometric mean together."""
     common = {"model": LogNormal(0.01), "rounds": 50, "paired": False, "shapes": 4}
@@ -95,6 +97,7 @@ def test_a_whole_check_of_four_shapes():
     assert states(separate, factor=SLOWER, trials=30, **common)["slower"] >= POWER
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sides", [separate, interleaved])
 def test_without_a_minimum_effect_the_interval_itself_keeps_the_rate(sides):
     """At a threshold of nothing every false alarm is the interval's own: at most ``alpha``, but for chance."""

@@ -27,6 +27,7 @@ by_family = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @by_family
 def test_the_simulator_gives_what_silicon_gave(family: str) -> None:
     records = recorded().records

@@ -59,6 +59,7 @@ def test_every_room_counts_that_is_not_left_out() -> None:
     assert all((PACKAGE / name).exists() for name in ASKING)
 
 
+@pytest.mark.slow
 def test_rooms_that_are_left_out_take_no_part_in_a_verdict() -> None:
     """A module that a worker or the judge imports is in the hash, also where it is imported in a function."""
     starts = ("device.worker.__main__", "device.verify", "device.sim", "device.far_end", "device.fitted_problem")

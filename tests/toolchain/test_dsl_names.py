@@ -47,6 +47,7 @@ def test_a_name_of_a_newer_version_is_named_with_it(monkeypatch: pytest.MonkeyPa
     assert "4.8.1 has it" in dsl_names.missing_name(missing)
 
 
+@pytest.mark.slow
 def test_the_table_agrees_with_the_installed_version() -> None:
     """Its names are read from files; those of this version are what an import finds."""
     pytest.importorskip("cutlass")

@@ -39,6 +39,7 @@ def _imported(how: str, variables: dict[str, str]) -> str:
     return ran.stdout.split(" at 0x")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
 def test_the_settings_are_those_of_the_job(tmp_path: Path, arch: str) -> None:
     variables = redirect.environment(tmp_path, arch=arch)

@@ -124,6 +124,7 @@ def test_packages_on_the_import_path_are_not_the_user_s(tmp_path: Path, monkeypa
     assert {os.path.relpath(path, tmp_path) for path in own.files} == {"kernels/k.py", "edited/mine.py"}
 
 
+@pytest.mark.slow
 def test_a_compile_reads_what_settings_name_and_nothing_else_of_the_user(trace_it: TraceIt, tmp_path: Path) -> None:
     table = tmp_path / "elsewhere" / "table"
     table.parent.mkdir()

@@ -43,6 +43,7 @@ def line_of(source: str, text: str) -> int:
 
 
 class TestCapture:
+    @pytest.mark.slow
     def test_every_layout_has_its_authors_name(self, trace_it: TraceIt) -> None:
         trace = trace_it(TINY)
         assert trace.ok, trace.findings
@@ -59,6 +60,7 @@ class TestCapture:
         assert found["Tile.__call__.x"].startswith("!cute.ptr<f16, gmem")
         assert found["Tile.__call__.x#2"].startswith("!cute.memref<f16, gmem")
 
+    @pytest.mark.slow
     def test_a_value_names_the_line_that_bound_it(self, trace_it: TraceIt) -> None:
         trace = trace_it(TINY)
         lines = {value.name: value.line for value in trace.values}
@@ -71,11 +73,13 @@ class TestCapture:
         lines = {value.name: value.line for value in trace_it(several).values}
         assert lines["Tile.kernel.x"] == line_of(several, "        x: cute.Tensor,")
 
+    @pytest.mark.slow
     def test_names_that_the_dsl_adds_are_not_recorded(self, trace_it: TraceIt) -> None:
         names = [value.name for value in trace_it(TINY).values]
         assert not [name for name in names if "locals" in name or "block" in name or "region" in name]
         assert "Tile.__call__._" not in names
 
+    @pytest.mark.slow
     def test_the_ir_and_the_ptx_are_those_of_an_untraced_compile(self, trace_it: TraceIt) -> None:
         traced, plain = trace_it(TINY), trace_it(TINY, capture=False)
         assert traced.values
@@ -86,6 +90,7 @@ class TestCapture:
             assert with_capture == without
             assert with_capture
 
+    @pytest.mark.slow
     def test_values_known_only_to_the_device_are_not_compared(self, trace_it: TraceIt) -> None:
         """`==` between two of them would emit IR, and asking whether it holds is an error of the DSL."""
         source = TINY.replace(
@@ -99,6 +104,7 @@ class TestCapture:
             path.read_bytes() for path in plain.artifact_paths("mlir")
         ]
 
+    @pytest.mark.slow
     def test_what_an_earlier_compile_left_behind_is_not_touched(self, trace_it: TraceIt) -> None:
         """A kernel object keeps values whose IR is gone; to read one ends the process."""
         source = (
@@ -121,6 +127,7 @@ def twice():
         assert found["Tile.mma#2"] == '!cute.layout<"(32,9):(1,32)">'
         assert "Tile.mma#3" not in found
 
+    @pytest.mark.slow
     def test_slots_and_named_tuples_are_read_by_name(self, trace_it: TraceIt) -> None:
         source = (
             """
@@ -150,6 +157,7 @@ class Named(typing.NamedTuple):
         assert found["Tile.__call__.named.first"] == '!cute.layout<"13:1">'
         assert found["Tile.__call__.named.second[0]"] == '!cute.layout<"14:1">'
 
+    @pytest.mark.slow
     def test_a_struct_shows_where_its_members_start(self, trace_it: TraceIt) -> None:
         """The names are the author's in every version of the DSL, which keeps them under names of its own."""
         source = TINY.replace(
@@ -167,12 +175,14 @@ class Named(typing.NamedTuple):
         assert list(names) == ["Tile.kernel.Shared", "Tile.kernel.Shared.maps"]  # what is not aligned is so by chance
         assert names["Tile.kernel.Shared.maps"] == "!cute.ptr<i8, smem, align<128>>"
 
+    @pytest.mark.slow
     def test_a_container_that_grows_is_looked_at_again(self, trace_it: TraceIt) -> None:
         source = TINY.replace(
             "        pair = ", "        tiles = []\n        tiles.append(cute.make_layout(5))\n        pair = "
         )
         assert types(trace_it(source))["Tile.__call__.tiles[0]"] == '!cute.layout<"5:1">'
 
+    @pytest.mark.slow
     def test_another_kernel_has_another_ir(self, trace_it: TraceIt) -> None:
         """The comparison above can fail."""
         one, other = (
@@ -181,6 +191,7 @@ class Named(typing.NamedTuple):
         )
         assert one.artifact_paths("mlir")[0].read_bytes() != other.artifact_paths("mlir")[0].read_bytes()
 
+    @pytest.mark.slow
     def test_helper_modules_of_the_user_are_watched_and_tracked(self, trace_it: TraceIt, tmp_path: Path) -> None:
         helper = tmp_path / "tiling.py"
         helper.write_text(
@@ -201,6 +212,7 @@ class Named(typing.NamedTuple):
 
 
 class TestFacts:
+    @pytest.mark.slow
     def test_compiled_code_is_described(self, trace_it: TraceIt) -> None:
         trace = trace_it(TINY)
         (code,) = trace.code
@@ -214,6 +226,7 @@ class TestFacts:
         assert [artifact.kind for artifact in trace.artifacts] == ["cubin", "mlir", "ptx", "sass"]
         assert ".target sm_100a" in trace.artifact_paths("ptx")[0].read_text()
 
+    @pytest.mark.slow
     def test_a_launch_is_recorded_with_the_sizes_of_its_arguments(self, trace_it: TraceIt) -> None:
         trace = trace_it(TINY, entry="launch")
         assert trace.ok, trace.findings
@@ -222,9 +235,11 @@ class TestFacts:
         assert launch.smem_bytes == 1024
         assert trace.launch_count == 1
 
+    @pytest.mark.slow
     def test_compiling_alone_launches_nothing(self, trace_it: TraceIt) -> None:
         assert trace_it(TINY).launch_count == 0
 
+    @pytest.mark.slow
     @pytest.mark.skipif(
         installed_dsl_version() in (None, "4.4.0"), reason="this version has no cute.experimental front end"
     )
@@ -242,6 +257,7 @@ class TestFacts:
         assert ".target sm_100a" in trace.artifact_paths("ptx")[0].read_text()
         assert types(trace)["Tile.smem_layout"] == '!cute.composed_layout<"S<3,4,3> o 0 o (8,64):(64,1)">'
 
+    @pytest.mark.slow
     def test_a_contract_kernel_launches_for_its_problem(self, trace_it: TraceIt) -> None:
         trace = trace_it(CONTRACT, entry=None)
         assert trace.ok, trace.findings
@@ -249,6 +265,7 @@ class TestFacts:
         other = trace_it(CONTRACT, entry=None, problem=GPUMODE[1])
         assert other.launches[0].grid == (2 * 4 + 1 * 3, 1, 1)
 
+    @pytest.mark.slow
     def test_a_compile_kernel_is_called_first(self, trace_it: TraceIt) -> None:
         source = CONTRACT + "\n\ndef compile_kernel(problem_sizes):\n    1 / 0\n"
         kind, _, line = only_error(trace_it(source, entry=None))
@@ -283,6 +300,7 @@ class TestFacts:
         assert uncallable(lambda: None) is not None
         assert uncallable(lambda data, *, tile: (data, tile)) is not None
 
+    @pytest.mark.slow
     def test_the_task_module_beside_the_kernel_is_the_one_used(self, trace_it: TraceIt, tmp_path: Path) -> None:
         source = CONTRACT.replace("import input_t, output_t", "import input_t, output_t, tile_m")
         kind, text, _ = only_error(trace_it(source, entry=None))
@@ -291,6 +309,7 @@ class TestFacts:
         (tmp_path / "task.py").write_text("input_t = output_t = object\ntile_m = 128\n")
         assert trace_it(source + "# with its task\n", entry=None).ok
 
+    @pytest.mark.slow
     def test_kernels_of_the_dsl_are_told_from_the_users(self, trace_it: TraceIt) -> None:
         source = TINY.replace(
             "def launch():\n", "def launch():\n    cutlass.utils.HardwareInfo().get_max_active_clusters(1)\n"
@@ -303,11 +322,13 @@ class TestFacts:
         assert facts["code.0.kernel"] == "kernel"
         assert "code.1.kernel" not in facts
 
+    @pytest.mark.slow
     def test_the_architecture_is_the_one_asked_for(self, trace_it: TraceIt) -> None:
         trace = trace_it(TINY, arch="sm_90a")
         assert trace.ok, trace.findings
         assert ".target sm_90a" in trace.artifact_paths("ptx")[0].read_text()
 
+    @pytest.mark.slow
     def test_host_code_meets_a_device_of_that_architecture(self, trace_it: TraceIt) -> None:
         source = TINY.replace(
             "    build()(pointer(), cutlass.Int32(5))\n",
@@ -318,10 +339,12 @@ class TestFacts:
         assert trace.ok, trace.findings
         assert trace.launches[-1].grid == (132, 2, 1)
 
+    @pytest.mark.slow
     def test_an_entry_may_take_the_problem(self, trace_it: TraceIt) -> None:
         source = TINY + "\n\ndef sized(sizes):\n    build()(pointer(), cutlass.Int32(sizes[0][0]))\n"
         assert trace_it(source, entry="sized").launches[0].grid == (96, 2, 1)
 
+    @pytest.mark.slow
     def test_compile_options_are_overridden(self, trace_it: TraceIt) -> None:
         plain = trace_it(TINY, entry="build")
         asserting = trace_it(TINY, entry="build", options=("--enable-assertions",))
@@ -350,6 +373,7 @@ class TestFailures:
         assert (kind, line) == ("import", 2)
         assert "surely_not_installed" in text
 
+    @pytest.mark.slow
     def test_compile_error_names_the_kernels_line(self, trace_it: TraceIt) -> None:
         source = TINY.replace("inner = cute.make_layout((4, 4))", "inner = cute.make_layout((4, 4), stride=(1,))")
         trace = trace_it(source)
@@ -380,6 +404,7 @@ class TestFailures:
         other = replace(finding, kind="run")
         assert with_diagnostics(other, stderr) == other
 
+    @pytest.mark.slow
     def test_a_failure_leaves_a_bundle(self, trace_it: TraceIt) -> None:
         source = TINY.replace("return cute.compile", "print('hello'); 1 / 0\n    return cute.compile")
         trace = trace_it(source)
@@ -394,6 +419,7 @@ class TestFailures:
         environment = json.loads((bundle / "environment.json").read_text())
         assert environment["CUTE_DSL_ARCH"] == "sm_100a"
 
+    @pytest.mark.slow
     def test_a_second_compile_that_fails_is_not_host_code(self, trace_it: TraceIt) -> None:
         source = TINY.replace("def launch():\n", "def launch():\n    build()\n    Tile.bad = True\n").replace(
             "        pair = ",
@@ -403,17 +429,20 @@ class TestFailures:
         assert (kind, line) == ("compile", line_of(source, "1 / 0"))
         assert "kernel.py did not compile: ZeroDivisionError" in text
 
+    @pytest.mark.slow
     def test_an_entry_that_looks_at_results_is_told_that_there_are_none(self, trace_it: TraceIt) -> None:
         kind, text, _ = only_error(trace_it(TINY + "\n\ndef check():\n    launch()\n    assert 0\n", entry="check"))
         assert kind == "run"
         assert "not executed" in text
 
+    @pytest.mark.slow
     def test_a_wrong_call_is_at_the_line_of_the_call(self, trace_it: TraceIt) -> None:
         source = TINY.replace("build()(pointer(), cutlass.Int32(5))", "build()(pointer())")
         kind, text, line = only_error(trace_it(source, entry="launch"))
         assert (kind, line) == ("run", line_of(source, "build()(pointer())"))
         assert "pytest_nvfp4" not in text
 
+    @pytest.mark.slow
     def test_the_wrong_architecture_is_said_with_the_option(self, trace_it: TraceIt) -> None:
         source = TINY.replace(
             "        pair = ",
@@ -428,6 +457,7 @@ class TestFailures:
         assert "--nvfp4-arch" in text
         assert trace_it(source, arch="sm_90a").ok
 
+    @pytest.mark.slow
     def test_a_failure_after_the_compile_keeps_what_was_seen(self, trace_it: TraceIt) -> None:
         trace = trace_it(TINY.replace("build()(pointer()", "build(); 1 / 0; (pointer()"), entry="launch")
         kind, text, _ = only_error(trace)
@@ -438,6 +468,7 @@ class TestFailures:
         assert trace.bundle is not None
         assert list(Path(trace.bundle).glob("*.ptx"))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("statement", "kind", "words"),
         [
@@ -457,6 +488,7 @@ class TestFailures:
         if "os._exit" not in statement:
             assert line == line_of(source, statement)
 
+    @pytest.mark.slow
     def test_a_hang_is_stopped(self, trace_it: TraceIt) -> None:
         source = TINY.replace("def build():", "def build():\n    import time\n    time.sleep(10_000)")
         trace = far_enough(
@@ -470,16 +502,19 @@ class TestFailures:
         assert "while kernel.py compiled" in text
         assert "--nvfp4-timeout" in text
 
+    @pytest.mark.slow
     def test_too_much_memory(self, trace_it: TraceIt) -> None:
         source = TINY.replace("def build():", "def build():\n    x = bytearray(8 << 30)")
         kind, text, line = only_error(trace_it(source, limits=Limits(memory_bytes=4 << 30)))
         assert (kind, line) == ("memory", line_of(source, "bytearray"))
         assert "out of memory" in text
 
+    @pytest.mark.slow
     def test_a_flood_of_output_is_survived(self, trace_it: TraceIt) -> None:
         source = TINY.replace("def build():", "def build():\n    [print('x' * 10000) for _ in range(5000)]")
         assert trace_it(source).ok
 
+    @pytest.mark.slow
     def test_a_forked_child_does_not_outlive_the_trace(self, trace_it: TraceIt, tmp_path: Path) -> None:
         source = TINY.replace(
             "def build():",
@@ -490,6 +525,7 @@ class TestFailures:
         assert trace_it(source).ok
         assert until(lambda: not locked(tmp_path / "kernel.py"))
 
+    @pytest.mark.slow
     def test_files_written_in_the_working_directory_stay_out_of_the_tree(
         self, trace_it: TraceIt, tmp_path: Path
     ) -> None:
@@ -505,6 +541,7 @@ class TestFailures:
         (finding,) = poisoned([value, replace_type(value, '!cute.layout<"(4,2):(1,4)">')])
         assert (finding.kind, finding.line, finding.severity) == ("poisoned", 7, "error")
 
+    @pytest.mark.slow
     def test_nothing_compiled(self, trace_it: TraceIt) -> None:
         kind, text, _ = only_error(trace_it("import cutlass\n\n\ndef build():\n    return 1\n"))
         assert kind == "no-compile"
@@ -513,6 +550,7 @@ class TestFailures:
         assert kind == "no-compile"
         assert "does not use CuTe DSL" in text
 
+    @pytest.mark.slow
     def test_entries_that_cannot_be_called(self, trace_it: TraceIt) -> None:
         kind, text, _ = only_error(trace_it(TINY, entry="missing"))
         assert kind == "entry"
@@ -521,6 +559,7 @@ class TestFailures:
         assert kind == "entry"
         assert "two(a, b)" in text
 
+    @pytest.mark.slow
     def test_an_entry_in_another_file_comes_first(self, trace_it: TraceIt, tmp_path: Path) -> None:
         """It may prepare the path that its kernel needs; the folder tests are started in is on it anyway."""
         folder = tmp_path / "kernels" / "blackwell"
@@ -555,6 +594,7 @@ def replace_type(value: object, text: str) -> object:
 
 
 class TestCache:
+    @pytest.mark.slow
     def test_a_second_tracer_reuses_the_trace(self, trace_it: TraceIt, tmp_path: Path, trace_cache: TraceCache) -> None:
         first = trace_it(TINY)
         request = TraceRequest(tmp_path / "kernel.py", GPUMODE[0], Entry(tmp_path / "kernel.py", "build"))
@@ -583,6 +623,7 @@ class TestCache:
         path.write_text(TINY + "# changed\n")
         assert cache_key(replace(base)) != before
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("damage", ["truncate", "garbage", "artifact", "version"])
     def test_a_damaged_entry_is_made_anew(
         self, trace_it: TraceIt, tmp_path: Path, trace_cache: TraceCache, damage: str
@@ -715,6 +756,7 @@ class TestCache:
         assert Tracer(root=tmp_path, cache=trace_cache).cached(request) is None
 
 
+@pytest.mark.slow
 def test_interrupting_a_trace_leaves_nothing_running(tmp_path: Path) -> None:
     kernel = tmp_path / "kernel.py"
     kernel.write_text(
@@ -748,6 +790,7 @@ def test_entries_are_checked(tmp_path: Path, text: str) -> None:
     assert Entry.parse("k.py::build", root=tmp_path, source="x").file == tmp_path / "k.py"
 
 
+@pytest.mark.slow
 def test_a_trace_sees_no_gpu_that_is_there(trace_it: TraceIt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     trace = trace_it("import os\nassert not os.environ['CUDA_VISIBLE_DEVICES']\n" + TINY)

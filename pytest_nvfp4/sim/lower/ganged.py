@@ -34,7 +34,7 @@ _BY_WARP = frozenset({*WRITERS.values()})
 _PARAMETERS = frozenset({load_parameter, load_parameter_signed})
 _COSTLY = frozenset({"fma", "mad", "mul", "add", "sub", "cvt", "min", "max", "ex2", "rcp", "rsqrt", "sqrt", "tanh"})
 _REAL = frozenset({"f16", "f32", "f64", "bf16", "f16x2", "bf16x2", "f32x2"})
-_LOOP, _STRAIGHT = 2, 24
+_LOOP, _STRAIGHT = 1, 24
 """Fewest costly instructions of a loop, and of a block, for which warps become a gang."""
 _ASYNCHRONOUS = frozenset(
     {"tcgen05", "wgmma", "mbarrier", "clusterlaunchcontrol", "griddepcontrol", "setmaxnreg", "mapa", "call"}

@@ -77,6 +77,7 @@ def children() -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_tools_are_listed_and_wrong_calls_are_errors_of_the_tool(
     serve: Callable[..., None], cli: Any, tmp_path: Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_without_the_extra_the_way_out_is_named(tmp_path: Path, missing: str) ->
     )
 
 
+@pytest.mark.slow
 def test_the_end_of_the_client_is_the_end_of_the_server(tmp_path: Path, cache_folder: Path) -> None:
     server = parameters(tmp_path, cache_folder)
     for end in (lambda one: one.stdin.close(), lambda one: one.send_signal(signal.SIGTERM)):

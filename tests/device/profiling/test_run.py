@@ -47,6 +47,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_ncu_runs_the_harness_and_its_files_return(programs: Path, tmp_path: Path) -> None:
     calls = install(programs, "ncu", full=Step(), version="9999.1", pages={"raw": "raw page", "details": "details"})
     metrics = ("sm__inst_executed.sum",)
@@ -75,6 +76,7 @@ def test_ncu_runs_the_harness_and_its_files_return(programs: Path, tmp_path: Pat
     assert "sm__inst_executed.sum" in command[command.index("--metrics") + 1]
 
 
+@pytest.mark.slow
 def test_without_permission_for_counters_ncu_names_the_launches(programs: Path, tmp_path: Path) -> None:
     install(programs, "ncu", full=Step(report=None, log=FORBIDDEN), few=Step(), version="9999.1")
     result, verdict = profile(tmp_path, Profiling(mode="ncu", warmup=0))

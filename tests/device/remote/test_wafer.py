@@ -75,6 +75,7 @@ def test_a_batch_in_a_sandbox(there: Path, remote: Make, monkeypatch: pytest.Mon
     assert one.cost().seconds > 0
 
 
+@pytest.mark.slow
 def test_a_program_in_a_sandbox(there: Path, remote: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODAL_TOKEN_SECRET", "as-planted")
     one = remote(f"box?python={sys.executable}")
@@ -89,6 +90,7 @@ def test_a_program_in_a_sandbox(there: Path, remote: Make, monkeypatch: pytest.M
         one.execute(program, on_output=lambda *_: None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("there")
 def test_a_program_may_take_longer_than_a_machine_is_waited_for() -> None:
     target = f"box?python={sys.executable}&sandbox=mine"

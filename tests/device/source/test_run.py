@@ -64,6 +64,7 @@ def test_a_template() -> None:
     assert (launch.grid, launch.counters["instructions"] > 0) == ((2, 1, 1), True)
 
 
+@pytest.mark.slow
 def test_a_number_is_of_its_parameters_type() -> None:
     whole, half = (
         run_source(SOURCE, kernel="scale<3>", grid=2, block=64, args=[X, Uninitialised((128,), "f32", "y"), n, by])
@@ -73,6 +74,7 @@ def test_a_number_is_of_its_parameters_type() -> None:
     assert whole.arrays["y"].max() > 100
 
 
+@pytest.mark.slow
 def test_a_fault_and_a_race_name_the_line_of_the_literal() -> None:
     y = Uninitialised((192,), "f32", "y")
     done = run_source(SOURCE, kernel="scale<3>", grid=3, block=64, args=[Array(X, "x"), y, 1, 0.5])
@@ -113,6 +115,7 @@ def test_tensor_maps_and_tables_of_pointers() -> None:
     assert (done.arrays["a"].tolist(), done.arrays["b"].tolist()) == ([1], [2])
 
 
+@pytest.mark.slow
 def test_ptx(tmp_path: Path) -> None:
     file = tmp_path / "fill.ptx"
     file.write_text(PTX)

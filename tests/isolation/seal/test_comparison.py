@@ -40,6 +40,7 @@ def _late(_self: object, _event: object) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_work_changes_nothing(timer: DeviceClock, changed: Callable[[], list[str]]) -> None:
     for _ in range(50):  # bytecode specialises
         timer.device_round(lambda: None, cold=True, expected_call_us=5.0)
@@ -47,6 +48,7 @@ def test_work_changes_nothing(timer: DeviceClock, changed: Callable[[], list[str
     assert changed() == []
 
 
+@pytest.mark.slow
 def test_what_a_clock_depends_on_is_compared(
     timer: DeviceClock, changed: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

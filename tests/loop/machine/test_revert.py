@@ -39,6 +39,7 @@ def revert(*arguments: str, code: int = 0) -> str:
     return done.output
 
 
+@pytest.mark.slow
 def test_the_last_promotion_is_taken_back_and_the_loop_goes_on(top: Path) -> None:
     before, footprint = state_of(top), Footprint.of(top)
     assert len(before.promotions) >= 2, "there is one below the last"
@@ -77,6 +78,7 @@ def test_all_from_a_candidate_on_are_taken_back(top: Path) -> None:
     assert "no promotion is left" in revert(code=2)
 
 
+@pytest.mark.slow
 def test_what_was_interrupted_is_done_again(top: Path) -> None:
     """The branch has moved, and the state does not say so."""
     before = state_of(top)

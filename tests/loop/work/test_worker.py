@@ -232,6 +232,7 @@ def test_further_files_may_change_if_the_policy_says_so(bench: Bench) -> None:
     assert "kernels/other.py" not in bench.repository.files(removed.commit or "")
 
 
+@pytest.mark.slow
 def test_workers_side_by_side_make_what_they_make_one_after_the_other(bench: Bench) -> None:
     program = "change(f'STAGES = 7{sys.argv[1]}\\n'); time.sleep(0.2)"
     worker = bench.worker(program, "{candidate}")

@@ -143,10 +143,12 @@ def test_a_process_that_does_not_end_is_ended():
     assert execute(["sh", "-c", "exit 3"], 10).status == 3
 
 
+@pytest.mark.slow
 def test_the_table_is_of_the_programs_and_the_recording(recording):
     assert table.PATH.read_text() == table.table(recording), "write it anew: python -m tests.silicon.sanitizer.table"
 
 
+@pytest.mark.slow
 def test_a_table_without_a_recording_claims_nothing():
     empty = {"device": {}, "sanitizer": "", "programs": {}, "kernels": {}}
     text = table.table(empty)
@@ -155,6 +157,7 @@ def test_a_table_without_a_recording_claims_nothing():
     assert "NOT EXPLAINED" not in text
 
 
+@pytest.mark.slow
 def test_what_was_recorded_of_another_program_does_not_count(recording):
     name = "two warps exchange words between barriers: no barrier before the read"
     assert found(recording["programs"][name]["racecheck"])

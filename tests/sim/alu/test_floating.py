@@ -18,6 +18,7 @@ def flush(pattern: int) -> int:
     return pattern & 0x8000_0000 if not pattern & 0x7F80_0000 else pattern
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ROUNDINGS)
 @pytest.mark.parametrize("kind", ["f32", "f64"])
 @settings(max_examples=15, deadline=None)

@@ -98,6 +98,7 @@ def test_saturation_and_24_bit_products(a: list[int], b: list[int], c: list[int]
     assert got == [clamp(p + z) for p, (_, _, z) in zip(signed_products, lanes, strict=True)]
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(a=integers(32), b=integers(32))
 def test_pairs_of_16_bits(a: list[int], b: list[int]) -> None:

@@ -36,6 +36,7 @@ def lowered(text: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_what_ptxas_accepts_is_lowered_or_named_as_not_modelled() -> None:
     accepted = set(ACCEPTED.read_text().splitlines())
     texts = candidates()
@@ -59,6 +60,7 @@ def _execute(text: str, values: dict[str, Any]) -> dict[str, Any]:
     return case.values
 
 
+@pytest.mark.slow
 def test_every_accepted_spelling_runs_and_no_path_differs_from_another() -> None:
     """Whatever an instruction does, it does the same to contiguous arrays, to slices of others, and to ints."""
     random = np.random.default_rng(11)

@@ -56,6 +56,7 @@ def test_every_module_of_features_is_in_the_catalogue():
     assert len(set(NAMES)) == len(NAMES)
 
 
+@pytest.mark.slow
 @every_feature
 def test_the_kernel_compiles_to_its_opcodes(worker, name):
     said = worker(name)
@@ -65,6 +66,7 @@ def test_the_kernel_compiles_to_its_opcodes(worker, name):
     assert len(said["launches"]) == said["expected_launches"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [PLAIN])
 def test_a_kernel_without_a_feature_is_told_from_one_with_it(worker, name):
     """The plain kernel lacks an opcode of every feature that is more than data types and extents."""

@@ -27,6 +27,7 @@ INTEGERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "typed"), INTEGERS)
 @pytest.mark.parametrize("space", ["global", "shared", "generic"])
 @settings(max_examples=8, deadline=None)

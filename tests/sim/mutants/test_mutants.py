@@ -85,7 +85,6 @@ def test_the_kernel_itself_is_right_and_nothing_is_found(kernel: str, ran: dict[
 
 
 @pytest.mark.slow
-@pytest.mark.corpus
 @needs_dsl
 @pytest.mark.parametrize(("kernel", "mutant"), [pytest.param(*one, id="-".join((one[0], one[1].name))) for one in ALL])
 def test_a_mutant(kernel: str, mutant: Mutant, ran: dict[tuple[str, str], Any]) -> None:

@@ -34,7 +34,7 @@ def written(mistake: Mistake, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.corpus
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 def test_the_operand_that_reads_the_wrong_data_is_named(mistake: Mistake, tmp_path: Path) -> None:
     (done,) = followed(written(mistake, tmp_path), tmp_path, mistake.shape)

@@ -52,6 +52,7 @@ def kernel(text):
     return found
 
 
+@pytest.mark.slow
 def test_every_statement_is_an_instruction(text, kernel):
     """Counted with a pattern that is not the parser's: lines that end in a semicolon and start no directive."""
     body = re.sub(r"//[^\n]*|\n\s*\.(?:loc|file)[^\n]*", "", text[text.index("\n{") :])
@@ -62,6 +63,7 @@ def test_every_statement_is_an_instruction(text, kernel):
         assert ins.text.split()[-1].rstrip(";") in lines[ins.ptx_line - 1]
 
 
+@pytest.mark.slow
 def test_every_opcode_has_a_rule_and_every_register_a_role(kernel):
     for ins in kernel.instructions:
         assert roles.known(ins), ins.text

@@ -16,7 +16,7 @@ from pytest_nvfp4.sim.races.partition import Partition
 from tests.sim.races.happens_before import SIZE, programs, racy_by_clocks, racy_by_definition, units
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(programs)
 def test_the_first_race_is_the_one_of_the_definition(program):
     want, got = racy_by_definition(program), racy_by_clocks(program)
@@ -29,7 +29,7 @@ def test_the_first_race_is_the_one_of_the_definition(program):
         assert got[1] <= want[1]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(units, min_size=1, max_size=25))
 def test_parts_are_the_coarsest_division(footprints):
     partition = Partition(SIZE)

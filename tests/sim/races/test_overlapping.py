@@ -33,6 +33,7 @@ def ran(tmp_path_factory):
     return {one["name"]: one["findings"] for one in lines}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_pairs(ran, name):
     if name not in RACES:

@@ -35,6 +35,7 @@ def cases(tmp_path_factory):
     return {case["name"]: case for case in said}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["Eager", "Lazy"])
 @pytest.mark.parametrize("bits", range(4))
 @pytest.mark.parametrize("what", ["store", "reduce"])

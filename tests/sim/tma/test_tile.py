@@ -14,6 +14,7 @@ from tests.sim.tma.maps import BITS, Geometry, loaded, stored
 from tests.sim.tma.tile_device import MANY, SHARED, Device, coordinates_of, geometries
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_load_puts_every_element_where_the_oracle_does(data):
@@ -25,6 +26,7 @@ def test_a_load_puts_every_element_where_the_oracle_does(data):
     device.check(coordinates, address)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_a_store_writes_what_the_oracle_does_and_nothing_else(data):

@@ -26,6 +26,7 @@ def layouts():
     return json.loads(line[8:])
 
 
+@pytest.mark.slow
 def test_the_dsl_has_the_layouts(layouts):
     assert len(layouts) == 16 + 1 + 2
 

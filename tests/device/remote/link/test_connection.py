@@ -79,6 +79,7 @@ def trouble(one: AgentConnection) -> RemoteError:
     return raised.value
 
 
+@pytest.mark.slow
 def test_a_program_runs_there_and_nothing_is_left(line: Open, far: Path) -> None:
     one = line()
     about = one.open()
@@ -126,6 +127,7 @@ def test_a_gpu_of_another_session_is_waited_for_on_its_own(
     assert (raised.value.kind, states) == ("timeout", ["waiting"])
 
 
+@pytest.mark.slow
 def test_output_comes_as_it_is_written(line: Open, tmp_path: Path) -> None:
     """The program goes on only when its last line has come."""
     one = line()
@@ -148,6 +150,7 @@ def test_output_comes_as_it_is_written(line: Open, tmp_path: Path) -> None:
     assert b"".join(seen) == b"0\n1\n2\n"
 
 
+@pytest.mark.slow
 def test_a_batch_is_done_there(line: Open) -> None:
     from pytest_nvfp4.device.verdict import Judge
 
@@ -165,6 +168,7 @@ def test_a_batch_is_done_there(line: Open) -> None:
     assert verdict.status == "passed", verdict.findings
 
 
+@pytest.mark.slow
 def test_the_deadline_of_a_program_is_kept_there(line: Open) -> None:
     one = line()
     one.open()
@@ -173,6 +177,7 @@ def test_the_deadline_of_a_program_is_kept_there(line: Open) -> None:
     assert "stopped after 0.5 s" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["cancel", "close", "cut"])
 def test_what_runs_ends_with_whoever_wanted_it(line: Open, far: Path, tmp_path: Path, end: str) -> None:
     relay = script(tmp_path / "relay", f'cat | {sys.executable} "$@"')
@@ -214,6 +219,7 @@ def test_what_runs_ends_with_whoever_wanted_it(line: Open, far: Path, tmp_path: 
         assert until(lambda: not list(far.iterdir())), "its folder is gone"
 
 
+@pytest.mark.slow
 def test_what_a_killed_agent_left_is_removed_by_the_next(line: Open, far: Path) -> None:
     one = line()
     one.open()
@@ -249,6 +255,7 @@ def test_a_folder_that_another_agent_clears_before_it_is_locked_is_made_anew(
     assert list(far.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_it_ends_when_we_are_killed(far: Path, tmp_path: Path) -> None:
     file = tmp_path / "pids"
     code = (
@@ -317,6 +324,7 @@ def test_a_missing_module_is_named(line: Open, tmp_path: Path) -> None:
     assert "?python=" in str(error)
 
 
+@pytest.mark.slow
 def test_another_version_of_this_package_there_is_not_used(line: Open, tmp_path: Path) -> None:
     other = tmp_path / "installed" / "pytest_nvfp4"
     other.mkdir(parents=True)
@@ -329,6 +337,7 @@ def test_another_version_of_this_package_there_is_not_used(line: Open, tmp_path:
     assert "nvfp4-remote-" in out, "the one that came along"
 
 
+@pytest.mark.slow
 def test_another_protocol_is_refused(line: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "PROTOCOL", 99)
     error = trouble(line())
@@ -359,6 +368,7 @@ def test_a_disk_that_is_really_full(line: Open, tmp_path: Path) -> None:
     assert "No space left on device" in str(error)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_later(line: Open, tmp_path: Path) -> None:
     full = script(tmp_path / "python", f'ulimit -f 4096; exec {sys.executable} "$@"')
     one = line(str(full), "-c", BOOTSTRAP, host="box")
@@ -385,6 +395,7 @@ def test_one_that_never_answers(line: Open, tmp_path: Path) -> None:
     assert error.kind == "timeout"
 
 
+@pytest.mark.slow
 def test_files_stay_below_the_folder(line: Open) -> None:
     one = line()
     one.open()

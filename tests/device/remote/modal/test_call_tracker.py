@@ -90,6 +90,7 @@ def test_a_program_that_waits_for_a_container(full: Loopback, remote: Make, slow
     assert calls(full) == set()
 
 
+@pytest.mark.slow
 def test_a_program_where_the_server_offers_attempts(idle_server: Loopback, remote: Make) -> None:
     """An attempt has no name by which it could be cancelled: the program is a call there, too."""
     idle_server.service.attempts = True
@@ -127,6 +128,7 @@ def test_a_server_that_falls_silent_while_a_program_waits(
     assert caught.value.kind == "network"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("curious")
 def test_a_program_that_says_nothing_for_long(server: Loopback, remote: Make, tmp_path: Path) -> None:
     """The control: silence of the program is none of the server."""

@@ -61,6 +61,7 @@ def command(user: User, *arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_program_as_ctrl_c_does(shared_server: Loopback, tmp_path: Path) -> None:
     shared_server.forget()
     process = start(User(shared_server, tmp_path), SLEEPS)
@@ -78,6 +79,7 @@ def test_sigterm_ends_a_program_as_ctrl_c_does(shared_server: Loopback, tmp_path
     assert b"may still run" not in told
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_waits_and_a_third_leaves_and_says_what_is_left(
     shared_server: Loopback, tmp_path: Path
 ) -> None:
@@ -129,6 +131,7 @@ def test_a_terminal_that_is_closed_cancels_what_runs(shared_server: Loopback, tm
     assert gone(process)
 
 
+@pytest.mark.slow
 def test_an_app_whose_end_was_not_confirmed_is_named(
     server: Loopback, remote: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +178,7 @@ def test_what_is_warmed_is_used_by_the_next_run_and_stopped_by_the_command(ready
     user.assert_no_secret(out, error)
 
 
+@pytest.mark.slow
 def test_a_warmed_container_that_cannot_be_used_is_stopped(server: Loopback, remote: Make) -> None:
     """The containers of this server run nothing."""
     one = remote()
@@ -185,6 +189,7 @@ def test_a_warmed_container_that_cannot_be_used_is_stopped(server: Loopback, rem
     assert one.left() == ""
 
 
+@pytest.mark.slow
 def test_a_stop_that_does_not_stop_fails(server: Loopback, remote: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     one = remote()
     one.submit([batch()])
@@ -196,6 +201,7 @@ def test_a_stop_that_does_not_stop_fails(server: Loopback, remote: Make, monkeyp
     monkeypatch.undo()
 
 
+@pytest.mark.slow
 def test_a_deployed_app_loses_its_containers_and_stays(server: Loopback, remote: Make) -> None:
     import modal
 

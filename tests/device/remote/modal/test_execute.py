@@ -36,6 +36,7 @@ def run(user: User, *arguments: object, stdin: bytes = b"", backend: str = "none
     return process.returncode, out.decode(), error.decode()
 
 
+@pytest.mark.slow
 def test_a_file_with_what_is_mounted_and_nothing_else(user: User) -> None:
     git("init", "-q", cwd=user.folder)
     user.write("helper.py", "WORD = 'mounted'\n")
@@ -74,6 +75,7 @@ def test_what_it_computes_on_a_device_is_simulated_where_that_is_asked_for(user:
     assert (status, said["status"], said["stdout"]) == (0, 0, "NVIDIA B200 84\n"), said
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_there_and_output_comes_while_it_runs(user: User) -> None:
     file = user.folder / "pids"
     process = start(user, SLEEPS.format(file=str(file)))

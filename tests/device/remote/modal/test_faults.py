@@ -114,6 +114,7 @@ def test_a_server_that_lives_but_gives_no_result(idle_server: Loopback, remote: 
     assert idle_server.count("ClientHello")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("curious")
 def test_a_server_without_hello_is_alive_all_the_same(server: Loopback, remote: Make) -> None:
     server.faults.add(
@@ -126,6 +127,7 @@ def test_a_server_without_hello_is_alive_all_the_same(server: Loopback, remote: 
     assert server.count("ClientHello")
 
 
+@pytest.mark.slow
 def test_the_server_dies_in_the_middle(
     own_server: Callable[..., Loopback], remote: Make, impatient: Callable[[], None]
 ) -> None:
@@ -144,6 +146,7 @@ def test_the_server_dies_in_the_middle(
     assert time.monotonic() - start < LONGEST_S
 
 
+@pytest.mark.slow
 def test_no_capacity(own_server: Callable[..., Loopback], remote: Make) -> None:
     server = own_server(capacity=0)
     error = far_enough(
@@ -167,6 +170,7 @@ def test_the_image_cannot_be_built(own_server: Callable[..., Loopback], remote: 
     assert one.left() == ""
 
 
+@pytest.mark.slow
 def test_a_call_that_is_gone_ends_no_session(server: Loopback, remote: Make) -> None:
     """It is sent once more; an app that is gone would refuse that."""
     server.faults.add(Fault("FunctionGetOutputs", "error", times=1, status=Status.NOT_FOUND, message="no such call"))
@@ -177,6 +181,7 @@ def test_a_call_that_is_gone_ends_no_session(server: Loopback, remote: Make) -> 
     assert server.count("FunctionMap") == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recovers", "deadlines"), [(True, False), (False, False), (False, True)])
 def test_a_server_that_is_silent_for_a_while(
     server: Loopback, remote: Make, monkeypatch: pytest.MonkeyPatch, recovers: bool, deadlines: bool
@@ -254,6 +259,7 @@ NO_RESULT = [
 ]
 
 
+@pytest.mark.slow
 def test_results_that_are_none(server: Loopback, remote: Make) -> None:
     one = remote()
     for status, text, expected in NO_RESULT:
@@ -341,6 +347,7 @@ def test_warnings_of_the_server_are_no_errors(
     idle_server.warning = ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("times", "asked", "sent"), [(1, 2, 1), pytest.param(3, 4, 2, marks=pytest.mark.slow)])
 def test_a_damaged_result_is_asked_for_again_and_run_again_only_at_last(
     server: Loopback, remote: Make, times: int, asked: int, sent: int
@@ -359,6 +366,7 @@ def test_a_damaged_result_is_asked_for_again_and_run_again_only_at_last(
         session.close()
 
 
+@pytest.mark.slow
 def test_a_pickled_answer_is_not_opened(server: Loopback, remote: Make, tmp_path: Any) -> None:
     """A container that was taken over could answer so; nothing of it may run here."""
     import pickle
@@ -384,6 +392,7 @@ def test_a_pickled_answer_is_not_opened(server: Loopback, remote: Make, tmp_path
     assert not bomb.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deaths", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_container_dies(own_server: Callable[..., Loopback], remote: Make, deaths: int) -> None:
     server = own_server()

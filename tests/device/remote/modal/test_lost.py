@@ -155,6 +155,7 @@ def resume(server: Loopback, remote: Make, log: Path, folder: Path, asked: list[
     assert len(again) == server.count("FunctionMap") == COUNT - len(had) - fetched
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("app_ends", [False, True])
 def test_after_a_cut_what_ended_is_fetched_and_what_runs_is_waited_for(
     server: Loopback, remote: Make, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, app_ends: bool

@@ -68,7 +68,6 @@ def shipped(simulating: Loopback, tmp_path: Path, cache: Path) -> User:
 
 
 @pytest.mark.slow
-@pytest.mark.corpus
 def test_the_shipped_kernel_is_verified_there_and_a_rerun_pays_for_nothing(shipped: User) -> None:
     server = shipped.server
     first = shipped.run("sm100.py", "wrong.py", "-k", "verify", "--junitxml=report.xml", *SHIPPED)
@@ -96,7 +95,6 @@ def test_the_shipped_kernel_is_verified_there_and_a_rerun_pays_for_nothing(shipp
 
 
 @pytest.mark.slow
-@pytest.mark.corpus
 def test_test_processes_share_one_app(shipped: User) -> None:
     pytest.importorskip("xdist")
     said = shipped.run("sm100.py", "wrong.py", "-k", "verify", "-n2", "--nvfp4-remote-containers=2", *SHIPPED)
@@ -108,7 +106,6 @@ def test_test_processes_share_one_app(shipped: User) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.corpus
 def test_checks_on_torchs_cpu_as_device(user: User) -> None:
     wrong = (KERNELS / "honest.py").read_text().replace("[:rows, : k // 16]", "[:rows, : k // 16].roll(1, dims=1)")
     user.write("wrong.py", wrong)
@@ -128,6 +125,7 @@ def test_checks_on_torchs_cpu_as_device(user: User) -> None:
     assert user.server.count("FunctionMap") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "args",
     [
@@ -167,6 +165,7 @@ def test_an_unreachable_remote_fails_the_checks_and_says_why(user: User) -> None
     assert "as-not-this-one" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_missing_token_is_noticed_before_anything_is_traced(
     host_server: Loopback, tmp_path: Path, processes: int
@@ -183,6 +182,7 @@ def test_a_missing_token_is_noticed_before_anything_is_traced(
     assert host_server.calls == []
 
 
+@pytest.mark.slow
 def test_an_interrupt_cancels_and_leaves_nothing(user: User) -> None:
     user.write("kernel.py", HANGS_THERE)
     server = user.server

@@ -53,6 +53,7 @@ def answers(remote: ModalRemote, batches: list[Batch]) -> list[Any]:
     return [ends[one.id].result or ends[one.id].error for one in calls]
 
 
+@pytest.mark.slow
 def test_the_sequence_of_a_session(own_server: Callable[..., Loopback], remote: Make) -> None:
     server = own_server()
     one = remote()
@@ -66,6 +67,7 @@ def test_the_sequence_of_a_session(own_server: Callable[..., Loopback], remote: 
     )
 
 
+@pytest.mark.slow
 def test_the_container_has_only_what_was_mounted(server: Loopback, remote: Make) -> None:
     program = PythonProgram(
         source="import sys, pytest_nvfp4.device, os\n"
@@ -88,6 +90,7 @@ def test_the_container_has_only_what_was_mounted(server: Loopback, remote: Make)
     assert said["stderr"].decode().strip() == "['a', 'b'] content typed"
 
 
+@pytest.mark.slow
 def test_what_a_container_is_told_to_be(server: Loopback, remote: Make) -> None:
     answers(remote(gpu="B200", containers=3, timeout_s=777.0, single_use=True), [batch()])
     definition = list(server.service.functions.values())[-1].definition
@@ -107,6 +110,7 @@ def test_what_a_container_is_told_to_be(server: Loopback, remote: Make) -> None:
     assert not definition.class_serialized
 
 
+@pytest.mark.slow
 def test_batches_fan_out_over_containers_and_come_back_to_their_own(server: Loopback, remote: Make) -> None:
     session = RemoteSession(remote(containers=2), containers=2)
     requests = session.add([batch(number) for number in range(20)])
@@ -253,6 +257,7 @@ def test_two_sessions_at_once(remote: Make) -> None:
     two.close()
 
 
+@pytest.mark.slow
 def test_status_and_warm(server: Loopback, remote: Make) -> None:
     for app in server.service.apps.values():  # of other tests
         server.service._end_app(app)

@@ -49,7 +49,6 @@ def said(request: pytest.FixtureRequest) -> Callable[[Job], Said]:
 
 
 @pytest.mark.slow
-@pytest.mark.corpus
 @needs_dsl
 @pytest.mark.parametrize("job", [pytest.param(job, id=_name(job)) for job in ALL])
 def test_what_is_reported(job: Job, said: Callable[[Job], Said]) -> None:
@@ -94,6 +93,7 @@ def test_pytest_itself_reports_the_same(tmp_path: Path) -> None:
         assert _stable(edits[name].first)[:100] in output, ran.stdout
 
 
+@pytest.mark.slow
 def test_every_edit_fits_its_kernel_and_changes_it() -> None:
     for subject in SUBJECTS:
         text = subject.text()

@@ -1,4 +1,4 @@
-"""``--corpus-part``: successive parts have every test marked corpus once, and each has all others."""
+"""``--slow-part``: successive parts have every test marked slow once, and each has all others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 TESTS = """
 import pytest
 
-@pytest.mark.corpus
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(7))
 def test_one_of_many(number): pass
 
@@ -25,14 +25,14 @@ def collected(pytester: pytest.Pytester, *arguments: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _tests(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\nmarkers = corpus\n    slow\naddopts = -m 'not slow'")
+    pytester.makeini("[pytest]\nmarkers = slow")
     pytester.makeconftest((Path(__file__).parent / "conftest.py").read_text())
-    pytester.makepyfile(test_corpus=TESTS)
+    pytester.makepyfile(test_slow=TESTS)
 
 
 def test_successive_parts_have_all_of_it(pytester: pytest.Pytester) -> None:
     every = collected(pytester)
-    parts = [collected(pytester, "--corpus-part", f"{commit}/3") for commit in (1180, 1181, 1182)]
+    parts = [collected(pytester, "--slow-part", f"{commit}/3") for commit in (1180, 1181, 1182)]
     assert sorted(name for part in parts for name in part if name != "test_other") == sorted(every[:-1])
     assert [len(part) for part in parts] == [3, 3, 4]
     assert all("test_other" in part for part in parts)
@@ -40,6 +40,6 @@ def test_successive_parts_have_all_of_it(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.parametrize("part", ["3", "a/b", "1/0"])
 def test_what_is_no_part_is_refused(pytester: pytest.Pytester, part: str) -> None:
-    ran = pytester.runpytest_inprocess("-p", "no:nvfp4", "--corpus-part", part)
+    ran = pytester.runpytest_inprocess("-p", "no:nvfp4", "--slow-part", part)
     assert ran.ret == pytest.ExitCode.USAGE_ERROR
-    ran.stderr.fnmatch_lines([f"*--corpus-part: '{part}' is not I/N, such as 2/3"])
+    ran.stderr.fnmatch_lines([f"*--slow-part: '{part}' is not I/N, such as 2/3"])
