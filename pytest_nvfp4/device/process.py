@@ -18,7 +18,7 @@ from pytest_nvfp4.device.worker.kernel_stack import stack_below
 from pytest_nvfp4.device.worker.tool_launch import INNER_WALL_VARIABLE
 from pytest_nvfp4.host.compile_cache import COMPILED_VARIABLE
 from pytest_nvfp4.isolation import Outcome
-from pytest_nvfp4.isolation.environment import NO_GPU
+from pytest_nvfp4.isolation.environment import NO_GPU, UNATTENDED
 from pytest_nvfp4.isolation.launcher import worker
 from pytest_nvfp4.isolation.wall import WALL_VARIABLE, Wall
 from pytest_nvfp4.toolchain.bytecode import write_missing
@@ -91,8 +91,7 @@ def run_below(
     path.write_text(job.model_dump_json(), encoding="utf-8")
     scratch = folder / "scratch"
     scratch.mkdir()
-    variables = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "CUTE_DSL_DISABLE_FILE_CACHING": "1"}
-    variables["PYTHONBREAKPOINT"] = "0"  # that of a kernel is for `nvfp4 debug`: nobody is at a prompt of pdb here
+    variables = {**UNATTENDED, "CUTE_DSL_DISABLE_FILE_CACHING": "1"}
     variables[CACHE_VARIABLE] = str(default_root())  # which the worker, with another home directory, cannot find
     if backend != "cuda":
         variables |= NO_GPU

@@ -7,6 +7,12 @@ from collections.abc import Mapping
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 """Additional variables of a process that simulates a GPU, so that torch does not find a real one."""
+UNATTENDED = {
+    "PYTHONFAULTHANDLER": "1",
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONBREAKPOINT": "0",  # `breakpoint()` is for `nvfp4 debug`: nobody is at a prompt of pdb here
+}
+"""Variables of a process with a user's code. With these, ``NO_GPU`` and those of ``blas`` it shares a fork server."""
 RESULT_VARIABLE = "NVFP4_RESULT_FD"
 """Environment variable that names the descriptor on which a process returns its result."""
 

@@ -21,7 +21,7 @@ from pytest_nvfp4.host import compile_cache, redirect
 from pytest_nvfp4.isolation import Outcome, blas
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import purge
-from pytest_nvfp4.isolation.environment import NO_GPU, scrubbed
+from pytest_nvfp4.isolation.environment import NO_GPU, UNATTENDED, scrubbed
 from pytest_nvfp4.isolation.launcher import PACKAGE, worker
 from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.toolchain import artifacts, binaries, bundle, bytecode, diagnosis
@@ -216,9 +216,7 @@ class Tracer:
                 **{f"{prefix}_KEEP_IR": "1" for prefix in redirect.DSL_PREFIXES},
                 **NO_GPU,
                 **blas.variables(),
-                "PYTHONFAULTHANDLER": "1",
-                "PYTHONUNBUFFERED": "1",
-                "PYTHONBREAKPOINT": "0",  # `breakpoint()` is for `nvfp4 debug`; pdb would replace the trace function
+                **UNATTENDED,
             }
             if builds:
                 self._notify(building(request.kernel.name))

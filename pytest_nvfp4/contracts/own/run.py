@@ -21,10 +21,11 @@ from pytest_nvfp4.contracts.own.axes import Axes, read_axes, text_of, values_of
 from pytest_nvfp4.contracts.own.files import files_of
 from pytest_nvfp4.contracts.own.packing import Array, pack, unpack
 from pytest_nvfp4.contracts.own.safetensors import MOST_BYTES
+from pytest_nvfp4.isolation import blas
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import read_file
 from pytest_nvfp4.isolation.door.models import validated
-from pytest_nvfp4.isolation.environment import NO_GPU
+from pytest_nvfp4.isolation.environment import NO_GPU, UNATTENDED
 from pytest_nvfp4.isolation.launcher import worker
 from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.problem import Problem, ProblemError
@@ -187,8 +188,13 @@ def _ask(contract: str, request: dict[str, Any], arrays: Sequence[Array] = ()) -
                 worker("pytest_nvfp4.contracts.own.program", file, name, preload=("numpy", "torch")),
                 cwd=folder,
                 deadline_s=_DEADLINE_S,
-                # Without a GPU, as the processes of kernels in the simulator, it is forked from the same server.
-                environ={**NO_GPU, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+                # As of the processes of kernels in the simulator, so that it is forked from the same server.
+                environ={
+                    **NO_GPU,
+                    **blas.variables(),
+                    **UNATTENDED,
+                    "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+                },
                 wall=wall,
                 result_bytes=_MOST_BYTES,
             )

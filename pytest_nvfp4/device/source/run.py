@@ -26,7 +26,7 @@ from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.fields import STRICT, Index, Name, Output
 from pytest_nvfp4.isolation.door.files import read_below, read_text
 from pytest_nvfp4.isolation.door.models import parsed
-from pytest_nvfp4.isolation.environment import NO_GPU
+from pytest_nvfp4.isolation.environment import NO_GPU, UNATTENDED
 from pytest_nvfp4.isolation.launcher import worker
 from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.schedules import WORDS, is_schedule
@@ -171,7 +171,7 @@ def run_source(
             if array["initialised"]:
                 (folder / f"array-{number}").write_bytes(prepared.values[array["name"]].tobytes())
         wall = Wall(folder=str(folder), readable=readable, memory_bytes=memory_bytes, file_bytes=8 << 30)
-        variables = {**NO_GPU, **blas.variables(), "PYTHONFAULTHANDLER": "1"}
+        variables = {**NO_GPU, **blas.variables(), **UNATTENDED}
         variables["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry and Path(entry).exists())
         outcome = isolation.run(
             worker(_WORKER, folder / "job.json", folder),
