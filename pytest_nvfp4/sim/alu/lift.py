@@ -24,6 +24,10 @@ Factory = TypeVar("Factory", bound=Callable[..., Kernel])
 SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 
 
+_MOST_TOGETHER = 4096
+"""Lanes from which joining operands costs more than further calls, as measured for ``fma.rn.f32``."""
+
+
 def signed(value: Array) -> Array:
     """Reinterpret unsigned patterns as two's complement numbers of the same width."""
     return value.view(SIGNED[8 * value.itemsize])
@@ -77,7 +81,11 @@ def on_pairs(kernel: Kernel, bits: int = 16) -> Kernel:
 
 @cache
 def lift(kernel: Kernel, *bits: int) -> Callable[..., Any]:
-    """Return the kernel as a function of one to four register values of widths ``bits``."""
+    """Return the kernel as a function of one to four register values of widths ``bits``.
+
+    Its attribute ``together`` makes several calls at once: it takes a tuple for each operand, with its value in each
+    call, and returns the results.
+    """
     dtypes = [DTYPES[width] for width in bits]
 
     @lru_cache(maxsize=4096)
@@ -111,7 +119,44 @@ def lift(kernel: Kernel, *bits: int) -> Callable[..., Any]:
             )
         )
 
+    def together(*columns: tuple[Any, ...]) -> Any:
+        count = len(columns[0])
+        try:
+            joined = [np.concatenate(column) for column in columns]
+        except ValueError:  # an int among them
+            return _mixed(on_ints, kernel, bits, columns)
+        if joined[0].size > _MOST_TOGETHER:
+            return [kernel(*row) for row in zip(*columns, strict=True)]
+        return kernel(*joined).reshape(count, -1)
+
     by_count: dict[int, Callable[..., Any]] = {1: one, 2: two}
     lifted = by_count.get(len(bits), many)
     lifted.__name__ = getattr(kernel, "__name__", "kernel").strip("_<>") + "_" + "_".join(map(str, bits))
+    lifted.together = together  # type: ignore[attr-defined]
     return lifted
+
+
+def _mixed(
+    on_ints: Callable[..., Any], kernel: Kernel, bits: tuple[int, ...], columns: tuple[tuple[Any, ...], ...]
+) -> list[Any]:
+    """Return the results of several calls, some operands of which are ints: see ``lift``."""
+    rows = list(zip(*columns, strict=True))
+    results: list[Any] = [None] * len(rows)
+    arrays = []
+    size = 0
+    for number, row in enumerate(rows):
+        if all(value.__class__ is int for value in row):
+            results[number] = on_ints(*row)
+        else:
+            arrays.append(number)
+            size = next(value.size for value in row if value.__class__ is not int)
+    if arrays:
+        joined = []
+        for column, width in zip(columns, bits, strict=True):
+            values = [column[number] for number in arrays]
+            joined.append(
+                np.concatenate([spread(value, width, size) if value.__class__ is int else value for value in values])
+            )
+        for number, result in zip(arrays, kernel(*joined).reshape(len(arrays), -1), strict=True):
+            results[number] = result
+    return results

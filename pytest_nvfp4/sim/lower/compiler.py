@@ -16,6 +16,7 @@ from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.deferred import deferred_slots
 from pytest_nvfp4.sim.fault import Unsupported, needs_data
 from pytest_nvfp4.sim.lower import registers
+from pytest_nvfp4.sim.lower.batches import batched
 from pytest_nvfp4.sim.lower.control import TERMINATORS, converged, meets, terminate
 from pytest_nvfp4.sim.lower.control_slice import ControlSlice
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
@@ -398,13 +399,14 @@ class Program:
         """Return the function of a block, of a warp or of a gang."""
         name = f"block_{start}"
         loads = "; ".join(f"v{slot} = R[{slot}]" for slot in emitter.loaded)
-        body = "\n".join(emitter.lines)
+        lines, line_at = batched(emitter.lines, emitter.line_at, emitter.globals)
+        body = "\n".join(lines)
         source = f"def {name}(R, {'G' if gang else 'w'}, m):\n    {loads or 'pass'}\n{body}\n"
         code = compile(source, f"<{self.kernel.name[:40]} at {start}>", "exec")
         exec(code, emitter.globals)
         function: Callable[..., int] = emitter.globals[name]
         # One line of loads precedes the body.
-        self.frames.add(function.__code__, [(start, "m"), *emitter.line_at], watched=frozenset(self._watched))
+        self.frames.add(function.__code__, [(start, "m"), *line_at], watched=frozenset(self._watched))
         return function
 
 

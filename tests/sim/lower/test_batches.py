@@ -1,0 +1,96 @@
+"""Calls that are made together, in random blocks: each register holds what it holds if they are made one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_nvfp4.sim.lower import batches
+from tests.sim.ptx_case import run_ptx
+
+COUNT = 6
+"""Registers %f1 to %f6, and as many %r; half of them are alike in all lanes at first."""
+_START = "mov.u32 %r20, %tid.x; cvt.rn.f32.u32 %f20, %r20; mul.wide.u32 %rd1, %r20, 4; add.s64 %rd2, %rd100, %rd1;\n"
+_START += "setp.lt.u32 %p1, %r20, 9;\n"
+_FORMS = (
+    "fma.rn.f32 %f{0}, %f{1}, %f{2}, %f{3};",
+    "fma.rn.f32 %f{0}, %f{1}, %f{1}, %f{0};",
+    "mul.rn.f32 %f{0}, %f{1}, 0f3FC00000;",
+    "mul.rn.f32 %f{0}, %f{1}, %f{2};",
+    "mov.b32 %f{0}, %f{1};",
+    "cvt.rn.f16x2.f32 %r{0}, %f{1}, %f{2};",
+    "add.rn.f16x2 %r{0}, %r{1}, %r{2};",
+    "mul.rn.f16x2 %r{0}, %r{1}, %r{2};",
+    "mov.b32 %f{0}, %r{1};",
+    "@%p1 mul.rn.f32 %f{0}, %f{1}, %f{2};",
+    "@%p1 mov.b32 %r{0}, %r{1};",
+)
+registers = st.integers(1, COUNT)
+programs = st.lists(
+    st.builds(lambda form, *names: form.format(*names), st.sampled_from(_FORMS), *[registers] * 4),
+    min_size=3,
+    max_size=30,
+)
+
+
+def results(program: list[str]) -> np.ndarray:
+    """Return the patterns of all registers after a block, for each lane."""
+    text = _START
+    for number in range(1, COUNT + 1):
+        lanes = number % 2
+        text += f"add.f32 %f{number}, %f20, 0f40000000;\n" if lanes else f"mov.b32 %f{number}, 0f3F{number}00000;\n"
+        text += (
+            f"add.u32 %r{number}, %r20, {15000 + number};\n" if lanes else f"mov.b32 %r{number}, {15360 + number};\n"
+        )
+    text += "\n".join(program)
+    for number in range(COUNT):
+        text += f"\nst.global.b32 [%rd2+{256 * number}], %f{number + 1};"
+        text += f"\nst.global.b32 [%rd2+{256 * number + 128}], %r{number + 1};"
+    return run_ptx(text, buffers={"out": np.zeros(64 * COUNT, np.uint32)}, block=(32, 1, 1))["out"]
+
+
+@settings(max_examples=60)
+@given(programs)
+def test_no_register_differs(program: list[str]) -> None:
+    together = results(program)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches, "_FEWEST", 1000)
+        alone = results(program)
+    assert np.array_equal(together, alone)
+
+
+UNROLLED = [
+    *(f"mul.rn.f32 %f{number}, %f{number}, %f1;" for number in (2, 3, 4)),
+    "mov.b32 %f1, %f6;",
+    "fma.rn.f32 %f5, %f1, %f3, %f4;",
+]
+
+
+def test_an_operand_that_is_overwritten_too_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = batches._Block._make_those_with
+    monkeypatch.setattr(
+        batches._Block, "_make_those_with", lambda self, mentioned, **_: make(self, mentioned, overwritten=set())
+    )
+    wrong = results(UNROLLED)
+    monkeypatch.undo()
+    assert not np.array_equal(wrong, results(UNROLLED))
+
+
+def test_independent_calls_are_one() -> None:
+    lines = [f"    v{number} = mul(v{number + 10}, 7)" for number in range(4)]
+    mul = type("", (), {"together": None})
+    made, places = batches.batched([*lines, "    R[0] = v0"], [(at, "m") for at in range(5)], {"mul": mul})
+    assert made == ["    v0, v1, v2, v3 = mul.together((v10, v11, v12, v13), (7, 7, 7, 7))", "    R[0] = v0"]
+    assert places == [(0, "m"), (4, "m")]
+
+
+@pytest.mark.parametrize(
+    "between",
+    ["    v0 = 1", "    v11 = 1", "    if g1:", "    if t1 is None: return ~3", "    raise x", "        v9 = v0"],
+)
+def test_what_comes_between_parts_them(between: str) -> None:
+    lines = ["    v0 = mul(v10, 7)", "    v1 = mul(v11, 7)", between, "    v2 = mul(v12, 7)"]
+    mul = type("", (), {"together": None})
+    assert batches.batched(lines, [(0, "m")] * 4, {"mul": mul})[0] == lines
