@@ -35,6 +35,7 @@ from pytest_nvfp4.sim.wgmma.registers import accumulators, unfenced
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.lower.ganged import GangCode
+    from pytest_nvfp4.sim.run.polling import Load
 
 Block = Callable[[list[Any], "Warp", int], int]
 _PRODUCT = "a product that control flow, an address or a barrier may depend on"
@@ -146,6 +147,13 @@ class Program:
         from pytest_nvfp4.sim.lower.ganged import GangCode
 
         return GangCode(self)
+
+    @cached_property
+    def polling(self) -> Mapping[int, tuple[Load, ...] | None]:
+        """What loops that poll memory read, by instruction."""
+        from pytest_nvfp4.sim.run.polling import polling_loops
+
+        return polling_loops(self.kernel, self.flow)
 
     def reads(self, slot: int) -> bool:
         """Return whether some instruction reads a register."""

@@ -35,6 +35,9 @@ from pytest_nvfp4.sim.run.cta import Cluster, Cta
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
 
+_MOST_ACQUIRED = 256
+"""Snapshots that a warp is known to have acquired, which must be kept."""
+
 
 class FailedTest(NamedTuple):
     """A test of an mbarrier that returned false: the number of the phase, the instruction, and the lanes."""
@@ -61,12 +64,13 @@ class WarpAgent(Agent):
         initialised: The mbarriers whose initialisation happened before now.
         failed_tests: By mbarrier, the last test that failed.
         started: The ranks of CTAs of the cluster that are known to have started.
+        acquired: The snapshots acquired last, by identity.
     """
 
     __slots__ = (
-        "__weakref__", "agents", "failed_tests", "fences", "id", "initialised", "lane_order", "lanes", "launch", "ld",
-        "ld_issued", "ld_waited", "memory", "pipe", "queue", "seen", "seen_issued", "st", "st_issued", "st_waited",
-        "started", "uses",
+        "__weakref__", "acquired", "agents", "failed_tests", "fences", "id", "initialised", "lane_order", "lanes",
+        "launch", "ld", "ld_issued", "ld_waited", "memory", "pipe", "queue", "seen", "seen_issued", "st", "st_issued",
+        "st_waited", "started", "uses",
     )  # fmt: skip
 
     def __init__(self, memory: CtaMemory, w: Warp) -> None:
@@ -87,6 +91,7 @@ class WarpAgent(Agent):
         self.initialised: set[int] = set()
         self.failed_tests: dict[int, FailedTest] = {}
         self.started: set[int] = set()
+        self.acquired: dict[int, Snapshot] = {}
         self.queue: object = None
         self.pipe: Agent | None = None
 
@@ -98,7 +103,12 @@ class WarpAgent(Agent):
 
     def acquire_snapshot(self, snapshot: Snapshot) -> None:
         """Order everything in ``snapshot`` before the warp's next action."""
-        super().acquire_snapshot(snapshot)
+        # A warp that polls acquires the same snapshots again and again. They never change, and clocks only grow.
+        if id(snapshot) not in self.acquired:
+            super().acquire_snapshot(snapshot)
+            if len(self.acquired) >= _MOST_ACQUIRED:
+                self.acquired.clear()
+            self.acquired[id(snapshot)] = snapshot  # kept, so that no other object gets this identity
         if self.lane_order.open and (ticks := snapshot.get(self.clocks.number)) is not None:
             self.lane_order.acquire(ticks[BEFORE])
 

@@ -96,7 +96,8 @@ class Clock:
         mine = self.foreign
         for number, ticks in foreign.items():
             known = mine.get(number)
-            mine[number] = ticks if known is None else joined(known, ticks)
+            if known is not ticks:
+                mine[number] = ticks if known is None else joined(known, ticks)
 
     def join_ticks(self, ticks: Ticks) -> None:
         """Join ticks of the same cluster, possibly copied when it had fewer agents."""

@@ -49,9 +49,11 @@ class FenceState:
         self.fenced: dict[int, Snapshot] = {}
         self.pending: dict[int, _PendingAcquire] = {}
 
-    def observe(self, scope: int, snapshot: Snapshot) -> None:
-        """Record what a strong read observed, for a later fence of at least this scope."""
+    def observe(self, scope: int, snapshot: Snapshot) -> bool:
+        """Record what a strong read observed, for a later fence of at least this scope; return whether it is new."""
+        new = id(snapshot) not in self.pending
         self.pending[id(snapshot)] = _PendingAcquire(scope, snapshot)
+        return new
 
     def fence(self, agent: Agent, scope: int) -> None:
         """Execute a fence: acquire for the reads before it, release for the writes after it."""
@@ -88,8 +90,7 @@ class SyncVariables:
                 continue
             if order.acquires:
                 agent.acquire_snapshot(snapshot)
-            else:
-                fences.observe(needed, snapshot)
+            elif fences.observe(needed, snapshot):
                 agent.acquire_snapshot(_relaxed_part(snapshot))
 
     def _write(self, address: Hashable, agent: Agent, fences: FenceState, warp: WarpId, order: Order) -> None:

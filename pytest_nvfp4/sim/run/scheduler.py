@@ -18,6 +18,7 @@ from pytest_nvfp4.sim.lanes import FULL
 from pytest_nvfp4.sim.lower.compiler import Program
 from pytest_nvfp4.sim.lower.control import SPLIT
 from pytest_nvfp4.sim.run.gang import Gang
+from pytest_nvfp4.sim.run.polling import Polled, polled
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cluster
@@ -31,6 +32,8 @@ PATIENCE = 256
 the lane that holds it."""
 _PROBE = 64
 """Blocks without a change after which a warp is first checked for spinning on memory."""
+_POLL = 4
+"""The same in a loop that polls memory, and the blocks within which it must return to the same state there."""
 _GANG = 128
 """Most warps of a gang."""
 _WORTH = 64
@@ -50,8 +53,8 @@ class Scheduler:
         self.ready: deque[Warp] = deque()
         self.running: Warp | None = None
         self.resident: list[Cluster] = []
-        self.spinning: list[Warp] = []
-        """Warps that provably return to the same state until memory changes."""
+        self.spinning: dict[Warp, Polled | None] = {}
+        """Warps that provably return to the same state until memory changes; if known, until which memory does."""
         self._spun_at = -1
         trace = grid.machine.trace
         self._entries: frozenset[int] | set[int] = (
@@ -64,8 +67,8 @@ class Scheduler:
         """Warps that have found no others, or have just left a gang."""
         self._short: Counter[int] = Counter()
         """Gangs that ended early, by entry."""
-        self._cycles: dict[Warp, int] = {}
-        """Warps that have been spinning when they last ran, with the blocks of one repetition."""
+        self._cycles: dict[Warp, list[int]] = {}
+        """Warps that have been spinning when they last ran, with the places of the blocks of one repetition."""
         self._idle: dict[Warp, tuple[int, int]] = {}
         """Blocks that warps have run since they last changed something, and at how many they are checked for spinning.
         """
@@ -117,6 +120,7 @@ class Scheduler:
 
     def _turn(self, warp: Warp) -> None:
         self.running = warp
+        self.spinning.pop(warp, None)
         before = self.grid.machine.changes
         trace = self.grid.machine.trace
         if trace is not None:
@@ -143,7 +147,8 @@ class Scheduler:
                 self._gathered.setdefault(warp.groups[0].pc, []).append(warp)
             elif spins:
                 self._spun_at = before
-                self.spinning.append(warp)
+                places = set(self._cycles[warp])
+                self.spinning[warp] = polled(warp, places, self.program.polling, self.grid.machine.memory)
             else:
                 self._queue(warp)
         self._alone.discard(warp)
@@ -152,17 +157,17 @@ class Scheduler:
         """Run a warp for some blocks, and return whether it spins.
 
         It is checked for spinning when it has run 64, 128, 256 ... blocks without a change: a long computation must not
-        be checked all the time.
+        be checked all the time. In a loop that polls memory it is checked at once.
         """
         if self._joins(warp):
             return False
         machine = self.grid.machine
-        cycle = self._cycles.pop(warp, 0)
-        if cycle and self._spins(warp, cycle):
+        cycle = self._cycles.pop(warp, None)
+        if cycle is not None and self._spins(warp, len(cycle)):
             return True
         while blocks > 0:
             before = machine.changes
-            idle, check = self._idle.get(warp, (0, _PROBE))
+            idle, check = self._idle.get(warp, (0, _POLL))
             part = min(blocks, check - idle)
             if self._run(warp, part) > 0 or warp.select() is None:
                 return False
@@ -172,6 +177,10 @@ class Scheduler:
                 self._idle.pop(warp, None)
             elif idle < check:
                 self._idle[warp] = idle, check
+            elif idle < _PROBE:
+                if any(group.pc in self.program.polling for group in warp.groups) and self._spins(warp, _POLL):
+                    return True
+                self._idle[warp] = idle, 2 * check
             elif self._spins(warp, _CYCLE if idle < _SLICE else _LONG_CYCLE):
                 return True
             else:
@@ -348,9 +357,12 @@ class Scheduler:
         return False
 
     def _unspin(self) -> None:
-        for warp in self.spinning:
-            self._queue(warp)
-        self.spinning.clear()
+        """Run the spinning warps again, but for those that would read what they have read."""
+        for warp, places in list(self.spinning.items()):
+            if places is None or warp.queued or any(place != before for place, before in places):
+                del self.spinning[warp]
+                self._queue(warp)
+        self._spun_at = self.grid.machine.changes
 
     def _spins(self, warp: Warp, most: int) -> bool:
         """Return whether the warp returns to the same registers and places in some blocks while no memory changes.
@@ -363,7 +375,9 @@ class Scheduler:
         state = sorted((g.pc, g.mask, g.waiting is None) for g in warp.groups)
         registers = list(warp.registers)
         differs = 0
-        for cycle in range(1, most + 1):
+        places: list[int] = []
+        for _ in range(most):
+            places += [group.pc for group in warp.groups if group.waiting is None]
             self._run(warp, 1, fairly=True)
             if machine.changes != before or not warp.groups or warp.select() is None:
                 return False
@@ -372,7 +386,7 @@ class Scheduler:
                 if differs < 0:
                     if machine.tick() != ticks + 1:
                         return False
-                    self._cycles[warp] = cycle
+                    self._cycles[warp] = places
                     return True
         return False
 
