@@ -165,11 +165,16 @@ class Scheduler:
         cycle = self._cycles.pop(warp, None)
         if cycle is not None and self._spins(warp, len(cycle)):
             return True
+        first = _POLL if self.program.polling else _PROBE
         while blocks > 0:
             before = machine.changes
-            idle, check = self._idle.get(warp, (0, _POLL))
+            idle, check = self._idle.get(warp, (0, first))
             part = min(blocks, check - idle)
-            if self._run(warp, part) > 0 or warp.select() is None:
+            if self._run(warp, part) > 0:
+                return False
+            if warp.select() is None:
+                if warp.groups:
+                    self._check_meeting(warp)
                 return False
             blocks -= part
             idle += part

@@ -100,3 +100,13 @@ def test_what_a_loop_reads(text: str, size: int | None) -> None:
 def test_a_loop_without_a_strong_load_does_not_poll() -> None:
     text = "LOOP: ld.global.u32 %r1, [%rd100]; setp.eq.s32 %p1, %r1, 0; @%p1 bra LOOP;"
     assert not Programs().get(kernel_text(text, buffers=1), "kernel").polling
+
+
+@pytest.mark.parametrize("blocks", range(6))
+def test_lanes_that_meet_nobody_are_told_at_once(blocks: int) -> None:
+    """However many blocks the warp has run: a kernel with a loop that polls is looked at after four."""
+    text = "mov.u32 %r1, %tid.x; " + "".join(f"bra.uni B{number}; B{number}: " for number in range(blocks))
+    text += "setp.lt.u32 %p1, %r1, 16; @%p1 bra SKIP; bar.sync 0; SKIP: bar.sync 0;"
+    text += "POLL: ld.acquire.gpu.global.u32 %r2, [%rd100]; setp.ne.s32 %p2, %r2, 0; @%p2 bra POLL;"
+    with pytest.raises(Fault, match="lanes of one warp wait for each other at different instructions"):
+        run_ptx(text, buffers={"p": np.zeros(1, np.uint32)})
