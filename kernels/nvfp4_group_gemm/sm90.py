@@ -8,44 +8,28 @@ Rows of A are called tokens here, rows of B weights.
 Hopper's tensor cores know no FP4, so both operands become fp16, which is exact: a product of an E2M1 and an E4M3 has
 at most 6 significant bits and lies between 2^-10 and 2688.
 
-Status: measured on an H200 (driver 580.159.04, DSL 4.8.1, torch 2.11).
-    Exactness   On the four benchmarks, two groups of 2,048 x 4,096 x 7,168, groups of 0, 1, 7, 33 and 300 tokens with K
-                from 256 to 16,384, and 200 ragged groups, all outputs equal the exact sum rounded once, and runs repeat
-                bit for bit.
-    Time        One run, medians of 16 single calls between two events, the contestants in turn, after 512 MB were
-                written, so that L2 holds neither data nor code: us of the four benchmarks (geometric mean), and of the
-                large groups. All but this kernel and its predecessor work on operands that were dequantised before.
-                    this kernel                     119.0   61.1   32.8   20.2   (46.8)   312
-                    the one before it               120.8   63.0   37.5   25.8   (52.1)   339
-                    cuBLAS in fp16, a call a group  201.6  110.7   38.6   23.5   (67.1)   289
-                    torch's grouped_mm in bf16      198.2  129.9   51.9   29.2   (79.0)   305
-                    torch's grouped_mm in fp16      263.9  153.3   76.6  188.1  (155.4)   401
-                    an element-wise kernel            4.1    4.2    4.0    4.0
-                It is 1.43 times as fast as cuBLAS, and 8 % slower on large groups.
-    Host        A call took 38 us of the host in that run (the kernel before: 63) and 17 to 20 (31 to 33) in runs with
-                nothing beside them; on new tensors of the same sizes 41, and 21 to 25.
-    Lost        A unit of 256 k takes 0.50 us and 8.4 ns a token; the products alone take 8.1 ns a token at 1.98 GHz. So
-                decoding hides behind them only in part. On the first benchmark the longest list is 1.2 times the mean.
+Status: measured on an H200 (driver 580.159.04, DSL 4.8.1, torch 2.11) by `tests/silicon/time_group_gemm.py`: single
+calls between two events, the contestants in turn, after 512 MB were written, so that L2 holds neither data nor code.
+    Exactness   On ragged, empty and one-row groups, K to 16,384, 200 groups, and all that is timed, all outputs equal
+                the exact sum rounded once.
+    Time        Medians of 16 in us of the four benchmarks (geometric mean) and of two groups of 2,048 x 4,096 x 7,168.
+                All but this kernel and its predecessor work on operands that were dequantised before.
+                    this kernel                     108.9   61.1   32.2   20.7   (45.9)   311
+                    the one before it               118.0   61.2   33.1   19.8   (46.7)   312
+                    fp16 in CuTe DSL, one launch    148.1   90.4   41.0   22.5   (59.2)   301
+                    cuBLAS in fp16, a call a group  199.4  109.3   38.7   23.1   (66.5)   289
+                    torch's grouped_mm in bf16      200.1  130.1   52.0   29.1   (79.2)   303
+                    torch's grouped_mm in fp16      261.3  165.2   82.4   76.7  (128.5)   332
+                1.45 times as fast as cuBLAS, 1.29 as the one launch in fp16; on large groups 8 % slower than cuBLAS.
+                A call takes 22 us of the host (32 in another run), cuBLAS's eight 121.
+    Floor       With 64, 128, 256 tokens a unit of 256 k takes 1.01, 1.49, 2.72 us; wgmma alone 0.59, 1.17, 2.38; all
+                but copies 0.83, 1.18, 2.39 (wide items hide decoding); all but copies of weights 0.85, 1.22, 2.48; all
+                on zeros 0.96, 1.34, 2.45. So copies and power take the rest; wgmma alone takes 267 us on large ones.
 
-Tried and dropped, exact, us of the benchmarks and the large groups in four runs, each beside its base:
-    one launch, a CTA decodes half a tile's tokens for both (its copies to
-        the other CTA cost 12 us of the first, the arithmetic 20)            164.0   83.5   40.5   24.8   (60.9)   478
-        a fourth warpgroup for it (56 registers; no more than 128 a thread)  164.4   89.3   40.3   24.2   (61.5)   469
-        base: the kernel before, 12 widths                                   119.7   60.7   32.1   19.8   (46.4)   336
-    that base without griddepcontrol.wait: the second kernel's CTAs start
-        only when the first's have left their registers, so flags gain none  118.9   60.0   32.5   21.5   (47.3)   337
-    that base without dequantising (wrong): what all of it costs             108.0   57.5   28.9   18.6   (42.8)   298
-    24 widths                                                                120.4   64.9   32.3   19.9   (47.4)   310
-        the first weights prefetched to L2 by the first kernel               120.3   65.5   32.2   20.3   (47.6)   310
-    31 widths                                                                121.3   66.4   32.5   21.0   (48.4)   314
-        a consumer a microsecond behind the other                            121.4   66.9   32.5   20.6   (48.3)   313
-    17 widths                                                                121.9   61.4   31.6   19.4   (46.3)   314
-        words loaded an atom at a time, so that ptxas does not put the
-        decoding of the next atom between the wgmmas of this one             123.3   61.6   33.0   19.7   (47.1)   312
-    7 widths                                                                 133.1   59.3   32.0   18.5   (46.5)   310
-    In earlier runs, beside 45.9 to 46.6: one launch with tokens dequantised to a workspace by the consumers 46.4, by a
-    fourth warpgroup 44.8, by one warp 44.3 (383 on large groups); items cut along K, with spilled registers, 50.5.
-    Not tried: ranges of tokens that differ between blocks of weights, to even out the lists.
+Tried and dropped (geometric mean, that of its base in brackets; `nvfp4 guide evidence` has more): consumers that take
+turns with wgmma 48.3 (46.5); weights by bulk copies of 128 bytes 73.1 (46.3), with L2::256B 45.6 (45.9); 4 stages each
+46.3 (45.9); 7 to 31 widths 46.3 to 48.4; K cut 50.5; one launch, an idle warp dequantises, 44.3 (46), but large groups
+383, and its flags would have to survive a call, which replayed graphs and calls side by side break.
 
 Why weights lie on wgmma's M and tokens on its N
     wgmma's M is 64 whatever is needed, its N is any multiple of 8. Tokens are ragged, weights come in 128 rows. And
@@ -54,8 +38,8 @@ Why weights lie on wgmma's M and tokens on its N
 
 Two launches
     dequantise_kernel writes all tokens to a workspace as fp16, in the order, swizzle included, in which wgmma reads
-    them, so that any piece of a tile is one plain bulk copy. group_gemm_kernel is launched while the first still runs
-    (programmatic dependent launch) and waits for it before its first tokens.
+    them, so that any piece of a group from a multiple of 8 rows on is a plain bulk copy an atom. group_gemm_kernel is
+    launched while the first still runs (programmatic dependent launch) and waits for it before its first tokens.
 
 Cold code
     When L2 was overwritten, code comes from memory, too, about a microsecond a jump. So the instances of the main loop
@@ -78,10 +62,10 @@ Decoding (exact for all 16 x 256 pairs of codes, which the tests enumerate)
     in fp32. Per 8 elements: 7 logic, 4 shift and 4 HMUL2 instructions.
 
 Schedule: one list of items per cluster of two CTAs, made on the host (`plan`), a function of the sizes alone
-    An item is a tile of up to 256 tokens of a group and two blocks of 128 weights, one per CTA. A group's tokens are
-    cut evenly; longest items first, each to the cluster that is free first. A list is sorted by falling width and
-    ends with a row of zeros. If n / 128 is odd, the last item's second CTA repeats the last block and stores nothing.
-    A row of the table has an item's addresses, too, so that a CTA reads one thing before its first weights.
+    An item is up to 256 tokens of a group and two blocks of 128 weights, one per CTA. A group's tokens are cut evenly,
+    and further where an item would make its list the longest (`fit`). A list is sorted by falling width and ends with
+    a row of zeros. If n / 128 is odd, the last item's second CTA repeats the last block and stores nothing. A row of
+    the table has an item's addresses, too, so that a CTA reads one thing before its first weights.
 
 Pipeline of a CTA
     weights  3 stages of 256 k: 128 rows x 128 bytes, and 2 KiB of scales, by cp.async of 16 bytes; chunk c of row r
@@ -111,6 +95,7 @@ stored.
 """
 
 import array
+import bisect
 import functools
 import heapq
 import threading
@@ -137,6 +122,8 @@ ATOM_K = 64  # elements of K per 128 bytes of fp16, the width of wgmma's 128-byt
 ATOMS_PER_UNIT = UNIT_K // ATOM_K
 LINE = 128  # bytes of a row of an atom; the workspace is counted in lines
 
+MOST_SEARCHED = 600  # items; with more, the search takes longer than it gains
+
 WEIGHT_ROWS = 128  # rows of B per CTA: wgmma's M, 64 for each of two warpgroups
 # Rows of A per CTA, wgmma's N: 16 instances of the main loop. (CuTe DSL 4.4 rejects 8.)
 WIDTHS = (*range(16, 49, 8), *range(64, 81, 8), *range(96, 193, 16), 256)
@@ -160,12 +147,12 @@ DEQUANTISE_THREADS = 256
 DEQUANTISE_ROWS = DEQUANTISE_THREADS // 8  # of one unit of K, eight threads each
 ATOM_PITCH = 4 * LINE + 16  # bytes from one atom of a warp's four rows to the next, without bank conflicts
 
-# A row of the table is a tile of tokens, for `dequantise_kernel`, or an item, for `group_gemm_kernel`: six Int32, then
-# five addresses.
-ROW = 8  # Int64
-START, ROWS, UNITS, FIRST_LINE, PITCH, BLOCKS = range(6)
-WIDTH = START  # of an item
-TOKENS, WEIGHTS, TOKEN_SCALES, WEIGHT_SCALES, OUTPUT = range(3, ROW)
+# A row of the table is a tile of tokens, for `dequantise_kernel`, or an item, for `group_gemm_kernel`: eight Int32 (the
+# last one is not used), then five addresses.
+ROW = 9  # Int64
+WIDTH, ROWS, UNITS, FIRST_LINE, HEIGHT, PITCH, BLOCKS = range(7)
+TOKENS, WEIGHTS, TOKEN_SCALES, WEIGHT_SCALES, OUTPUT = range(4, ROW)
+TILE = 256  # rows of a tile, a multiple of the 128 of a block of scales
 
 # Powers of two by which the operands are scaled while they are decoded, see the module's docstring.
 SCALE_FACTOR = 0x58005800  # 2^7, twice, as f16x2
@@ -199,76 +186,124 @@ def check_problem(problem_sizes):
 #
 
 
-def token_tiles(problem_sizes, most):
-    """(group, start, rows, width) of the tiles of at most `most` tokens that each group's rows are cut into, evenly."""
-    tiles = []
-    for group, (m, n, _, _) in enumerate(problem_sizes):
-        if m and n:
-            width = next(width for width in WIDTHS if width >= ceil_div(m, ceil_div(m, most)))
-            tiles += [(group, start, min(width, m - start), width) for start in range(0, m, width)]
-    return tiles
+def width_of(rows):
+    """The least width for this many tokens."""
+    return next(width for width in WIDTHS if width >= rows)
 
 
 def item_cost(width, k):
-    """Estimated cycles of one item, fitted to times on an H200: all but a few of 55 a k-step go to decoding weights."""
-    return k // 16 * (max(width, 24) + 55) + 2500
+    """Estimated cycles of one item, fitted to times on an H200."""
+    return k // 16 * max(4 * width + 375, 6 * width + 150) // 5 + 2500
+
+
+def even_items(problem_sizes, most):
+    """(cost, (width, group, start, rows, block)) of all items, a group's tokens cut evenly into at most `most`.
+
+    A piece starts at a multiple of 8 rows, since the workspace's swizzle depends on the row modulo 8.
+    """
+    items = []
+    for group, (m, n, k, _) in enumerate(problem_sizes):
+        if m and n:
+            height = ceil_div(ceil_div(m, ceil_div(m, most)), 8) * 8
+            for start in range(0, m, height):
+                rows = min(height, m - start)
+                width = width_of(rows)
+                blocks = range(0, n // WEIGHT_ROWS, CLUSTER)
+                items += [(item_cost(width, k), (width, group, start, rows, block)) for block in blocks]
+    return items
 
 
 def assign(items, workers):
-    """Longest first, each to the worker that is free first: (makespan, items of each worker by falling width).
-
-    `items` are (cost, (width, tile, block)).
-    """
+    """Longest first, each to the worker that is free first: (makespan, items of each worker)."""
     heap = [(0, worker) for worker in range(workers)]
     lists = [[] for _ in range(workers)]
-    for cost, item in sorted(items, key=lambda pair: -pair[0]):
-        load, worker = heapq.heappop(heap)
+    for cost, item in sorted(items, reverse=True):
+        load, worker = heap[0]
         lists[worker].append(item)
-        heapq.heappush(heap, (load + cost, worker))
-    for one in lists:
-        one.sort(key=lambda item: -item[0])
+        heapq.heapreplace(heap, (load + cost, worker))
     return max(heap)[0], lists
+
+
+def fit(items, workers, limit, problem_sizes):
+    """Items of each worker with a makespan of at most `limit`, or None where this finds none.
+
+    Longest first, each to the worker with the least room for it. One that no worker has room for is cut, so that its
+    first tokens fill the worker with the most room.
+    """
+    room = [(limit, worker) for worker in range(workers)]
+    lists = [[] for _ in range(workers)]
+    queue = [(-cost, item) for cost, item in items]
+    heapq.heapify(queue)
+    while queue:
+        cost, item = heapq.heappop(queue)
+        at = bisect.bisect_left(room, (-cost, -1))
+        if at == workers:
+            at -= 1
+            _, group, start, rows, block = item
+            k = problem_sizes[group][2]
+            widths = [width for width in WIDTHS if width < rows and item_cost(width, k) <= room[at][0]]
+            if not widths:
+                return None
+            width, left = widths[-1], rows - widths[-1]
+            rest = width_of(left), group, start + width, left, block
+            heapq.heappush(queue, (-item_cost(rest[0], k), rest))
+            cost, item = -item_cost(width, k), (width, group, start, width, block)
+        space, worker = room.pop(at)
+        lists[worker].append(item)
+        bisect.insort(room, (space + cost, worker))
+    return lists
+
+
+def schedule(problem_sizes, workers):
+    """Items of each worker, whose costs' largest sum is the smallest found; fewer items than workers are not cut."""
+    best = None
+    for most in (width for width in reversed(WIDTHS) if width > 48 and width % 16 == 0):
+        items = even_items(problem_sizes, most)
+        found = assign(items, workers)
+        if best is None or found[0] < best[0]:
+            best = found
+        low = sum(cost for cost, _ in items) // workers
+        while workers < len(items) <= MOST_SEARCHED and best[0] - low > best[0] // 100:
+            limit = (low + best[0]) // 2
+            lists = fit(items, workers, limit, problem_sizes)
+            if lists is None:
+                low = limit
+            else:
+                best = limit, lists
+    return best[1]
 
 
 def table_row(fields, offsets=(0,) * 5):
     """A row of the table, its Int32 in pairs, its addresses as bytes from a group's tensors."""
-    return [low | high << 32 for low, high in zip(fields[::2], fields[1::2], strict=True)] + list(offsets)
+    padded = (*fields, 0)
+    return [low | high << 32 for low, high in zip(padded[::2], padded[1::2], strict=True)] + list(offsets)
 
 
 def plan(problem_sizes, workers):
-    """The table for the tile height with the shortest schedule: (rows, groups, tiles, most, clusters, depth, lines).
+    """The table: (rows, groups, tiles, most, clusters, depth, lines).
 
-    `rows` has `tiles` rows of tiles, whose START is modulo 128, and `depth` rows for each of `clusters`, of which the
-    last is zeros. `groups` has each row's group, -1 for zeros. A tile is dequantised by at most `most` CTAs, to
-    its share of `lines` lines of the workspace. PITCH is that of C in bytes, BLOCKS an item's blocks of weights.
+    `rows` has `tiles` rows of tiles and `depth` rows for each of `clusters`, of which the last is zeros. `groups` has
+    each row's group, -1 for zeros. A tile is dequantised by at most `most` CTAs. Of `lines` lines of the workspace a
+    group has [atom of 64 k, HEIGHT tokens]. PITCH is that of C in bytes, BLOCKS an item's blocks of weights.
     """
-    best = None
-    for most in (width for width in reversed(WIDTHS) if width > 48 and width % 16 == 0):
-        tiles = token_tiles(problem_sizes, most)
-        items = []
-        for index, (group, _, _, width) in enumerate(tiles):
-            _, n, k, _ = problem_sizes[group]
-            cost = item_cost(width, k)
-            items += [(cost, (width, index, block)) for block in range(0, n // WEIGHT_ROWS, CLUSTER)]
-        makespan, lists = assign(items, workers)
-        if best is None or makespan < best[0]:
-            best = makespan, tiles, [one for one in lists if one]
-    _, tiles, lists = best
     rows, groups, lines = [], [], []
     line = most = 0
-    for group, start, height, _ in tiles:
-        units = problem_sizes[group][2] // UNIT_K
-        offsets = (start * units * UNIT_K // 2, 0, start // 128 * units * SCALE_BYTES, 0, 0)
-        rows.append(table_row((start % 128, height, units, line, 0, 0), offsets))
-        groups.append(group)
+    for group, (m, n, k, _) in enumerate(problem_sizes):
         lines.append(line)
-        line += height * units * ATOMS_PER_UNIT
-        most = max(most, ceil_div(height * units, DEQUANTISE_ROWS))
+        units = k // UNIT_K
+        for start in range(0, m if n else 0, TILE):
+            height = min(TILE, m - start)
+            offsets = (start * units * UNIT_K // 2, 0, start // 128 * units * SCALE_BYTES, 0, 0)
+            rows.append(table_row((0, height, units, line + start, m, 0, 0), offsets))
+            groups.append(group)
+            most = max(most, ceil_div(height * units, DEQUANTISE_ROWS))
+        line += (m if n else 0) * units * ATOMS_PER_UNIT
+    tiles = len(rows)
+    lists = [sorted(one, reverse=True) for one in schedule(problem_sizes, workers) if one]
     depth = max(map(len, lists)) + 1
     for one in lists:
-        for width, tile, block in one:
-            group, start, height, _ = tiles[tile]
-            _, n, k, _ = problem_sizes[group]
+        for width, group, start, height, block in one:
+            m, n, k, _ = problem_sizes[group]
             units = k // UNIT_K
             blocks = min(CLUSTER, n // WEIGHT_ROWS - block)
             offsets = (
@@ -278,12 +313,12 @@ def plan(problem_sizes, workers):
                 block * units * SCALE_BYTES,
                 2 * (start * n + block * WEIGHT_ROWS),
             )
-            rows.append(table_row((width, height, units, lines[tile], 2 * n, blocks), offsets))
+            rows.append(table_row((width, height, units, lines[group] + start, m, 2 * n, blocks), offsets))
             groups.append(group)
         zeros = depth - len(one)
-        rows += [table_row((0,) * 6)] * zeros
+        rows += [table_row((0,) * 7)] * zeros
         groups += [-1] * zeros
-    return rows, groups, len(tiles), most, len(lists), depth, line
+    return rows, groups, tiles, most, len(lists), depth, line
 
 
 #
@@ -344,13 +379,9 @@ def arrive_when_copied(mbar):
 
 def copy_bulk_to_cluster(shared, address, size, mbar):
     """`size` bytes to the same place of every CTA of the cluster; each CTA's mbarrier at `mbar` counts them."""
-    copy = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-    if CLUSTER == 1:
-        ptx(f"{copy} [$0], [$1], $2, [$3];", "r,l,r,r", shared, address, size, mbar, results=0)
-    else:
-        mask = cutlass.Int16((1 << CLUSTER) - 1)
-        operands = (shared, address, size, mbar, mask)
-        ptx(f"{copy}.multicast::cluster [$0], [$1], $2, [$3], $4;", "r,l,r,r,h", *operands, results=0)
+    copy = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+    operands = (shared, address, size, mbar, cutlass.Int16((1 << CLUSTER) - 1))
+    ptx(f"{copy} [$0], [$1], $2, [$3], $4;", "r,l,r,r,h", *operands, results=0)
 
 
 def arrive_at(mbar, rank):
@@ -416,7 +447,7 @@ def decode(word, scale):
 
 @cute.kernel
 def dequantise_kernel(fields: cute.Tensor, places: cute.Tensor, workspace: Int64):
-    """Write the tokens as fp16 to the workspace: of each tile [atom of 64 k, token, 64 k], in wgmma's swizzle."""
+    """Write the tokens as fp16 to the workspace: of each group [atom of 64 k, token, 64 k], in wgmma's swizzle."""
     cute.arch.griddepcontrol_launch_dependents()
     thread, _, _ = cute.arch.thread_idx()
     part, tile, _ = cute.arch.block_idx()
@@ -430,12 +461,11 @@ def dequantise_kernel(fields: cute.Tensor, places: cute.Tensor, workspace: Int64
     v = thread % 8
     unit = min(item // rows, units - 1)
     row = item % rows
-    token = fields[tile, START] + row
     source = places[tile, TOKENS] + Int64(row) * Int64(units * (UNIT_K // 2)) + Int64(unit * 128 + v * 4)
     scale_source = (
         places[tile, TOKEN_SCALES]
-        + Int64((token // 128) * units + unit) * Int64(SCALE_BYTES)
-        + Int64((token % 32) * 16 + (token % 128) // 32 * 4 + v // 2)
+        + Int64((row // 128) * units + unit) * Int64(SCALE_BYTES)
+        + Int64((row % 32) * 16 + (row % 128) // 32 * 4 + v // 2)
     )
     pairs = []
     for t in cutlass.range_constexpr(4):
@@ -448,10 +478,11 @@ def dequantise_kernel(fields: cute.Tensor, places: cute.Tensor, workspace: Int64
         chunk = ((v % 2) * 4 + i) ^ (row % 8)
         store_shared_4(mine + v // 2 * ATOM_PITCH + chunk * 16, [pairs[t][i] for t in range(4)])
     cute.arch.sync_warp()
-    line = workspace + Int64(fields[tile, FIRST_LINE] + unit * ATOMS_PER_UNIT * rows + row) * Int64(LINE)
+    height = fields[tile, HEIGHT]
+    line = workspace + Int64(fields[tile, FIRST_LINE] + unit * ATOMS_PER_UNIT * height + row) * Int64(LINE)
     for atom in cutlass.range_constexpr(ATOMS_PER_UNIT):
         chunks = load_shared_4(mine + v * 16, atom * ATOM_PITCH)
-        store_4_if_less(item, rows * units, line + Int64(atom * rows * LINE + v * 16), chunks)
+        store_4_if_less(item, rows * units, line + Int64(atom * height * LINE + v * 16), chunks)
 
 
 @cute.jit
@@ -661,6 +692,7 @@ def group_gemm_kernel(fields: cute.Tensor, places: cute.Tensor, workspace: Int64
                 rows = fields[item, ROWS]
                 units = fields[item, UNITS]
                 source = workspace + Int64(fields[item, FIRST_LINE]) * Int64(LINE)
+                pitch = Int64(fields[item, HEIGHT] * LINE)
                 # This CTA's share of the rows
                 share = (rows + CLUSTER - 1) // CLUSTER
                 first_row = min(rank * share, rows)
@@ -680,9 +712,9 @@ def group_gemm_kernel(fields: cute.Tensor, places: cute.Tensor, workspace: Int64
                             target = tokens_address + stage * TOKEN_STAGE + first_row * LINE
                             for atom in cutlass.range(atoms, unroll=1):
                                 copy_bulk_to_cluster(
-                                    target + atom * width * LINE, source + Int64(atom * rows * LINE), size, mbar.toint()
+                                    target + atom * width * LINE, source + pitch * atom, size, mbar.toint()
                                 )
-                    source += Int64(atoms * rows * LINE)
+                    source += pitch * atoms
                     stage += 1
                     if stage == TOKEN_STAGES:
                         stage = Int32(0)

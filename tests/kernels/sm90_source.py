@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import ast
+import bisect
 import functools
 import heapq
 import re
@@ -25,6 +26,7 @@ def load(*, edit: Callable[[str], str] = lambda source: source, **names: Any) ->
     """The kernel file's constants and plain functions without the DSL; `edit` changes its source, `names` come last."""
     namespace = {
         "array": array,
+        "bisect": bisect,
         "functools": functools,
         "heapq": heapq,
         "threading": threading,
@@ -108,40 +110,43 @@ def load_decoder(**kwargs: Any) -> SimpleNamespace:
 
 
 def fields_of(row: list[int]) -> list[int]:
-    """The six Int32 of a row of the table."""
-    return [half for pair in row[:3] for half in (pair & 0xFFFFFFFF, pair >> 32)]
+    """The seven Int32 of a row of the table."""
+    halves = [half for pair in row[:4] for half in (pair & 0xFFFFFFFF, pair >> 32)]
+    assert halves.pop() == 0
+    return halves
 
 
 def check_plan(kernel: SimpleNamespace, sizes: list[tuple[int, int, int, int]], workers: int) -> None:
-    """Every output in exactly one item, every token dequantised once to lines of its own, lists as the kernel reads."""
+    """Every output in one item, every token dequantised once to a line of its own, lists as the kernel reads them."""
     rows, groups, count, most, clusters, depth, lines = kernel.plan(sizes, workers)
     assert len(rows) == len(groups) == count + clusters * depth
     assert {len(row) for row in rows} == {kernel.ROW}
     assert max(max(row) for row in rows) < 2**63
 
-    starts: dict[tuple[int, int], int] = {}
-    tiles = {}
-    next_line = 0
+    # Group after group, in each atom after atom: a line for each token.
+    first = [0]
+    for m, n, k, _ in sizes:
+        first.append(first[-1] + (m * k * 2 // kernel.LINE if n else 0))
+    assert first.pop() == lines
+    tokens = set()
     for row, group in zip(rows[:count], groups, strict=False):
-        start, height, units, line, *rest = fields_of(row)
-        _, n, k, _ = sizes[group]
-        assert (line, units * kernel.UNIT_K, rest) == (next_line, k, [0, 0])
-        assert 0 < height <= kernel.WIDTHS[-1]
+        width, height, units, line, tall, *rest = fields_of(row)
+        m, n, k, _ = sizes[group]
+        token = row[kernel.TOKENS] // (k // 2)
+        assert (width, units * kernel.UNIT_K, tall, rest) == (0, k, m, [0, 0])
+        assert line == first[group] + token
+        assert height > 0
+        assert token % 128 == 0, "a tile starts within a block of scales"
         assert -(-height * units // kernel.DEQUANTISE_ROWS) <= most
         assert n > 0
-        next_line += height * k * 2 // kernel.LINE
-        token = row[kernel.TOKENS] // (k // 2)
-        assert start == token % 128
-        assert row[kernel.TOKENS :] == [token * k // 2, 0, token // 128 * 128 * k // 16, 0, 0]
-        tiles[line] = (group, token, height)
+        assert row[kernel.TOKENS :] == [token * k // 2, 0, token * k // 16, 0, 0]
         for one in range(token, token + height):
-            assert (group, one) not in starts, "a token is in two tiles"
-            starts[group, one] = line
-    assert next_line == lines
-    assert set(starts) == {(g, row) for g, (m, n, _, _) in enumerate(sizes) if n for row in range(m)}
+            assert (group, one) not in tokens, "a token is in two tiles"
+            tokens.add((group, one))
+    assert tokens == {(g, row) for g, (m, n, _, _) in enumerate(sizes) if n for row in range(m)}
 
     assert 0 < clusters <= workers
-    done = set()
+    done: dict[tuple[int, int], list[range]] = {}
     for cluster in range(clusters):
         part = slice(count + cluster * depth, count + (cluster + 1) * depth)
         items = [(fields_of(row), row, group) for row, group in zip(rows[part], groups[part], strict=True)]
@@ -150,19 +155,27 @@ def check_plan(kernel: SimpleNamespace, sizes: list[tuple[int, int, int, int]], 
         assert 0 < len(items) < depth, "a cluster without work, or without zeros at its end"
         widths_of = [fields[kernel.WIDTH] for fields, _, _ in items]
         assert widths_of == sorted(widths_of, reverse=True)
-        for (width, height, units, line, pitch, blocks), row, group in items:
-            _, n, k, _ = sizes[group]
-            of_tile, token, tall = tiles[line]
+        for (width, height, units, line, tall, pitch, blocks), row, group in items:
+            m, n, k, _ = sizes[group]
+            token = line - first[group]
+            assert token % 8 == 0, "the swizzle of a piece is not that of its tile"
             assert width in kernel.WIDTHS
-            assert (height, group) == (tall, of_tile)
-            assert height <= width
-            assert (units * kernel.UNIT_K, pitch) == (k, 2 * n)
+            assert 0 < height <= width
+            assert (units * kernel.UNIT_K, tall, pitch) == (k, m, 2 * n)
             block = row[kernel.WEIGHTS] // (128 * k // 2)
             assert 0 < blocks <= kernel.CLUSTER
             offsets = [0, block * 128 * k // 2, 0, block * 128 * k // 16, 2 * (token * n + block * 128)]
             assert row[kernel.TOKENS :] == offsets
             for own in range(block, block + blocks):
                 assert own < n // kernel.WEIGHT_ROWS
-                assert (line, own) not in done, "a tile is computed twice"
-                done.add((line, own))
-    assert len(done) == sum(sizes[group][1] // kernel.WEIGHT_ROWS for group, _, _ in tiles.values())
+                done.setdefault((group, own), []).append(range(token, token + height))
+    assert set(done) == {(g, b) for g, (m, n, _, _) in enumerate(sizes) if m for b in range(n // kernel.WEIGHT_ROWS)}
+    for (group, _), pieces in done.items():
+        ordered = [row for piece in sorted(pieces, key=lambda piece: piece.start) for row in piece]
+        assert ordered == list(range(sizes[group][0])), "a tile is computed twice, or not"
+
+
+def longest(kernel: SimpleNamespace, sizes: list[tuple[int, int, int, int]], workers: int) -> int:
+    """The largest sum of a worker's costs."""
+    lists = kernel.schedule(sizes, workers)
+    return max(sum(kernel.item_cost(width, sizes[group][2]) for width, group, *_ in one) for one in lists)

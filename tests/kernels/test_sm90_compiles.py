@@ -19,7 +19,7 @@ from tests.kernels.sm90_checks import (
     check_wgmma,
     check_wgmma_is_asynchronous,
 )
-from tests.kernels.sm90_source import check_decoding, check_plan, load, load_decoder, swap, widths
+from tests.kernels.sm90_source import check_decoding, check_plan, load, load_decoder, longest, swap, widths
 
 pytestmark = pytest.mark.slow
 
@@ -156,23 +156,39 @@ def test_the_plan_of_the_official_problems(problem):
     check_plan(load(), problem.sizes, 66)
 
 
+SMALL = [(40, 384, 256, 1), (200, 128, 512, 1), (16, 128, 256, 1)]
+
+
 @pytest.mark.parametrize(
-    ("edit", "workers"),
+    ("edit", "sizes", "workers"),
     [
-        (swap("one.sort(key=lambda item: -item[0])", "one.sort(key=lambda item: item[0])"), 2),
-        (swap("depth = max(map(len, lists)) + 1", "depth = max(map(len, lists))"), 2),
-        (swap("min(width, m - start)", "width"), 2),
-        (swap("for block in range(0, n // WEIGHT_ROWS, CLUSTER)", "for block in range(0, n // WEIGHT_ROWS)"), 2),
-        (swap("line += height * units * ATOMS_PER_UNIT", "line += height * units"), 2),
-        (swap("[one for one in lists if one]", "lists"), 66),
+        (swap("sorted(one, reverse=True)", "sorted(one)"), SMALL, 2),
+        (swap("depth = max(map(len, lists)) + 1", "depth = max(map(len, lists))"), SMALL, 2),
+        (swap("rows = min(height, m - start)", "rows = height"), [(300, 128, 256, 1)], 2),
+        (swap("blocks = range(0, n // WEIGHT_ROWS, CLUSTER)", "blocks = range(0, n // WEIGHT_ROWS)"), SMALL, 2),
+        (swap("line += (m if n else 0) * units * ATOMS_PER_UNIT", "line += (m if n else 0) * units"), SMALL, 2),
+        (swap("schedule(problem_sizes, workers) if one]", "schedule(problem_sizes, workers)]"), SMALL, 66),
+        (swap("ceil_div(ceil_div(m, ceil_div(m, most)), 8) * 8", "ceil_div(m, 2)"), [(300, 128, 256, 1)], 2),
+        (swap("lines[group] + start, m, 2 * n", "lines[group] + start, height, 2 * n"), [(300, 128, 256, 1)], 2),
+        (swap("group, start + width, left, block", "group, start, left, block"), GPUMODE_BENCH[0].sizes, 66),
     ],
-    ids=["order", "end", "ragged", "twice", "overlap", "idle"],
+    ids=["order", "end", "ragged", "twice", "overlap", "idle", "swizzle", "height", "rest"],
 )
-def test_wrong_plans_are_caught(edit, workers):
-    sizes = [(40, 384, 256, 1), (200, 128, 512, 1), (16, 128, 256, 1)]
+def test_wrong_plans_are_caught(edit, sizes, workers):
     check_plan(load(), sizes, workers)
     with pytest.raises(AssertionError):
         check_plan(load(edit=edit), sizes, workers)
+
+
+@pytest.mark.parametrize("problem", GPUMODE_BENCH, ids=lambda problem: problem.name)
+def test_no_list_is_longer_than_with_even_cuts(problem):
+    kernel = load()
+    even = min(kernel.assign(kernel.even_items(problem.sizes, most), 66)[0] for most in kernel.WIDTHS[3:])
+    assert longest(kernel, problem.sizes, 66) <= even
+    if problem.name == "gpumode-bench-0":
+        # An uncut schedule, whose lists have equal sums, would take 1 / 1.1 of it.
+        uncut = sum(cost for cost, _ in kernel.even_items(problem.sizes, 256)) / 66
+        assert uncut < longest(kernel, problem.sizes, 66) < 1.1 * uncut < 0.9 * even
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class Host:
         for row, group in zip(rows, groups, strict=True):
             if group >= 0:
                 for column, at in enumerate((0, 1, 3, 4, 2)):
-                    row[3 + column] += base + 100 * group + at
+                    row[4 + column] += base + 100 * group + at
         assert table == [value for row in rows for value in row]
         assert (device, launched, workspace) == (self.device, tuple(counts), lines * self.kernel.LINE)
 
