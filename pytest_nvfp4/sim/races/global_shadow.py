@@ -15,7 +15,7 @@ finds CTAs that write the same bytes in any process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import NamedTuple, TypeAlias
@@ -39,6 +39,10 @@ _LARGEST_UNIT = 16
 _READERS = 4
 """Readers recorded per place before the first write."""
 _ARRAYS = ("writes", "reads")
+_FEW = 64
+"""Units whose numbers are listed at once; of more, it is first asked whether there are any."""
+_EMPTY: Set[int] = frozenset({0})
+"""The numbers of units without accesses."""
 _SETS = 1 << 17
 """Collect unreferenced access sets above this count."""
 
@@ -241,19 +245,20 @@ class GlobalShadow:
         """Add an access to the sets of some units."""
         sets = self.sets
         here = array[units]
-        if not here.any():
+        different = _distinct(here)
+        if different <= _EMPTY:
             array[units] = sets.singletons[number]
             return
         if len(sets) > self._limit:
             self._collect()
             here = array[units]
+            different = _distinct(here)
 
         def covers(old: Access) -> bool:
             return clock is not None and _covers(sets.access(number), old, clock)
 
-        different = set(here.tolist())
         if len(different) == 1:
-            array[units] = sets.joined(different.pop(), number, covers)
+            array[units] = sets.joined(next(iter(different)), number, covers)
             return
         new = here.copy()
         for known in different:
@@ -377,11 +382,12 @@ class GlobalShadow:
         self, shadow: RegionShadow, numbers: NDArray[np.int32], units: NDArray[np.intp] | slice, access: Access,
         clock: Clock, *, old_writes: bool, new_writes: bool,
     ) -> None:  # fmt: skip
-        if not numbers.any():
+        different = _distinct(numbers)
+        if different <= _EMPTY:
             return
         sets = self.sets
         sync_count = self.sync_count or -1
-        for number in set(numbers.tolist()):
+        for number in different:
             for member in sets.members(number):
                 old = sets.accesses[member - 1]
                 if old[2] & access[2] & STRONG:
@@ -397,6 +403,13 @@ class GlobalShadow:
                     continue
                 byte = shadow.byte(units, numbers == number)
                 self.report(GlobalConflict(shadow, byte, old, old_writes, access, new_writes, clock, ordered))
+
+
+def _distinct(numbers: NDArray[np.int32]) -> Set[int]:
+    """Return the different numbers of sets, of few units or of many that most often have none."""
+    if numbers.size > _FEW and not numbers.any():
+        return _EMPTY
+    return set(numbers.tolist())
 
 
 def _covers(new: Access, old: Access, clock: Clock) -> bool:

@@ -125,7 +125,7 @@ def _relaxed_part(snapshot: Snapshot, *, covered: bool = True) -> Snapshot:
     rows = slice(TENSOR, (SC if covered else ISSUED) + 1)
     result: Snapshot = {}
     for number, ticks in snapshot.items():
-        if ticks[rows].any():
+        if np.count_nonzero(ticks[rows]):
             result[number] = only = np.zeros_like(ticks)
             only[rows] = ticks[rows]
     return result
