@@ -3,13 +3,14 @@
 Compilers unroll loops, so that a block does the same arithmetic on many registers. A call of numpy on 32 lanes costs as
 much as one on some hundred. A call is put off until a line reads its result, or overwrites what it reads, and is made
 together with those of the same function that were put off till then. It has no effect but its result and cannot fail
-(``alu.lift``), so that nothing else tells the two orders apart.
+(``alu.lift``), so that nothing else tells the two orders apart. Predicates are not put off: ``lower.frames`` reads
+those that guard what follows a line.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 _CALL = re.compile(r"    ([vt]\d+) = (\w+)\(((?:\w+)(?:, \w+)*)\)")
@@ -28,16 +29,22 @@ class _Call(NamedTuple):
 
 
 def batched(
-    lines: Sequence[str], line_at: Sequence[tuple[int, str]], names: Mapping[str, Any]
+    lines: Sequence[str],
+    line_at: Sequence[tuple[int, str]],
+    names: Mapping[str, Any],
+    predicates: Set[str] = frozenset(),
 ) -> tuple[list[str], list[tuple[int, str]]]:
     """Return the lines of a block, with their places, where calls of functions that have ``together`` are batched.
 
-    ``names`` are the globals of the block, by which functions are called.
+    Args:
+        lines, line_at: Those of ``Emitter``.
+        names: The globals of the block, by which functions are called.
+        predicates: The names of predicate registers.
     """
     made = _Block()
     for line, at in zip(lines, line_at, strict=True):
         found = _CALL.fullmatch(line)
-        if found is not None and hasattr(names.get(found[2]), "together"):
+        if found is not None and found[1] not in predicates and hasattr(names.get(found[2]), "together"):
             made.put_off(found[2], _Call(line, at, found[1], tuple(found[3].split(", "))))
         else:
             made.write(line, at)

@@ -407,7 +407,8 @@ class Program:
         """Return the function of a block, of a warp or of a gang."""
         name = f"block_{start}"
         loads = "; ".join(f"v{slot} = R[{slot}]" for slot in emitter.loaded)
-        lines, line_at = batched(emitter.lines, emitter.line_at, emitter.globals)
+        predicates = {f"v{slot}" for slot, bits in emitter.written.items() if bits == 1}
+        lines, line_at = batched(emitter.lines, emitter.line_at, emitter.globals, predicates)
         body = "\n".join(lines)
         source = f"def {name}(R, {'G' if gang else 'w'}, m):\n    {loads or 'pass'}\n{body}\n"
         code = compile(source, f"<{self.kernel.name[:40]} at {start}>", "exec")

@@ -78,11 +78,20 @@ def test_an_operand_that_is_overwritten_too_early_is_noticed(monkeypatch: pytest
     assert not np.array_equal(wrong, results(UNROLLED))
 
 
+class _Mul:
+    """A function that has ``together``."""
+
+    together = None
+
+
+NAMES = {"mul": _Mul}
+
+
 def test_independent_calls_are_one() -> None:
     lines = [f"    v{number} = mul(v{number + 10}, 7)" for number in range(4)]
-    mul = type("", (), {"together": None})
-    made, places = batches.batched([*lines, "    R[0] = v0"], [(at, "m") for at in range(5)], {"mul": mul})
-    assert made == ["    v0, v1, v2, v3 = mul.together((v10, v11, v12, v13), (7, 7, 7, 7))", "    R[0] = v0"]
+    made, places = batches.batched([*lines, "    R[0] = v0"], [(at, "m") for at in range(5)], NAMES)
+    together = "    v0, v1, v2, v3 = mul.together((v10, v11, v12, v13), (7, 7, 7, 7))"
+    assert made == [together, "    R[0] = v0"]
     assert places == [(0, "m"), (4, "m")]
 
 
@@ -92,5 +101,10 @@ def test_independent_calls_are_one() -> None:
 )
 def test_what_comes_between_parts_them(between: str) -> None:
     lines = ["    v0 = mul(v10, 7)", "    v1 = mul(v11, 7)", between, "    v2 = mul(v12, 7)"]
-    mul = type("", (), {"together": None})
-    assert batches.batched(lines, [(0, "m")] * 4, {"mul": mul})[0] == lines
+    assert batches.batched(lines, [(0, "m")] * 4, NAMES)[0] == lines
+
+
+def test_predicates_are_not_put_off() -> None:
+    lines = [f"    v{number} = mul(v{number + 10}, 7)" for number in range(4)]
+    names = {f"v{number}" for number in range(4)}
+    assert batches.batched(lines, [(0, "m")] * 4, NAMES, names)[0] == lines

@@ -20,7 +20,12 @@ setp.ge.u32 %p2, %r0, 16; mov.b32 %r9, 0;
 GET = "ld.shared.b32 %r2, [%r1];"
 PUT = "st.global.b32 [%rd3], %r2;"
 
+# Three products that are made together (``lower.batches``), the first of which stands before the load.
+TOGETHER = "cvt.rn.f32.u32 %f1, %r0; mul.f32 %f2, %f1, %f1; ld.shared.b32 %f3, [%r1]; mul.f32 %f4, %f3, %f1;"
+TOGETHER += "mul.f32 %f5, %f2, %f1; mul.f32 %f6, %f1, 0f40000000; st.global.f32 [%rd3], "
+
 DEAD = {
+    "a product with it is dead, and made with others": TOGETHER + "%f6;",
     "nothing reads it": GET,
     "the lanes are not those that store it": GET + "@%p1 " + PUT,
     "a branch skips it": GET + "@%p2 bra END;" + PUT + "END: bar.sync 0;",
@@ -36,6 +41,7 @@ DEAD = {
     """,
 }
 USED = {
+    "a product that is made with others": TOGETHER + "%f4;",
     "a store": GET + PUT,
     "a store in one lane": GET + "setp.eq.u32 %p3, %r0, 31; @%p3 " + PUT,
     "a store behind a branch": GET + "@%p1 bra END;" + PUT + "END: bar.sync 0;",
