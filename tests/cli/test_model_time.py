@@ -17,7 +17,7 @@ from pytest_nvfp4.device.simulate import SimulationResult
 from pytest_nvfp4.model.constants import load_device
 from pytest_nvfp4.model.storage import dumps
 from pytest_nvfp4.problem import ProblemError
-from pytest_nvfp4.report.document import Document
+from pytest_nvfp4.report.document import Document, cell_text
 from pytest_nvfp4.report.render import OutputFormat, render
 from tests.cli.helpers import ROOT
 from tests.model.main_loop import main_loop
@@ -164,5 +164,9 @@ def test_a_call_outside_the_modelled_kinds_has_no_timeline(tmp_path: Path, monke
     subject = runnable(SHIPPED, RunOptions(names=("gpumode-0",)), simulated=True)
     device = load_device("b200")
     how = time._How(device, conditions_of("single", device), 10.0, tmp_path)
-    assert not time._timed(subject, how, tmp_path / "t.pftrace", 1, asked=False).ok
+    document = time._timed(subject, how, tmp_path / "t.pftrace", 1, asked=False)
+    assert not document.ok
     assert not (tmp_path / "t.pftrace").exists()
+    judged = time._timed(subject, replace(how, verify=True), None, 1, asked=False)
+    assert "The outputs were not judged: with --verify" in cell_text(document.blocks[-1])
+    assert "not judged" not in cell_text(judged.blocks[-1])

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
+_UNJUDGED = "The outputs were not judged: with --verify, a call with wrong ones has no time."
+
 
 @dataclass(frozen=True)
 class _How:
@@ -205,7 +207,8 @@ def _timed(subject: Runnable, how: _How, timeline: Path | None, sms: int, *, ask
         "note": page.NO_MEASUREMENT,
         "problems": [page.as_data(each) for each in modelled],
     }
-    blocks: list[Block] = [page.summary(modelled), *sections, Styled(page.NO_MEASUREMENT, "muted")]
+    note = page.NO_MEASUREMENT if how.verify else f"{page.NO_MEASUREMENT} {_UNJUDGED}"
+    blocks: list[Block] = [page.summary(modelled), *sections, Styled(note, "muted")]
     return Document(f"Modelled times of {subject.label}", blocks, data, all(each.ok for each in modelled))
 
 
