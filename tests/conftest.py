@@ -94,7 +94,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """
     if config.getoption("dist") != "load":
         return None
-    config.option.loadscopereorder = False  # the order of the collection: see there
+    config.option.loadscopereorder = False  # keep the order of pytest_collection_modifyitems
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_nvfp4 import isolation
 from pytest_nvfp4.contracts.own import run
 from pytest_nvfp4.contracts.own.packing import Array, pack, unpack
 from pytest_nvfp4.contracts.own.run import ContractError, identity, own_problems
@@ -16,8 +17,10 @@ from pytest_nvfp4.device import rotation
 from pytest_nvfp4.device.given import given_of, outputs_of, with_given
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, Timing
 from pytest_nvfp4.device.local import LocalDevice
+from pytest_nvfp4.device.sim import SimDevice
 from pytest_nvfp4.device.verify import Verifier
 from pytest_nvfp4.isolation.door import DoorError
+from pytest_nvfp4.isolation.fork_server.compatibility import shared_environment
 from pytest_nvfp4.numerics.judge import judge
 from pytest_nvfp4.problem import ProblemError
 from tests.contracts.own import own_cases, own_kernel
@@ -138,6 +141,26 @@ def test_a_contract_that_is_replaced_during_the_run_is_refused(tmp_path: Path) -
     Path(place.removesuffix("::")).write_text(SCALE.replace("2.5", "0.0"))
     with pytest.raises(ContractError, match="changed during the run"):
         own_problems(known)
+
+
+def test_it_shares_a_fork_server_with_kernels_in_the_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped(Exception):
+        pass
+
+    variables = []
+
+    def stopped(*_: object, environ: dict[str, str], **__: object) -> None:
+        variables.append(shared_environment(environ))
+        raise Stopped
+
+    asked = job(tmp_path)
+    monkeypatch.setattr(isolation, "run", stopped)
+    with pytest.raises(Stopped):
+        own_problems(identity(written(tmp_path, SCALE + "# another one\n")))
+    (tmp_path / "jobs").mkdir()
+    with pytest.raises(Stopped):
+        SimDevice().run(asked, folder=tmp_path / "jobs")
+    assert variables[0] == variables[1]
 
 
 @pytest.mark.slow

@@ -188,7 +188,7 @@ def _ask(contract: str, request: dict[str, Any], arrays: Sequence[Array] = ()) -
                 worker("pytest_nvfp4.contracts.own.program", file, name, preload=("numpy", "torch")),
                 cwd=folder,
                 deadline_s=_DEADLINE_S,
-                # As of the processes of kernels in the simulator, so that it is forked from the same server.
+                # Those of kernels in the simulator: it is forked from the same server.
                 environ={
                     **NO_GPU,
                     **blas.variables(),

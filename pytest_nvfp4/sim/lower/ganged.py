@@ -21,7 +21,7 @@ from pytest_nvfp4.sim.memory.gang_read import read_global_together
 from pytest_nvfp4.sim.memory.load import load_parameter, load_parameter_signed
 from pytest_nvfp4.sim.memory.read import read_global
 from pytest_nvfp4.sim.memory.write import WRITERS
-from pytest_nvfp4.sim.ptx.roles import products
+from pytest_nvfp4.sim.ptx.roles import is_strong, products
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Label
 from pytest_nvfp4.sim.run.gang import Gang, each, merge
 
@@ -155,7 +155,7 @@ class GangCode:
         return self._safe[ins.index]
 
     def _lowers(self, ins: Instruction) -> bool:
-        weak = ins.root in ("ld", "st") and not {"volatile", "relaxed", "acquire", "release", "mmio"} & set(ins.parts)
+        weak = ins.root in ("ld", "st") and not is_strong(ins)
         if (
             self._program.watches(ins.index)
             or not (weak or computing(ins))

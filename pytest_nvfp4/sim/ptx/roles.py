@@ -15,6 +15,8 @@ from functools import lru_cache
 
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Pair, Register, TensorAddress, Vector
 
+_STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
+
 
 class Rule(Enum):
     """How an opcode uses its operands. Registers inside ``[...]`` are sources whatever the rule."""
@@ -121,6 +123,11 @@ def _plain(operands: Iterable[Operand]) -> Iterable[Register]:
 
 _PRODUCTS = {"dp4a": 4, "dp2a": 2} | dict.fromkeys(("fma", "mad", "mad24", "madc", "mul", "mul24"), 1)
 _PACKED = frozenset({"f16x2", "bf16x2", "f32x2"})
+
+
+def is_strong(ins: Instruction) -> bool:
+    """Return whether an instruction is a strong load or store (PTX ISA, "Memory Consistency Model")."""
+    return ins.root in ("ld", "st") and not _STRONG.isdisjoint(ins.parts)
 
 
 def products(ins: Instruction) -> int:

@@ -36,7 +36,7 @@ from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
 
 _MOST_ACQUIRED = 256
-"""Snapshots that a warp is known to have acquired, which must be kept."""
+"""Most snapshots of a warp that are remembered as acquired."""
 
 
 class FailedTest(NamedTuple):

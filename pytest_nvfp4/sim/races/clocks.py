@@ -118,7 +118,7 @@ class Clock:
 
 
 def joined(first: Ticks, second: Ticks) -> Ticks:
-    """Return the join of two copies of ticks: one of the two if it has all of the other: copies stay shared."""
+    """Return the join of two copies of ticks. It is one of them if that has all of the other."""
     if first.shape[1] < second.shape[1]:
         first, second = second, first
     width = second.shape[1]

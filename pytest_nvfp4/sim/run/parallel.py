@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 
 from pytest_nvfp4.collection import rare_collection
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.ptx.roles import is_strong
 from pytest_nvfp4.sim.ptx.syntax import Kernel
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.tcgen05 import blas
@@ -27,7 +28,6 @@ _WORTH_S = 0.5
 A fork copies pages and sends results: verifying nvfp4_group_gemm/sm100.py on gpumode-8 took 2 s of CPU time more with
 it, of 21 (measured once, on busy cores). By the clock, a busy machine would share the smallest launch.
 """
-_ORDERED = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
 _OWN_SPACES = frozenset({"shared", "shared::cta", "shared::cluster", "param", "local"})
 
 
@@ -37,7 +37,7 @@ def communicates(kernel: Kernel) -> bool:
         parts = set(instruction.parts)
         if instruction.root in ("atom", "red") and not parts & {"shared", "shared::cta", "shared::cluster"}:
             return True
-        if instruction.root in ("ld", "st") and parts & _ORDERED and not parts & _OWN_SPACES:
+        if is_strong(instruction) and not parts & _OWN_SPACES:
             return True
         if instruction.root == "clusterlaunchcontrol":
             return True

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.lower.table import computing
 from pytest_nvfp4.sim.memory.globals import GlobalMemory
-from pytest_nvfp4.sim.ptx.roles import results
+from pytest_nvfp4.sim.ptx.roles import is_strong, results
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Kernel, Register
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _MOST = 64
 """Most instructions of a loop that polls."""
-_STRONG = frozenset({"volatile", "relaxed", "acquire", "mmio"})
 _WITHOUT_EFFECT = frozenset({"bra", "nanosleep", "fence", "membar"})
 _BYTES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
 
@@ -46,7 +45,7 @@ def polling_loops(kernel: Kernel, flow: Flow) -> dict[int, tuple[Load, ...] | No
         for target in flow.successors(ins.index):
             if ins.index - _MOST <= target <= ins.index:
                 body = instructions[target : ins.index + 1]
-                if any(_is_strong(each) for each in body):
+                if any(each.root == "ld" and is_strong(each) for each in body):
                     # Of loops within loops, the one found first is the inner one.
                     loads = _loads(body)
                     for each in body:
@@ -77,15 +76,11 @@ def polled(
     return found
 
 
-def _is_strong(ins: Instruction) -> bool:
-    return ins.root == "ld" and not _STRONG.isdisjoint(ins.parts)
-
-
 def _loads(body: Sequence[Instruction]) -> tuple[Load, ...] | None:
     written = {register.slot for ins in body for register in results(ins)}
     loads = []
     for ins in body:
-        if not _is_strong(ins):
+        if ins.root != "ld" or not is_strong(ins):
             if ins.root in _WITHOUT_EFFECT or computing(ins):
                 continue
             return None

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_nvfp4.sim.alu.lift import lift
 from pytest_nvfp4.sim.lower import batches
 from tests.sim.ptx_case import run_ptx
 
@@ -76,6 +77,21 @@ def test_an_operand_that_is_overwritten_too_early_is_noticed(monkeypatch: pytest
     wrong = results(UNROLLED)
     monkeypatch.undo()
     assert not np.array_equal(wrong, results(UNROLLED))
+
+
+@pytest.mark.parametrize(("size", "count"), [(32, 3), (32, 16), (1024, 4), (1024, 16)])
+@pytest.mark.parametrize("uniform", [0, 1, 2])
+def test_together_is_one_by_one(size: int, count: int, uniform: int) -> None:
+    """For few and many lanes, and with ints in some operands of some calls, or in all of the last one."""
+    add = lift(lambda a, b: a + b, 32, 32)
+    rng = np.random.default_rng(size + count)
+    columns = [list(rng.integers(0, 1 << 32, (count, size), dtype=np.uint32)) for _ in range(2)]
+    for column in columns[:uniform]:
+        column[-1] = 7
+    calls = list(zip(*columns, strict=True))
+    for got, call in zip(add.together(*map(tuple, columns)), calls, strict=True):
+        assert type(got) is type(want := add(*call))
+        assert np.array_equal(got, want)
 
 
 class _Mul:
