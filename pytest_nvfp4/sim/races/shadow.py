@@ -3,7 +3,8 @@
 A write is checked against the last write and the reads since, a read against the last write. Earlier accesses need no
 check: they happened before the last write, or were reported with it. Two strong accesses never race, so a strong write
 may follow accesses that are unordered with it, and later accesses may be ordered behind it alone. Therefore the
-accesses before it are checked too, and stay (``covered``) until the next weak write.
+accesses before it are checked too, and stay (``covered``) until the next weak write. So do an agent's weak reads before
+its strong one.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Shadow:
             holds for tensor memory: for a pipe, a warp, and a warp's stores.
 
     Attributes:
-        covered: By part, the accesses before its strong writes.
+        covered: By part, the accesses before its strong writes, and weak reads before strong ones of their agents.
         mixed: The agents whose reads of some part were of several instructions, of which the last one is known.
     """
 
@@ -110,12 +111,11 @@ class Shadow:
             if known is None:
                 reads[part] = access
             elif known.__class__ is dict:
-                if agent in known and known[agent][3] != access[3]:
-                    self.mixed.add(agent)
+                if agent in known:
+                    self._replace(part, known[agent], access)
                 known[agent] = access
             elif known[0] == agent:
-                if known[3] != access[3]:
-                    self.mixed.add(agent)
+                self._replace(part, known, access)  # type: ignore[arg-type]
                 reads[part] = access
             else:
                 reads[part] = {known[0]: known, agent: access}  # type: ignore[dict-item]
@@ -167,6 +167,13 @@ class Shadow:
             elif covered:
                 covered.pop(part, None)
             writes[part] = access
+
+    def _replace(self, part: int, old: Access, new: Access) -> None:
+        """Replace a read by a later one of its agent. A weak one, which races with strong writes, stays covered."""
+        if old[3] != new[3]:
+            self.mixed.add(new[0])
+        if new[2] & STRONG and not old[2] & STRONG:
+            self._cover(part, old)
 
     def _cover(self, part: int, known: Access | dict[int, Access]) -> None:
         covered = self.covered.setdefault(part, {})

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_nvfp4.sim.races.access import ASYNC
+from pytest_nvfp4.sim.races.access import ASYNC, STRONG
 from pytest_nvfp4.sim.races.partition import Partition
 from tests.sim.races.happens_before import SIZE, programs, racy_by_clocks, racy_by_definition, units
 
@@ -54,3 +54,12 @@ def test_an_oracle_that_never_finds_anything_would_fail():
     proxy = [program[0], ("release", 0, 0), ("acquire", 1, 0), ("access", 1, (2,), False, ASYNC)]
     assert racy_by_definition(proxy) == (3, {0}) == racy_by_clocks(proxy)
     assert racy_by_clocks([proxy[0], ("fence", 0), *proxy[1:]]) is None
+
+
+def test_a_weak_read_races_with_a_strong_write_behind_a_strong_read():
+    reads = [("access", 0, (1,), False, 0), ("access", 1, (1,), False, 0), ("access", 1, (1,), False, STRONG)]
+    program = [*reads, ("access", 0, (1,), True, STRONG)]
+    assert racy_by_definition(program) == (3, {1}) == racy_by_clocks(program)
+    assert racy_by_clocks([*reads[:1], *reads[2:], program[3]]) is None
+    alone = [*reads[1:], ("access", 0, (1,), True, STRONG)]
+    assert racy_by_definition(alone) == (2, {0}) == racy_by_clocks(alone)
