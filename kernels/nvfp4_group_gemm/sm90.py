@@ -14,22 +14,25 @@ calls between two events, the contestants in turn, after 512 MB were written, so
                 the exact sum rounded once.
     Time        Medians of 16 in us of the four benchmarks (geometric mean) and of two groups of 2,048 x 4,096 x 7,168.
                 All but this kernel and its predecessor work on operands that were dequantised before.
-                    this kernel                     108.9   61.1   32.2   20.7   (45.9)   311
-                    the one before it               118.0   61.2   33.1   19.8   (46.7)   312
-                    fp16 in CuTe DSL, one launch    148.1   90.4   41.0   22.5   (59.2)   301
-                    cuBLAS in fp16, a call a group  199.4  109.3   38.7   23.1   (66.5)   289
-                    torch's grouped_mm in bf16      200.1  130.1   52.0   29.1   (79.2)   303
-                    torch's grouped_mm in fp16      261.3  165.2   82.4   76.7  (128.5)   332
-                1.45 times as fast as cuBLAS, 1.29 as the one launch in fp16; on large groups 8 % slower than cuBLAS.
-                A call takes 22 us of the host (32 in another run), cuBLAS's eight 121.
-    Floor       With 64, 128, 256 tokens a unit of 256 k takes 1.01, 1.49, 2.72 us; wgmma alone 0.59, 1.17, 2.38; all
-                but copies 0.83, 1.18, 2.39 (wide items hide decoding); all but copies of weights 0.85, 1.22, 2.48; all
-                on zeros 0.96, 1.34, 2.45. So copies and power take the rest; wgmma alone takes 267 us on large ones.
+                    this kernel                     103.4   58.9   30.1   17.8   (42.5)   302
+                    the one before it               108.1   61.3   31.9   20.7   (45.7)   309
+                    fp16 in CuTe DSL, one launch    145.4   89.5   41.0   23.1   (59.2)   297
+                    cuBLAS in fp16, a call a group  197.1  111.6   38.0   23.4   (66.5)   285
+                    torch's grouped_mm in bf16      199.5  130.1   51.5   28.2   (78.3)   299
+                    torch's grouped_mm in fp16      264.3  329.9  185.5  171.5  (229.5)   383
+                1.57 times as fast as cuBLAS, 1.39 as the one launch in fp16; on large groups 6 % slower than cuBLAS (5
+                in other runs). A call takes 21 to 33 us of the host, cuBLAS's eight 107 to 173.
+                (Afterwards `acquire_map` was added, an instruction an item of one warp, and ATOM_PITCH changed.)
+    Floor       With 48, 64, 80, 128, 160, 256 tokens a unit of 256 k takes 0.83, 0.90, 0.99, 1.21, 1.57, 2.50 us; wgmma
+                alone 0.59 with 64, 1.17 with 128, 2.38 with 256. The rest of benchmark 3, by time stamps: 4.6 us to the
+                first wgmma (1.3 the other kernel, 1.3 the table, 1.3 the first copies), 1.6 the last item's output.
 
 Tried and dropped (geometric mean, that of its base in brackets; `nvfp4 guide evidence` has more): consumers that take
-turns with wgmma 48.3 (46.5); weights by bulk copies of 128 bytes 73.1 (46.3), with L2::256B 45.6 (45.9); 4 stages each
-46.3 (45.9); 7 to 31 widths 46.3 to 48.4; K cut 50.5; one launch, an idle warp dequantises, 44.3 (46), but large groups
-383, and its flags would have to survive a call, which replayed graphs and calls side by side break.
+turns with wgmma 48.3 (46.5); weights by bulk copies of 128 bytes 73.1 (46.3); by cp.async 45.7 (44.7); 4 stages each
+46.3 (45.9); K cut 50.5; 10, 12, 16 widths 42.7 to 44.2, 5 widths 43.7 (42.5). Tokens dequantised without a second
+launch: by all warps of all CTAs, then a barrier of the grid, 47.1 (44.7); by four warps of each CTA into shared memory,
+half of them copied from the other CTA, 58.2 (45.4), since a warp takes 0.8 us a stage; by an idle warp 44.3 (46), but
+large groups 383. K that starts elsewhere in each cluster, sizes of the groups as parameters: no gain.
 
 Why weights lie on wgmma's M and tokens on its N
     wgmma's M is 64 whatever is needed, its N is any multiple of 8. Tokens are ragged, weights come in 128 rows. And
@@ -38,19 +41,20 @@ Why weights lie on wgmma's M and tokens on its N
 
 Two launches
     dequantise_kernel writes all tokens to a workspace as fp16, in the order, swizzle included, in which wgmma reads
-    them, so that any piece of a group from a multiple of 8 rows on is a plain bulk copy an atom. group_gemm_kernel is
-    launched while the first still runs (programmatic dependent launch) and waits for it before its first tokens.
+    them, so that any piece of a group from a multiple of 8 rows on is a plain bulk copy an atom; and it fetches into L2
+    what group_gemm_kernel reads first. That is launched while the first still runs (programmatic dependent launch) and
+    waits for it before its first tokens.
 
 Cold code
     When L2 was overwritten, code comes from memory, too, about a microsecond a jump. So the instances of the main loop
-    are the leaves of a tree, widths are few, and who finds the end of its list leaves from the leaf.
+    are few, 8 widths, and the leaves of a tree, and who finds the end of its list leaves from the leaf.
 
 Order of K
-    A sum may take K in any order, if both operands take the same one. In a unit of 256 elements of K, thread t of four
-    (t = lane % 4) owns elements 64t .. 64t + 63: 32 contiguous bytes and four scales of a row, three 32-bit or wider
-    loads. Of its word v (8 elements, v = 0..7) elements i and i + 4 make one fp16 pair:
+    A sum may take K in any order, if both operands take the same one. In an atom of 64 elements of K, thread t of four
+    (t = lane % 4) owns elements 16t .. 16t + 15, which share a scale. Of its word v (8 elements, v = 0, 1) elements i
+    and i + 4 make one fp16 pair:
 
-        k-step 2v + i // 2 of the unit, position 2t and 2t + 1 of half i % 2:  elements 64t + 8v + i and + 4
+        k-step 2v + i // 2 of the atom, position 2t and 2t + 1 of half i % 2:  elements 16t + 8v + i and + 4
 
 Order of M
     Likewise rows of weights: wgmma's rows g and g + 8 of a warp are its rows 2g and 2g + 1, so that a thread's two
@@ -68,24 +72,25 @@ Schedule: one list of items per cluster of two CTAs, made on the host (`plan`), 
     the table has an item's addresses, too, so that a CTA reads one thing before its first weights.
 
 Pipeline of a CTA
-    weights  3 stages of 256 k: 128 rows x 128 bytes, and 2 KiB of scales, by cp.async of 16 bytes; chunk c of row r
-             lies at c XOR (r / 2) % 8, and of the 16-byte lines of scales line i of block b at i XOR b % 2
+    weights  3 stages of 256 k: 128 rows x 128 bytes, by a tensor map of the group, in its 128-byte swizzle, in which
+             64-bit loads of rows 2g meet no bank twice; and 2 KiB of scales, by bulk copy
     tokens   5 stages of 32 KiB: 4, 2 or 1 atoms of width x 64 k, up to a width of 64, 128, 256, by bulk copy. Each CTA
              loads half of the rows and multicasts them to both.
     A consumer decodes an atom of 64 k into one of two register fragments while wgmma works on the other.
 
 Warps (384 threads)
-    0      tokens (one lane)      1, 2   weights and their scales      3   none
+    0      tokens (one lane)      1      weights and their scales (one lane)      2, 3   none
     4-7, 8-11   consumers, a warpgroup each: rows 0-63, 64-127 of weights, all tokens of the tile
 
 Barriers
-    full_w[s]   64 arrivals: when the copies of each thread of warps 1 and 2 have landed
+    full_w[s]   1 arrival (expect_tx of the stage) + the bytes of the copies
     empty_w[s]  8 arrivals: each consumer warp, when its registers hold the stage
     full_t[s]   1 arrival (expect_tx of the whole stage) + the bytes of both CTAs' copies
     empty_t[s]  16 arrivals: each consumer warp of both CTAs, when wgmma has read the stage
-    cluster     twice: barriers are initialised; no CTA leaves while the other may still reach into it
+    cluster     once: barriers are initialised. Warp 1 does not wait for it, since no other CTA uses its stages.
+    Warp 0 leaves when all stages of tokens are empty: then nothing can arrive at the CTA any more.
 
-Compile time: widths (16 instances of the main loop), stages, roles, cluster size. Run time: number of
+Compile time: widths (8 instances of the main loop), stages, roles, cluster size. Run time: number of
 groups, m, n, k and all addresses. One compilation serves every problem.
 
 Preconditions (`check_problem` raises ValueError): l == 1, n % 128 == 0, k % 256 == 0 and k > 0; m >= 0 is free.
@@ -103,6 +108,7 @@ import threading
 import cutlass
 import cutlass.cute as cute
 import torch
+from cuda.bindings import driver
 from cutlass import Float16, Float32, Int32, Int64, Uint32
 from cutlass._mlir.dialects import llvm
 from cutlass.cute.nvgpu import warpgroup
@@ -125,15 +131,13 @@ LINE = 128  # bytes of a row of an atom; the workspace is counted in lines
 MOST_SEARCHED = 600  # items; with more, the search takes longer than it gains
 
 WEIGHT_ROWS = 128  # rows of B per CTA: wgmma's M, 64 for each of two warpgroups
-# Rows of A per CTA, wgmma's N: 16 instances of the main loop. (CuTe DSL 4.4 rejects 8.)
-WIDTHS = (*range(16, 49, 8), *range(64, 81, 8), *range(96, 193, 16), 256)
+WIDTHS = (48, 64, 80, 96, 128, 160, 176, 256)  # rows of A per CTA, wgmma's N: 8 instances of the main loop
 CLUSTER = 2  # CTAs that share a tile of tokens
 
 CONSUMERS = 2
 CONSUMER_WARPS = 4 * CONSUMERS
 NUM_THREADS = 128 * (1 + CONSUMERS)
-TOKEN_WARP, WEIGHT_WARP, WEIGHT_WARPS = 0, 1, 2
-WEIGHT_THREADS = 32 * WEIGHT_WARPS
+TOKEN_WARP, WEIGHT_WARP = 0, 1
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
 
 WEIGHT_BYTES = WEIGHT_ROWS * UNIT_K // 2
@@ -145,13 +149,14 @@ TOKEN_STAGES = 5
 
 DEQUANTISE_THREADS = 256
 DEQUANTISE_ROWS = DEQUANTISE_THREADS // 8  # of one unit of K, eight threads each
-ATOM_PITCH = 4 * LINE + 16  # bytes from one atom of a warp's four rows to the next, without bank conflicts
+ATOM_PITCH = 4 * LINE + 32  # bytes from one atom of a warp's four rows to the next, without bank conflicts
 
-# A row of the table is a tile of tokens, for `dequantise_kernel`, or an item, for `group_gemm_kernel`: eight Int32 (the
-# last one is not used), then five addresses.
+# A row of the table is a tile of tokens, for `dequantise_kernel`, or an item, for `group_gemm_kernel`: eight Int32,
+# then five addresses, that of the tensor map of weights in bytes from the first map.
 ROW = 9  # Int64
-WIDTH, ROWS, UNITS, FIRST_LINE, HEIGHT, PITCH, BLOCKS = range(7)
+WIDTH, ROWS, UNITS, FIRST_LINE, HEIGHT, PITCH, BLOCKS, BLOCK = range(8)
 TOKENS, WEIGHTS, TOKEN_SCALES, WEIGHT_SCALES, OUTPUT = range(4, ROW)
+MAP = 16  # Int64 of a tensor map
 TILE = 256  # rows of a tile, a multiple of the 128 of a block of scales
 
 # Powers of two by which the operands are scaled while they are decoded, see the module's docstring.
@@ -193,7 +198,7 @@ def width_of(rows):
 
 def item_cost(width, k):
     """Estimated cycles of one item, fitted to times on an H200."""
-    return k // 16 * max(4 * width + 375, 6 * width + 150) // 5 + 2500
+    return k // 16 * max(1030, 6 * width + 720, 12 * width + 20) // 10 + 4000
 
 
 def even_items(problem_sizes, most):
@@ -255,7 +260,7 @@ def fit(items, workers, limit, problem_sizes):
 
 
 def schedule(problem_sizes, workers):
-    """Items of each worker, whose costs' largest sum is the smallest found; fewer items than workers are not cut."""
+    """Items of each worker, whose costs' largest sum is the smallest found; no more items than workers are not cut."""
     best = None
     for most in (width for width in reversed(WIDTHS) if width > 48 and width % 16 == 0):
         items = even_items(problem_sizes, most)
@@ -275,8 +280,7 @@ def schedule(problem_sizes, workers):
 
 def table_row(fields, offsets=(0,) * 5):
     """A row of the table, its Int32 in pairs, its addresses as bytes from a group's tensors."""
-    padded = (*fields, 0)
-    return [low | high << 32 for low, high in zip(padded[::2], padded[1::2], strict=True)] + list(offsets)
+    return [low | high << 32 for low, high in zip(fields[::2], fields[1::2], strict=True)] + list(offsets)
 
 
 def plan(problem_sizes, workers):
@@ -294,7 +298,7 @@ def plan(problem_sizes, workers):
         for start in range(0, m if n else 0, TILE):
             height = min(TILE, m - start)
             offsets = (start * units * UNIT_K // 2, 0, start // 128 * units * SCALE_BYTES, 0, 0)
-            rows.append(table_row((0, height, units, line + start, m, 0, 0), offsets))
+            rows.append(table_row((0, height, units, line + start, m, 0, 0, 0), offsets))
             groups.append(group)
             most = max(most, ceil_div(height * units, DEQUANTISE_ROWS))
         line += (m if n else 0) * units * ATOMS_PER_UNIT
@@ -308,15 +312,15 @@ def plan(problem_sizes, workers):
             blocks = min(CLUSTER, n // WEIGHT_ROWS - block)
             offsets = (
                 0,
-                block * units * WEIGHT_BYTES,
+                group * MAP * 8,
                 0,
                 block * units * SCALE_BYTES,
                 2 * (start * n + block * WEIGHT_ROWS),
             )
-            rows.append(table_row((width, height, units, lines[group] + start, m, 2 * n, blocks), offsets))
+            rows.append(table_row((width, height, units, lines[group] + start, m, 2 * n, blocks, block), offsets))
             groups.append(group)
         zeros = depth - len(one)
-        rows += [table_row((0,) * 7)] * zeros
+        rows += [table_row((0,) * 8)] * zeros
         groups += [-1] * zeros
     return rows, groups, tiles, most, len(lists), depth, line
 
@@ -352,9 +356,19 @@ def load_shared(address):
     return ptx("ld.shared.b32 $0, [$1];", "=r,r", address)
 
 
+def load_shared_2(address, offset):
+    """Two words of shared memory; `offset` in bytes is a constant."""
+    return ptx(f"ld.shared.v2.b32 {{$0, $1}}, [$2+{offset}];", "=r,=r,r", address, results=2)
+
+
 def load_shared_4(address, offset):
     """Four words of shared memory; `offset` in bytes is a constant."""
     return ptx(f"ld.shared.v4.b32 {{$0, $1, $2, $3}}, [$4+{offset}];", "=r,=r,=r,=r,r", address, results=4)
+
+
+def load_input_4(address):
+    """Four words of an input."""
+    return ptx("ld.global.nc.v4.b32 {$0, $1, $2, $3}, [$4];", "=r,=r,=r,=r,l", address, results=4)
 
 
 def load_input(address):
@@ -362,19 +376,27 @@ def load_input(address):
     return ptx("ld.global.nc.b32 $0, [$1];", "=r,l", address)
 
 
-def load_input_byte(address):
-    """A byte of an input."""
-    return ptx("{.reg .b16 t; ld.global.nc.u8 t, [$1]; cvt.u32.u16 $0, t;}", "=r,l", address)
+def copy_tile(shared, tensor_map, x, y, mbar):
+    """The box of a tensor map at column `x`, row `y`; the mbarrier counts its bytes."""
+    copy = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+    ptx(f"{copy} [$0], [$1, {{$2, $3}}], [$4];", "r,l,r,r,r", shared, tensor_map, x, y, mbar, results=0)
 
 
-def copy_async_16(shared, address):
-    """16 bytes to shared memory, asynchronously; see `arrive_when_copied`."""
-    ptx("cp.async.cg.shared.global [$0], [$1], 16;", "r,l", shared, address, results=0)
+def copy_bulk(shared, address, size, mbar):
+    """`size` bytes; the mbarrier counts them."""
+    copy = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+    ptx(f"{copy} [$0], [$1], $2, [$3];", "r,l,r,r", shared, address, size, mbar, results=0)
 
 
-def arrive_when_copied(mbar):
-    """Arrive at an mbarrier when all copies of this thread have landed; one of the arrivals it counts."""
-    ptx("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", "r", mbar, results=0)
+def prefetch_l2(address):
+    """Fetch a line of memory into L2."""
+    ptx("prefetch.global.L2 [$0];", "l", address, results=0)
+
+
+def acquire_map(tensor_map):
+    """Make a tensor map that the host copied to memory visible to this thread's later copies, and fetch it."""
+    ptx("fence.proxy.tensormap::generic.acquire.sys [$0], 128;", "l", tensor_map, results=0)
+    ptx("prefetch.tensormap [$0];", "l", tensor_map, results=0)
 
 
 def copy_bulk_to_cluster(shared, address, size, mbar):
@@ -396,9 +418,9 @@ def store_if_less(a, b, address, value):
     ptx(text, "r,r,l,r", a, b, address, value, results=0)
 
 
-def store_shared_4(address, values):
-    """Store four words to shared memory."""
-    ptx("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", "r,r,r,r,r", address, *values, results=0)
+def store_shared_2(address, a, b):
+    """Store two words to shared memory."""
+    ptx("st.shared.v2.b32 [$0], {$1, $2};", "r,r,r", address, a, b, results=0)
 
 
 def store_4_if_less(a, b, address, values):
@@ -415,6 +437,11 @@ def multiply_f16x2(a, b):
 def permute_bytes(a, b, selector):
     """PTX prmt with a constant selector."""
     return ptx(f"prmt.b32 $0, $1, $2, {selector};", "=r,r,r", a, b, pure=True)
+
+
+def select_bytes(a, b, selector):
+    """PTX prmt."""
+    return ptx("prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", a, b, selector, pure=True)
 
 
 def pack_f16x2(low, high):
@@ -446,43 +473,50 @@ def decode(word, scale):
 
 
 @cute.kernel
-def dequantise_kernel(fields: cute.Tensor, places: cute.Tensor, workspace: Int64):
+def dequantise_kernel(fields: cute.Tensor, places: cute.Tensor, maps: Int64, workspace: Int64):
     """Write the tokens as fp16 to the workspace: of each group [atom of 64 k, token, 64 k], in wgmma's swizzle."""
     cute.arch.griddepcontrol_launch_dependents()
     thread, _, _ = cute.arch.thread_idx()
-    part, tile, _ = cute.arch.block_idx()
     lane = thread % 32
+    part, tile, _ = cute.arch.block_idx()
+    if part + tile == 0:
+        # Into L2 what group_gemm_kernel reads first: the tensor maps, and the table behind them
+        end = (places.iterator + cute.size(places)).toint()
+        line = maps + Int64(thread * LINE)
+        while line < end:
+            prefetch_l2(line)
+            line += DEQUANTISE_THREADS * LINE
     shared = SmemAllocator().allocate(DEQUANTISE_THREADS // 32 * 4 * ATOM_PITCH, byte_alignment=128).toint()
 
     rows = fields[tile, ROWS]
     units = fields[tile, UNITS]
-    # Eight threads have a row of a unit of K; each has the words v of its four owners t.
+    # Eight threads have a row of a unit of K: thread 2a + h the words of owners 2h and 2h + 1 of atom a.
     item = part * DEQUANTISE_ROWS + thread // 8
-    v = thread % 8
-    unit = min(item // rows, units - 1)
-    row = item % rows
-    source = places[tile, TOKENS] + Int64(row) * Int64(units * (UNIT_K // 2)) + Int64(unit * 128 + v * 4)
-    scale_source = (
+    a = lane % 8 // 2
+    h = lane % 2
+    row = min(item // units, rows - 1)
+    unit = item % units
+    source = places[tile, TOKENS] + (Int64(row) * Int64(units) + Int64(unit)) * Int64(UNIT_K // 2)
+    words = load_input_4(source + Int64(lane % 8 * 16))
+    factors = load_input(
         places[tile, TOKEN_SCALES]
         + Int64((row // 128) * units + unit) * Int64(SCALE_BYTES)
-        + Int64((row % 32) * 16 + (row % 128) // 32 * 4 + v // 2)
+        + Int64(a * 512 + (row % 32) * 16 + (row % 128) // 32 * 4)
     )
-    pairs = []
-    for t in cutlass.range_constexpr(4):
-        word = load_input(source + 32 * t)
-        scale = decode_scales(load_input_byte(scale_source + 512 * t))
-        pairs.append(decode(word, permute_bytes(scale, scale, 0x1010)))
+    pair = decode_scales(factors >> (16 * h))
     # Eight threads exchange their four lines, so that a line is stored at once.
     mine = shared + thread // 32 * (4 * ATOM_PITCH) + lane // 8 * LINE
-    for i in cutlass.range_constexpr(4):
-        chunk = ((v % 2) * 4 + i) ^ (row % 8)
-        store_shared_4(mine + v // 2 * ATOM_PITCH + chunk * 16, [pairs[t][i] for t in range(4)])
+    for v in cutlass.range_constexpr(2):
+        first, second = (decode(words[2 * e + v], permute_bytes(pair, pair, 0x3232 if e else 0x1010)) for e in range(2))
+        for i in cutlass.range_constexpr(4):
+            chunk = (v * 4 + i) ^ (row % 8)
+            store_shared_2(mine + a * ATOM_PITCH + chunk * 16 + 8 * h, first[i], second[i])
     cute.arch.sync_warp()
     height = fields[tile, HEIGHT]
-    line = workspace + Int64(fields[tile, FIRST_LINE] + unit * ATOMS_PER_UNIT * height + row) * Int64(LINE)
+    target = workspace + Int64(fields[tile, FIRST_LINE] + unit * ATOMS_PER_UNIT * height + row) * Int64(LINE)
     for atom in cutlass.range_constexpr(ATOMS_PER_UNIT):
-        chunks = load_shared_4(mine + v * 16, atom * ATOM_PITCH)
-        store_4_if_less(item, rows * units, line + Int64(atom * height * LINE + v * 16), chunks)
+        chunks = load_shared_4(mine + lane % 8 * 16, atom * ATOM_PITCH)
+        store_4_if_less(item, rows * units, target + Int64(atom * height * LINE + lane % 8 * 16), chunks)
 
 
 @cute.jit
@@ -534,9 +568,9 @@ def consume(
     fragments = [cute.make_rmem_tensor(((2, 2, 2), 1, 4), Float16) for _ in range(2)]
 
     units = fields[item, UNITS]
-    weights_address = weights + row * 128 + ((2 * t) ^ g) * 16
-    block_row = row % 32
-    scales_address = weights + WEIGHT_BYTES + 512 * t + ((block_row ^ (t & 1)) * 16) + 4 * (row // 32)
+    weights_address = weights + row * 128 + ((t // 2) ^ (row % 8)) * 16 + 8 * (t % 2)
+    scales_address = weights + WEIGHT_BYTES + row % 32 * 16 + 4 * (row // 32)
+    selector = Uint32(t * 0x11 + 0x40)
 
     w_stage = weight_count % WEIGHT_STAGES
     w_parity = (weight_count // WEIGHT_STAGES) & 1
@@ -546,11 +580,17 @@ def consume(
     for unit in cutlass.range(units, unroll=1):
         cute.arch.mbarrier_wait(full_w + w_stage, w_parity)
         offset = w_stage * WEIGHT_STAGE
-        scale_words = [load_shared((scales_address ^ (16 * h)) + offset) for h in range(2)]
         for atom in cutlass.range_constexpr(ATOMS_PER_UNIT):
             # Half of the unit's elements at a time, to save registers
             if cutlass.const_expr(atom % 2 == 0):
-                packed = [load_shared_4((weights_address ^ (8 * atom)) + offset, 128 * h) for h in range(2)]
+                packed = [
+                    [load_shared_2((weights_address ^ (32 * (atom + e) + 16 * h)) + offset, 128 * h) for h in range(2)]
+                    for e in range(2)
+                ]
+                factors = [
+                    [load_shared(scales_address + offset + 512 * (atom + e) + 16 * h) for h in range(2)]
+                    for e in range(2)
+                ]
             if cutlass.const_expr(atom == 2):
                 cute.arch.sync_warp()
                 if lane == 0:
@@ -559,12 +599,12 @@ def consume(
                 if w_stage == WEIGHT_STAGES:
                     w_stage = Int32(0)
                     w_parity ^= 1
-            both = decode_scales(permute_bytes(scale_words[0], scale_words[1], 0x40 + 0x11 * atom))
+            both = decode_scales(select_bytes(*factors[atom % 2], selector))
             scales = permute_bytes(both, both, 0x1010), permute_bytes(both, both, 0x3232)
             words = cute.recast_tensor(fragments[atom % 2], Uint32)
             for j in cutlass.range_constexpr(2):
                 for h in cutlass.range_constexpr(2):
-                    pairs = decode(packed[h][2 * (atom % 2) + j], scales[h])
+                    pairs = decode(packed[atom % 2][h][j], scales[h])
                     for i in cutlass.range_constexpr(4):
                         # Pair i belongs to K-step 2j + i // 2, half i % 2 of it.
                         words[h + 2 * (i % 2) + 4 * (2 * j + i // 2)] = pairs[i]
@@ -612,15 +652,14 @@ def consume(
 
 
 def leave():
-    """End this thread, with those of the cluster."""
-    # No CTA may leave while the other can still arrive at its barriers or copy into it.
-    cute.arch.cluster_arrive()
-    cute.arch.cluster_wait()
+    """End this thread."""
     ptx("exit;", "", results=0)
 
 
 @cute.jit
-def consume_items(widths: cutlass.Constexpr, arguments: tuple, item: Int32, weight_count: Int32, token_count: Int32):
+def consume_items(
+    widths: cutlass.Constexpr, arguments: tuple, item: Int32, width: Int32, weight_count: Int32, token_count: Int32
+):
     """A consumer's part of the items from `item` on that have these widths, which rise; returns the counts after them.
 
     Widths fall along the list, so the instances need no loop around them. With one, ptxas runs out of registers and
@@ -629,25 +668,30 @@ def consume_items(widths: cutlass.Constexpr, arguments: tuple, item: Int32, weig
     """
     fields = arguments[0]
     if cutlass.const_expr(len(widths) == 1):
-        while fields[item, WIDTH] == widths[0]:
+        while width == widths[0]:
             consume(widths[0], *arguments[:2], item, *arguments[2:], weight_count, token_count)
             units = fields[item, UNITS]
             weight_count += units
             token_count += units * (ATOMS_PER_UNIT // atoms_per_stage(widths[0]))
             item += 1
-        if fields[item, WIDTH] == 0:
+            width = fields[item, WIDTH]
+        if width == 0:
             leave()
     else:
         half = len(widths) // 2
         for part in cutlass.range_constexpr(2):
             some = widths[half:] if cutlass.const_expr(part == 0) else widths[:half]
-            if fields[item, WIDTH] >= some[0]:
-                item, weight_count, token_count = consume_items(some, arguments, item, weight_count, token_count)
-    return item, weight_count, token_count
+            if width >= some[0]:
+                item, width, weight_count, token_count = consume_items(
+                    some, arguments, item, width, weight_count, token_count
+                )
+    return item, width, weight_count, token_count
 
 
 @cute.kernel
-def group_gemm_kernel(fields: cute.Tensor, places: cute.Tensor, workspace: Int64, first: Int32, depth: Int32):
+def group_gemm_kernel(
+    fields: cute.Tensor, places: cute.Tensor, maps: Int64, workspace: Int64, first: Int32, depth: Int32
+):
     """Work through the cluster's rows of the table, from row `first` on (see the module's docstring)."""
     thread, _, _ = cute.arch.thread_idx()
     cta, _, _ = cute.arch.block_idx()
@@ -663,23 +707,34 @@ def group_gemm_kernel(fields: cute.Tensor, places: cute.Tensor, workspace: Int64
     empty_w = smem.allocate_array(Int64, WEIGHT_STAGES)
     full_t = smem.allocate_array(Int64, TOKEN_STAGES)
     empty_t = smem.allocate_array(Int64, TOKEN_STAGES)
-    if warp == 0:
+    if warp == TOKEN_WARP:
         with cute.arch.elect_one():
-            for stage in cutlass.range_constexpr(WEIGHT_STAGES):
-                cute.arch.mbarrier_init(full_w + stage, WEIGHT_THREADS)
-                cute.arch.mbarrier_init(empty_w + stage, CONSUMER_WARPS)
             for stage in cutlass.range_constexpr(TOKEN_STAGES):
                 cute.arch.mbarrier_init(full_t + stage, 1)
                 cute.arch.mbarrier_init(empty_t + stage, CONSUMER_WARPS * CLUSTER)
         cute.arch.mbarrier_init_fence()
-    cute.arch.cluster_arrive()
-    cute.arch.cluster_wait()
+    if warp == WEIGHT_WARP:
+        with cute.arch.elect_one():
+            for stage in cutlass.range_constexpr(WEIGHT_STAGES):
+                cute.arch.mbarrier_init(full_w + stage, 1)
+                cute.arch.mbarrier_init(empty_w + stage, CONSUMER_WARPS)
+        cute.arch.mbarrier_init_fence()
+        cute.arch.sync_warp()
+    cute.arch.cluster_arrive_relaxed()
+    if warp != WEIGHT_WARP:
+        cute.arch.cluster_wait()
 
     weights = weights_ptr.toint()
 
-    if warp < 4:
+    if warp >= 4:
+        cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
+        state = (begin, fields[begin, WIDTH], Int32(0), Int32(0))
+        arguments = (fields, places, rank, weights, tokens, full_w, empty_w, full_t, empty_t)
+        consume_items(WIDTHS, arguments, *state)
+    else:
         cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
         if warp == TOKEN_WARP:
+            load_input((places.iterator + begin * ROW).toint())  # into L1, before the wait
             # Before this, nothing that dequantise_kernel writes may be read.
             cute.arch.griddepcontrol_wait()
             ptx("fence.proxy.async.global;", "", results=0)
@@ -720,63 +775,62 @@ def group_gemm_kernel(fields: cute.Tensor, places: cute.Tensor, workspace: Int64
                         stage = Int32(0)
                         parity ^= 1
                 item += 1
-        if warp >= WEIGHT_WARP and warp < WEIGHT_WARP + WEIGHT_WARPS:
-            p = thread - 32 * WEIGHT_WARP
-            chunk = p % 8
-            row = p // 8
-            # Where this thread's chunks of rows row, row + 16, ... and of rows row + 8, row + 24, ... go
-            even = row * 128 + (chunk ^ (row // 2)) * 16
-            odd = row * 128 + (chunk ^ (row // 2) ^ 4) * 16
-            scale_target = WEIGHT_BYTES + (p // 32) * 512 + ((p % 32) ^ (p // 32)) * 16
+            # This CTA may leave when nothing can arrive at its barriers any more.
+            for _ in cutlass.range(TOKEN_STAGES, unroll=1):
+                cute.arch.mbarrier_wait(empty_t + stage, parity)
+                stage += 1
+                if stage == TOKEN_STAGES:
+                    stage = Int32(0)
+                    parity ^= 1
+        if warp == WEIGHT_WARP:
             stage = Int32(0)
             parity = Int32(1)
             item = begin
+            if lane == 0:
+                acquire_map(maps + places[item, WEIGHTS])
             while fields[item, WIDTH] > 0:
                 units = fields[item, UNITS]
                 block = min(rank, fields[item, BLOCKS] - 1)
-                pitch = Int64(units) * Int64(UNIT_K // 2)
-                source = places[item, WEIGHTS] + Int64(block * WEIGHT_ROWS + row) * pitch + Int64(chunk * 16)
-                scale_source = places[item, WEIGHT_SCALES] + Int64(block * units) * Int64(SCALE_BYTES) + Int64(p * 16)
-                for _ in cutlass.range(units, unroll=1):
+                y = (fields[item, BLOCK] + block) * WEIGHT_ROWS
+                tensor_map = maps + places[item, WEIGHTS]
+                if lane == 0 and fields[item + 1, WIDTH] > 0:
+                    acquire_map(maps + places[item + 1, WEIGHTS])
+                scale_source = places[item, WEIGHT_SCALES] + Int64(block * units) * Int64(SCALE_BYTES)
+                for unit in cutlass.range(units, unroll=1):
                     cute.arch.mbarrier_wait(empty_w + stage, parity)
-                    target = weights + stage * WEIGHT_STAGE
-                    for i in cutlass.range_constexpr(WEIGHT_ROWS // 8):
-                        copy_async_16(target + (odd if i % 2 else even) + i * 1024, source + pitch * (8 * i))
-                    for i in cutlass.range_constexpr(SCALE_BYTES // 16 // WEIGHT_THREADS):
-                        copy_async_16(target + scale_target + i * 1024, scale_source + i * 1024)
-                    arrive_when_copied((full_w + stage).toint())
-                    source += UNIT_K // 2
+                    if lane == 0:
+                        target = weights + stage * WEIGHT_STAGE
+                        mbar = full_w + stage
+                        cute.arch.mbarrier_arrive_and_expect_tx(mbar, WEIGHT_STAGE)
+                        copy_tile(target, tensor_map, unit * (UNIT_K // 2), y, mbar.toint())
+                        copy_bulk(target + WEIGHT_BYTES, scale_source, Int32(SCALE_BYTES), mbar.toint())
                     scale_source += SCALE_BYTES
                     stage += 1
                     if stage == WEIGHT_STAGES:
                         stage = Int32(0)
                         parity ^= 1
                 item += 1
-    else:
-        cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
-        state = (begin, Int32(0), Int32(0))
-        arguments = (fields, places, rank, weights, tokens, full_w, empty_w, full_t, empty_t)
-        consume_items(WIDTHS, arguments, *state)
-
-    leave()
+            cute.arch.cluster_wait()
 
 
 @cute.jit
 def launch(host: cute.Pointer, first: Int32, most: Int32, num_clusters: Int32, depth: Int32):
     """Launch both kernels, the second while the first runs.
 
-    `host` points to the addresses of the table and of the workspace. The table has `first` tiles, each for at most
-    `most` CTAs, and `num_clusters` times `depth` rows of items.
+    `host` points to the addresses of the tensor maps, of the table, and of the workspace. The table has `first` tiles,
+    each for at most `most` CTAs, and `num_clusters` times `depth` rows of items.
     """
-    addresses = cute.make_tensor(host, cute.make_layout((2,)))
-    table = cute.make_ptr(Int64, addresses[0], cute.AddressSpace.gmem, assumed_align=16)
+    addresses = cute.make_tensor(host, cute.make_layout((3,)))
+    table = cute.make_ptr(Int64, addresses[1], cute.AddressSpace.gmem, assumed_align=16)
     rows = first + num_clusters * depth
     places = cute.make_tensor(table, cute.make_layout((rows, ROW), stride=(ROW, 1)))
     halves = cute.make_layout((rows, 2 * ROW), stride=(2 * ROW, 1))
     fields = cute.make_tensor(cute.recast_ptr(table, dtype=Int32), halves)
-    workspace = addresses[1]
-    dequantise_kernel(fields, places, workspace).launch(grid=(most, first, 1), block=(DEQUANTISE_THREADS, 1, 1))
-    group_gemm_kernel(fields, places, workspace, first, depth).launch(
+    workspace = addresses[2]
+    dequantise_kernel(fields, places, addresses[0], workspace).launch(
+        grid=(most, first, 1), block=(DEQUANTISE_THREADS, 1, 1)
+    )
+    group_gemm_kernel(fields, places, addresses[0], workspace, first, depth).launch(
         grid=(num_clusters * CLUSTER, 1, 1),
         block=(NUM_THREADS, 1, 1),
         cluster=(CLUSTER, 1, 1),
@@ -796,16 +850,42 @@ def compiled():
     return cute.compile(launch, host_pointer(0), *[Int32(1)] * 4)
 
 
+def weight_map(address, n, k):
+    """The tensor map of a group's weights, as 64-bit words: boxes of 128 rows and 128 bytes, with their swizzle.
+
+    A group without weights has zeros.
+    """
+    if n == 0:
+        return [0] * MAP
+    status, made = driver.cuTensorMapEncodeTiled(
+        driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT8,
+        2,
+        address,
+        [driver.cuuint64_t(k // 2), driver.cuuint64_t(n)],
+        [driver.cuuint64_t(k // 2)],
+        [driver.cuuint32_t(UNIT_K // 2), driver.cuuint32_t(WEIGHT_ROWS)],
+        [driver.cuuint32_t(1), driver.cuuint32_t(1)],
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"no tensor map of {n} rows of {k} weights at {address:#x}: {status}")
+    return [int(word) for word in made.opaque]
+
+
 class Call:
     """What calls on equal sizes share on one device and thread: the schedule, and the launcher's packed arguments."""
 
     def __init__(self, problem_sizes, device):
         rows, groups, *sizes, lines = plan(problem_sizes, max_clusters(device))
+        self.sizes = problem_sizes
         self.rows = torch.tensor(rows, dtype=torch.int64)
         self.groups = torch.tensor(groups)
         self.workspace_bytes = lines * LINE
         self.table_of = functools.lru_cache(maxsize=256)(self.table)
-        self.host = array.array("q", [0, 0])
+        self.host = array.array("q", [0, 0, 0])
         launcher = compiled().to(device)
         # The packed arguments point into these.
         self.kept = host_pointer(self.host.buffer_info()[0]), *map(Int32, sizes)
@@ -813,17 +893,20 @@ class Call:
         self.run = launcher.run_compiled_program
 
     def table(self, addresses):
-        """The table on the device for five addresses of each group: a function of them, so they are copied once."""
+        """The tensor maps and the table on the device for five addresses of each group: a function of them, so once."""
         table = self.rows.clone()
-        table[:, -5:] += torch.tensor((*addresses, (0,) * 5), dtype=torch.int64)[self.groups]
-        return table.cuda()
+        table[:, -5:] += torch.tensor([(a, 0, *rest) for a, _, *rest in (*addresses, (0,) * 5)])[self.groups]
+        groups = zip(addresses, self.sizes, strict=True)
+        maps = torch.tensor([weight_map(b, n, k) for (_, b, *_), (_, n, k, _) in groups], dtype=torch.uint64)
+        return torch.cat((maps.view(torch.int64).flatten(), table.flatten())).cuda()
 
     def __call__(self, addresses):
         """Launch both kernels on tensors at these addresses."""
         workspace = torch.empty(self.workspace_bytes, dtype=torch.uint8, device="cuda")
         # In place, since the packed arguments have this array's address
-        self.host[0] = self.table_of(addresses).data_ptr()
-        self.host[1] = workspace.data_ptr()
+        self.host[0] = table = self.table_of(addresses).data_ptr()
+        self.host[1] = table + len(addresses) * MAP * 8
+        self.host[2] = workspace.data_ptr()
         self.run(self.packed)
 
 

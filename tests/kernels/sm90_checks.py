@@ -22,23 +22,27 @@ def check_wgmma(ptx: str, constants: SimpleNamespace) -> None:
 
 
 def check_copies(ptx: str, constants: SimpleNamespace) -> None:
-    chunks = (constants.WEIGHT_BYTES + constants.SCALE_BYTES) // 16
-    assert count(r"cp\.async\.cg\.shared\.global \[%r\d+\], \[%rd\d+\], 16;", ptx) == chunks / constants.WEIGHT_THREADS
-    assert count(r"cp\.async\.mbarrier\.arrive\.noinc", ptx) == 1
-    assert count(r"cp\.async\.bulk\.", ptx) == count(r"cp\.async\.bulk\.\S*multicast::cluster", ptx) == 1
-    assert count(r"mbarrier\.arrive\.expect_tx", ptx) == 1
+    """Tokens, to both CTAs; weights by a tensor map that was acquired; their scales."""
+    assert count(r"cp\.async\.bulk\.", ptx) == 3
+    assert count(r"cp\.async\.bulk\.shared\S*multicast::cluster", ptx) == 1
+    assert count(r"cp\.async\.bulk\.tensor\.2d", ptx) == 1
+    assert count(r"fence\.proxy\.tensormap::generic\.acquire\.sys \[%rd\d+\], 128;", ptx) == 2
+    expected = re.findall(r"mbarrier\.arrive\.expect_tx\S* \t?%rd\d+, \[[^\]]*\], (%r\d+);", ptx)
+    assert len(expected) == 2
+    stage = [register for register in expected if count(rf"mov\.b32 \t{register}, {constants.WEIGHT_STAGE};", ptx)]
+    assert len(stage) == 1
 
 
 def check_barriers(ptx: str, constants: SimpleNamespace) -> None:
     registers = re.findall(r"mbarrier\.init\.shared\S* \t?\[[^\]]*\], (%r\d+);", ptx)
     values = [int(re.search(rf"mov\.b32 \t{re.escape(register)}, (\d+);", ptx)[1]) for register in registers]
-    weights = [constants.WEIGHT_THREADS, constants.CONSUMER_WARPS] * constants.WEIGHT_STAGES
+    weights = [1, constants.CONSUMER_WARPS] * constants.WEIGHT_STAGES
     tokens = [1, constants.CONSUMER_WARPS * constants.CLUSTER] * constants.TOKEN_STAGES
-    assert values == weights + tokens
-    # Once between the initialisation and the first use; once before leaving, in each instance and behind all roles.
-    once = 2 + len(widths(constants))
-    assert count(r"barrier\.cluster\.arrive", ptx) == count(r"barrier\.cluster\.wait", ptx) == once
-    assert ptx.index("fence.mbarrier_init") < ptx.index("barrier.cluster.arrive") < ptx.index("mbarrier.try_wait")
+    assert values == tokens + weights
+    # Between the initialisation and the first use; the warp that loads weights waits at its end.
+    assert count(r"barrier\.cluster\.arrive\.relaxed", ptx) == count(r"barrier\.cluster\.arrive", ptx) == 1
+    assert count(r"barrier\.cluster\.wait", ptx) == 2
+    assert ptx.rindex("fence.mbarrier_init") < ptx.index("barrier.cluster.arrive") < ptx.index("mbarrier.try_wait")
 
 
 def check_overlap_of_launches(ptx: str) -> None:

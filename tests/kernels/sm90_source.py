@@ -110,10 +110,8 @@ def load_decoder(**kwargs: Any) -> SimpleNamespace:
 
 
 def fields_of(row: list[int]) -> list[int]:
-    """The seven Int32 of a row of the table."""
-    halves = [half for pair in row[:4] for half in (pair & 0xFFFFFFFF, pair >> 32)]
-    assert halves.pop() == 0
-    return halves
+    """The eight Int32 of a row of the table."""
+    return [half for pair in row[:4] for half in (pair & 0xFFFFFFFF, pair >> 32)]
 
 
 def check_plan(kernel: SimpleNamespace, sizes: list[tuple[int, int, int, int]], workers: int) -> None:
@@ -133,7 +131,7 @@ def check_plan(kernel: SimpleNamespace, sizes: list[tuple[int, int, int, int]], 
         width, height, units, line, tall, *rest = fields_of(row)
         m, n, k, _ = sizes[group]
         token = row[kernel.TOKENS] // (k // 2)
-        assert (width, units * kernel.UNIT_K, tall, rest) == (0, k, m, [0, 0])
+        assert (width, units * kernel.UNIT_K, tall, rest) == (0, k, m, [0, 0, 0])
         assert line == first[group] + token
         assert height > 0
         assert token % 128 == 0, "a tile starts within a block of scales"
@@ -155,16 +153,15 @@ def check_plan(kernel: SimpleNamespace, sizes: list[tuple[int, int, int, int]], 
         assert 0 < len(items) < depth, "a cluster without work, or without zeros at its end"
         widths_of = [fields[kernel.WIDTH] for fields, _, _ in items]
         assert widths_of == sorted(widths_of, reverse=True)
-        for (width, height, units, line, tall, pitch, blocks), row, group in items:
+        for (width, height, units, line, tall, pitch, blocks, block), row, group in items:
             m, n, k, _ = sizes[group]
             token = line - first[group]
             assert token % 8 == 0, "the swizzle of a piece is not that of its tile"
             assert width in kernel.WIDTHS
             assert 0 < height <= width
             assert (units * kernel.UNIT_K, tall, pitch) == (k, m, 2 * n)
-            block = row[kernel.WEIGHTS] // (128 * k // 2)
             assert 0 < blocks <= kernel.CLUSTER
-            offsets = [0, block * 128 * k // 2, 0, block * 128 * k // 16, 2 * (token * n + block * 128)]
+            offsets = [0, group * 128, 0, block * 128 * k // 16, 2 * (token * n + block * 128)]
             assert row[kernel.TOKENS :] == offsets
             for own in range(block, block + blocks):
                 assert own < n // kernel.WEIGHT_ROWS

@@ -12,6 +12,7 @@ import torch
 
 from tests.kernels.sm90_source import load, swap
 
+DTYPES = ("int64", "uint64", "uint8")
 SIZES = [(40, 256, 512, 1), (0, 128, 256, 1), (300, 128, 256, 1)]
 
 
@@ -23,6 +24,20 @@ class Tensor:
 
     def data_ptr(self) -> int:
         return self.address
+
+
+class Driver:
+    """Tensor maps that say what they are of."""
+
+    CUresult = SimpleNamespace(CUDA_SUCCESS=0)
+
+    def __getattr__(self, name: str) -> Any:
+        return int if name.startswith("cuuint") else Driver()
+
+    def cuTensorMapEncodeTiled(
+        self, _dtype: Any, _rank: int, address: int, dims: list[int], strides: list[int], box: list[int], *_: Any
+    ) -> tuple[Any, SimpleNamespace]:
+        return 0, SimpleNamespace(opaque=[address, *dims, *strides, *box] + [0] * 10)
 
 
 class Host:
@@ -38,9 +53,12 @@ class Host:
             current_device=lambda: self.device,
             get_device_properties=lambda device: SimpleNamespace(multi_processor_count=8 >> device),
         )
-        some = SimpleNamespace(cuda=cuda, tensor=torch.tensor, empty=self.empty, int64=torch.int64, uint8=torch.uint8)
+        some = SimpleNamespace(
+            cuda=cuda, empty=self.empty, **{name: getattr(torch, name) for name in ("cat", "tensor", *DTYPES)}
+        )
         self.kernel = load(
             torch=some,
+            driver=Driver(),
             Int32=int,
             compiled=lambda: SimpleNamespace(to=self.launcher),
             host_pointer=lambda address: address,
@@ -58,10 +76,11 @@ class Host:
     def launcher(self, device: int) -> SimpleNamespace:
         def run(packed: tuple[int, ...]) -> None:
             host, *sizes = packed
-            table, workspace = (ctypes.c_int64 * 2).from_address(host)
+            maps, table, workspace = (ctypes.c_int64 * 3).from_address(host)
             tiles, _, clusters, depth = sizes
             rows = (ctypes.c_int64 * (self.kernel.ROW * (tiles + clusters * depth))).from_address(table)
-            self.launched.append((device, host, list(rows), tuple(sizes), self.workspaces[workspace]))
+            words = (ctypes.c_int64 * ((table - maps) // 8)).from_address(maps)
+            self.launched.append((device, host, [*words, *rows], tuple(sizes), self.workspaces[workspace]))
 
         return SimpleNamespace(generate_execution_args=lambda *given: (given, []), run_compiled_program=run)
 
@@ -74,9 +93,12 @@ class Host:
         rows, groups, *counts, lines = self.kernel.plan(sizes, (8 >> self.device) // 2)
         for row, group in zip(rows, groups, strict=True):
             if group >= 0:
-                for column, at in enumerate((0, 1, 3, 4, 2)):
+                for column, at in zip((0, 2, 3, 4), (0, 3, 4, 2), strict=True):
                     row[4 + column] += base + 100 * group + at
-        assert table == [value for row in rows for value in row]
+        maps = [
+            [base + 100 * group + 1, k // 2, n, k // 2, 128, 128] + [0] * 10 for group, (_, n, k, _) in enumerate(sizes)
+        ]
+        assert table == [value for row in (*maps, *rows) for value in row]
         assert (device, launched, workspace) == (self.device, tuple(counts), lines * self.kernel.LINE)
 
 

@@ -54,7 +54,7 @@ RING_MUTANTS = {
     "no wait for the wgmma before the last": RingMutant(
         "sm90.py",
         (("            warpgroup.wait_group(1)\n", ""),),
-        fills=("target + atom * width * LINE, source",),
+        fills=("target = tokens_address + stage",),
         reads=("cute.gemm(", "tiled_mma,"),
     ),
 }

@@ -31,7 +31,7 @@ SUBJECTS = {
             "nan_pad",
             sm90.MUTANTS,
             edits=(
-                ("WIDTHS = (*range(16, 49, 8), *range(64, 81, 8), *range(96, 193, 16), 256)", "WIDTHS = (48, 96)"),
+                ("WIDTHS = (48, 64, 80, 96, 128, 160, 176, 256)", "WIDTHS = (48, 96)"),
                 (
                     "torch.cuda.get_device_properties(device).multi_processor_count // CLUSTER",
                     "1",

@@ -14,8 +14,24 @@ def pass_all(k: Listing, barrier: str) -> list[Edit]:
     return [site.instead("mov.pred P1, -1;") for site in waits(k, barrier)]
 
 
-def bulk(k: Listing) -> Site:
-    return k.one("cp.async.bulk")
+def tokens(k: Listing) -> Site:
+    """The copy of tokens."""
+    return k.one("cp.async.bulk.shared::cluster", having="multicast")
+
+
+def scales(k: Listing) -> Site:
+    """The copy of the weights' scales."""
+    return k.one("cp.async.bulk.shared::cluster", 1)
+
+
+def weights(k: Listing) -> Site:
+    """The copy of weights."""
+    return k.one("cp.async.bulk.tensor")
+
+
+def expected(k: Listing, index: int) -> Site:
+    """What is expected of tokens, 0, or weights, 1."""
+    return k.one("mbarrier.arrive.expect_tx", index)
 
 
 def inits(k: Listing, barrier: str, count: str) -> list[Edit]:
@@ -25,10 +41,19 @@ def inits(k: Listing, barrier: str, count: str) -> list[Edit]:
 sync = Mutants("synchronisation", kernel="group_gemm_kernel")
 sync(
     "full_w counts one arrival more",
-    lambda k: inits(k, "full_w", "65"),
+    lambda k: inits(k, "full_w", "2"),
     Found("deadlock", "cute.arch.mbarrier_wait(full_w"),
 )
-sync("full_w counts one arrival less", lambda k: inits(k, "full_w", "63"), Found("mbarrier", "arrive_when_copied("))
+sync(
+    "weights are not expected",
+    lambda k: expected(k, 1).instead("mbarrier.arrive.shared::cta.b64 _, " + expected(k, 1).operands[1] + ";"),
+    Found("deadlock", "copy_bulk("),
+)
+sync(
+    "expect_tx of a row of weights less",
+    lambda k: expected(k, 1).compute(2, "sub.s32 #, $, 128;", kind="r"),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar, WEIGHT_STAGE"),
+)
 sync(
     "empty_w counts one warp less",
     lambda k: inits(k, "empty_w", "7"),
@@ -40,7 +65,7 @@ sync(
         "The stage is released one warp early and each round carries an arrival over, but the last warp reads its "
         "registers before anything is overwritten in these orders."
     ),
-    race=Found("race", "copy_async_16(target"),
+    race=Found("race", "copy_tile(target"),
 )
 sync(
     "empty_t counts the warps of one CTA",
@@ -52,17 +77,17 @@ sync("full_t counts both CTAs", lambda k: inits(k, "full_t", "2"), Found("deadlo
 sync(
     "no wait for weights",
     lambda k: pass_all(k, "full_w"),
-    Hidden("The consumers wait for the producers' registers first, and by then eager cp.async is done."),
-    Found("in-flight", "scale_words = [load_shared("),
-    race=Found("race", "scale_words = [load_shared("),
+    Found("in-flight", "copy_bulk("),
+    Found("in-flight", "[load_shared"),
+    race=Found("race", "[load_shared"),
 )
 sync("no wait for tokens", lambda k: pass_all(k, "full_t"), Found("in-flight", "target"))
 sync(
     "no wait for an empty stage of weights",
     lambda k: pass_all(k, "empty_w"),
     Found("deadlock", "cute.arch.mbarrier_wait(full_w"),
-    Found("in-flight", "scale_words = [load_shared("),
-    race=Found("race", "copy_async_16(target"),
+    Found("mbarrier", "cute.arch.mbarrier_arrive_and_expect_tx(mbar, WEIGHT_STAGE"),
+    race=Found("race", "copy_tile(target"),
 )
 sync(
     "no wait for an empty stage of tokens",
@@ -71,28 +96,19 @@ sync(
 )
 sync(
     "expect_tx of one row less",
-    lambda k: k.one("mbarrier.arrive.expect_tx").compute(2, "sub.s32 #, $, 128;", kind="r"),
+    lambda k: expected(k, 0).compute(2, "sub.s32 #, $, 128;", kind="r"),
     Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
 )
 sync(
     "expect_tx of the own CTA's share only",
-    lambda k: k.one("mbarrier.arrive.expect_tx").compute(2, "shr.u32 #, $, 1;", kind="r"),
+    lambda k: expected(k, 0).compute(2, "shr.u32 #, $, 1;", kind="r"),
     Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
     race=Found("race", "target"),
 )
 sync(
-    "weights do not arrive when copied",
-    lambda k: k.one("cp.async.mbarrier.arrive.noinc").drop(),
-    Found("deadlock", "cute.arch.mbarrier_wait(empty_t"),
-)
-sync(
-    "weights arrive at once",
-    lambda k: k.one("cp.async.mbarrier.arrive.noinc").instead(
-        "mbarrier.arrive.shared::cta.b64 _, " + k.one("cp.async.mbarrier.arrive.noinc").operands[0] + ";"
-    ),
-    Hidden("Eager cp.async is done when it is issued."),
-    Found("in-flight", "scale_words = [load_shared("),
-    race=Found("race", "scale_words = [load_shared("),
+    "weights signal the next stage",
+    lambda k: weights(k).compute(2, "add.s32 #, $, 8;", kind="r"),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar, WEIGHT_STAGE"),
 )
 sync(
     "a stage of tokens is given back to the own CTA only",
@@ -125,12 +141,12 @@ sync(
 )
 sync(
     "no cluster barrier after the prologue",
-    lambda k: [k.one("barrier.cluster.arrive", 0).drop(), k.one("barrier.cluster.wait", 0).drop()],
+    lambda k: [site.drop() for name in ("barrier.cluster.arrive", "barrier.cluster.wait") for site in k.all(name)],
     Found("uninitialised", "target"),
 )
 sync(
-    "no cluster barrier at the end",
-    lambda k: [site.drop() for name in ("barrier.cluster.arrive", "barrier.cluster.wait") for site in k.all(name)[1:]],
+    "the CTA leaves when its list ends",
+    lambda k: waits(k, "empty_t")[1].instead("mov.pred P1, -1;"),
     Found("cluster", "arrive_at("),
 )
 sync(
@@ -154,57 +170,68 @@ sync(
     ),
 )
 sync(
-    "the producers' registers are not released",
-    lambda k: k.one("setmaxnreg.dec").drop(),
-    Found("deadlock", "cute.arch.setmaxregister_increase("),
+    "no acquire of tensor maps",
+    lambda k: [site.drop() for site in k.all("fence.proxy.tensormap::generic")],
+    Equivalent(
+        "The host copied the maps to memory before the launch; CUDA asks for the fence, and what a launch itself makes "
+        "visible to the proxy of tensor maps it does not say.",
+        ("fence.proxy.tensormap",),
+    ),
 )
 sync(
-    "more registers than there are",
-    lambda k: k.one("setmaxnreg.inc").set(0, "240"),
+    "the producers' registers are not released",
+    lambda k: k.one("setmaxnreg.dec").drop(),
     Found("deadlock", "cute.arch.setmaxregister_increase("),
 )
 
 address = Mutants("address", kernel="group_gemm_kernel")
 address(
     "tokens to the own CTA only",
-    lambda k: bulk(k).set(4, "1"),
+    lambda k: tokens(k).set(4, "1"),
     Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
 )
 address(
     "tokens of a row further",
-    lambda k: bulk(k).compute(1, "add.s64 #, $, 128;", kind="d"),
+    lambda k: tokens(k).compute(1, "add.s64 #, $, 128;", kind="d"),
     Found("out-of-bounds", "target"),
 )
-address("tokens 16 bytes further in the stage", lambda k: bulk(k).compute(0, "add.s32 #, $, 16;", kind="r"), Wrong(""))
+address(
+    "tokens 16 bytes further in the stage", lambda k: tokens(k).compute(0, "add.s32 #, $, 16;", kind="r"), Wrong("")
+)
 address(
     "tokens signal the next stage",
-    lambda k: bulk(k).compute(3, "add.s32 #, $, 8;", kind="r"),
+    lambda k: tokens(k).compute(3, "add.s32 #, $, 8;", kind="r"),
     Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
 )
 address(
     "size of the copy is not a multiple of 16",
-    lambda k: bulk(k).compute(2, "sub.s32 #, $, 8;", kind="r"),
+    lambda k: tokens(k).compute(2, "sub.s32 #, $, 8;", kind="r"),
     Found("bulk-copy", "target"),
 )
 address(
-    "a chunk of weights 16 bytes further in the stage",
-    lambda k: k.one("cp.async.cg", 3).compute(0, "add.s32 #, $, 16;", kind="r"),
-    Found("uninitialised", "packed = [load_shared_4("),
+    "weights 1 KiB further in the stage",
+    lambda k: weights(k).compute(0, "add.s32 #, $, 1024;", kind="r"),
+    Found("uninitialised", "[load_shared"),
 )
 address(
-    "a chunk of weights from 8 bytes further",
-    lambda k: k.one("cp.async.cg", 3).compute(1, "add.s64 #, $, 8;", kind="d"),
-    Found("misaligned", "copy_async_16(target"),
-)
-address(
-    "scales of weights from the next k-block",
-    lambda k: k.one("cp.async.cg", 16).compute(1, "add.s64 #, $, 512;", kind="d"),
+    "weights of the next unit",
+    lambda k: k.previous(weights(k), "shl").compute(1, "add.s32 #, $, 1;", kind="r"),
     Wrong(""),
 )
 address(
+    "weights from 8 bytes further in the stage",
+    lambda k: weights(k).compute(0, "add.s32 #, $, 8;", kind="r"),
+    Found("misaligned", "copy_tile("),
+)
+address(
+    "scales of weights from the next k-block",
+    lambda k: scales(k).compute(1, "add.s64 #, $, 512;", kind="d"),
+    Found("out-of-bounds", "copy_bulk("),
+)
+address(
     "weights are read from the next row",
-    lambda k: k.all("ld.shared.v4")[0].compute(1, "add.s32 #, $, 128;", kind="r"),
-    Wrong("columns 0-126 (64 of them)"),
+    lambda k: k.all("ld.shared.v2")[0].compute(1, "add.s32 #, $, 128;", kind="r"),
+    Wrong(""),
 )
 address(
     "C one row further",
@@ -246,7 +273,7 @@ predicate(
 )
 predicate(
     "tokens are loaded by all lanes",
-    lambda k: k.previous(k.one("mbarrier.arrive.expect_tx"), "bra").drop(),
+    lambda k: k.previous(expected(k, 0), "bra").drop(),
     Found("mbarrier", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
 )
 predicate(
@@ -259,23 +286,23 @@ predicate(
 count = Mutants("count", kernel="group_gemm_kernel")
 count(
     "two stages of weights are written, three read",
-    lambda k: k.following(k.one("cp.async.mbarrier.arrive.noinc"), "setp.eq").set(2, "2"),
+    lambda k: k.following(scales(k), "setp.eq").set(2, "2"),
     Found("deadlock", "cute.arch.mbarrier_wait(empty_t"),
 )
 count(
     "four of five stages of tokens are written",
-    lambda k: k.following(bulk(k), "setp.eq").set(2, "4"),
+    lambda k: k.following(tokens(k), "setp.eq").set(2, "4"),
     Found("deadlock", "cute.arch.mbarrier_wait(empty_t"),
 )
 count(
-    "a chunk of weights is not copied",
-    lambda k: k.one("cp.async.cg", 7).drop(),
-    Found("uninitialised", "packed = [load_shared_4("),
+    "weights are not copied",
+    lambda k: weights(k).drop(),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar, WEIGHT_STAGE"),
 )
 count(
     "scales of weights are not copied",
-    lambda k: k.one("cp.async.cg", 17).drop(),
-    Found("uninitialised", "scale_words = [load_shared("),
+    lambda k: scales(k).drop(),
+    Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar, WEIGHT_STAGE"),
 )
 count("a wgmma is missing", lambda k: k.one("wgmma.mma_async", 2).drop(), Wrong(""))
 count(
@@ -290,8 +317,10 @@ arithmetic("C is truncated", lambda k: [s.opcode("cvt.rn", "cvt.rz") for s in k.
 arithmetic(
     "even and odd elements exchanged",
     lambda k: k.all("lop3")[0].swap(1, 2),
-    Wrong("columns 0-126 (64 of them)"),
+    Wrong("columns 0-254 (128 of them)"),
 )
-arithmetic("scale of the other k-block", lambda k: k.all("prmt")[0].set(3, "0x51"), Wrong(""))
+arithmetic(
+    "scale of the other k-block", lambda k: k.all("prmt")[0].compute(3, "xor.b32 #, $, 17;", kind="r"), Wrong("")
+)
 
 MUTANTS = tuple(one for part in (sync, address, descriptor, predicate, count, arithmetic) for one in part.made)
