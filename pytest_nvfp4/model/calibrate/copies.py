@@ -29,7 +29,10 @@ def load_ring(*, rows: int, boxes: int = 1, slots: int, cluster: int = 1) -> Bod
     barriers = [f"mbarrier.init.shared::cta.b64 [%smem+{8 * slot}], 1;" for slot in range(slots)]
     if cluster > 1:
         barriers += [f"mbarrier.init.shared::cta.b64 [%smem+{8 * (slots + slot)}], {cluster};" for slot in range(slots)]
-    before = [first_thread("\n".join([*barriers, "fence.mbarrier_init.release.cluster;"]), "INITIALISED")]
+    before = [
+        "fence.proxy.tensormap::generic.acquire.gpu [%maps], 128;",
+        first_thread("\n".join([*barriers, "fence.mbarrier_init.release.cluster;"]), "INITIALISED"),
+    ]
     if cluster > 1:
         before += ["bar.sync 0;", CLUSTER_MEET]
     issue = ["shl.b32 %r10, %r4, 3;\nadd.u32 %r10, %smem, %r10;"]  # the slot's barrier

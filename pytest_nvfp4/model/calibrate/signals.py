@@ -125,7 +125,8 @@ def map_load(*, changed: bool, acquired: bool) -> Body:
         "bar.warp.sync 0xffffffff;",
     ]
     barrier = f"mbarrier.init.shared::cta.b64 [%smem+{_BARRIER}], 1;\nfence.mbarrier_init.release.cluster;"
-    return Body(loop("\n".join(body)), before=f"{first_thread(barrier, 'INITIALISED')}\n{_map_in_shared()}")
+    before = [acquire, first_thread(barrier, "INITIALISED"), _map_in_shared()]
+    return Body(loop("\n".join(body)), before="\n".join(before))
 
 
 def _map_in_shared() -> str:

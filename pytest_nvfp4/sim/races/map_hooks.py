@@ -18,6 +18,10 @@ A load belongs to no bulk group, so that a ``wait_group`` does not end it. CuTe 
 that before it overwrites a map, and so do the grouped GEMMs of its examples: if a warp does so to its own loads, it is
 a warning and not a race. Corrupted results are reported for it (DeepGEMM 343 and 430).
 
+A map that the kernel does not change was written by the host or by a kernel before, and the proxy may have cached what
+was there before. Each CTA must acquire it before its first use (CUDA Programming Guide, "Tensor map in global memory"):
+a use without is a warning, because nothing is known to have failed for it.
+
 In shared memory a map is data, which ``tensormap.replace`` writes and ``tensormap.cp_fenceproxy`` reads. The latter is
 a warp-wide instruction with a fence: it orders the lanes behind it, but not before it. It copies all 128 bytes. Bytes
 from 64 on hold no field, and CuTe DSL leaves them as they are: that they were never written is a warning.
@@ -36,6 +40,7 @@ from pytest_nvfp4.sim.races.hooks import ZERO
 from pytest_nvfp4.sim.races.map_uses import MAP_BYTES, MapUses
 from pytest_nvfp4.sim.races.memory_hooks import MemoryHooks
 from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.sync.fences import TensormapFences, TensormapWrites
 
 
 class MapHooks(MemoryHooks):
@@ -59,7 +64,7 @@ class MapHooks(MemoryHooks):
     def map_stored(self, w: Warp, at: int, lane: int, address: int) -> None:
         """Check and record the use of a map by a store, which ends with a wait for the store's group."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        uses = self._used(agent, at, address)
+        uses = self._used(agent, w, at, address)
         if uses is not None:
             agents = agent.agents
             reads = agents.map_reads[agent]
@@ -68,7 +73,7 @@ class MapHooks(MemoryHooks):
     def map_loaded(self, w: Warp, at: int, address: int, targets: Sequence[CopyTarget]) -> None:
         """Check and record the use of a map by a load, which ends with the phase that counts its bytes."""
         agent = w.units.get(WarpAgent) or self._warp(w)
-        uses = self._used(agent, at, address)
+        uses = self._used(agent, w, at, address)
         if uses is not None:
             agents = agent.agents
             loads = agents.map_loads[agent]
@@ -81,11 +86,13 @@ class MapHooks(MemoryHooks):
 
     def map_prefetched(self, w: Warp, at: int, address: int) -> None:
         """Check the use of a map by a prefetch, a hint whose end no instruction waits for."""
-        self._used(w.units.get(WarpAgent) or self._warp(w), at, address)
+        self._used(w.units.get(WarpAgent) or self._warp(w), w, at, address)
 
-    def _used(self, agent: WarpAgent, at: int, address: int) -> MapUses | None:
+    def _used(self, agent: WarpAgent, w: Warp, at: int, address: int) -> MapUses | None:
         """Check the use of a map in writable memory, and return the map's uses; None if the kernel changes no maps."""
         launch = agent.launch
+        if not launch.told_of_unacquired_map:
+            self._check_acquired(agent, w, at, address)
         if not launch.changes_maps:
             return None
         uses = launch.maps.get(address)
@@ -98,6 +105,26 @@ class MapHooks(MemoryHooks):
             access = Access(agent.number, agent.epoch(), ASYNC, at, agent.id)
             launch.memory.use_map(shadow, offset, access, agent.clock)
         return uses
+
+    def _check_acquired(self, agent: WarpAgent, w: Warp, at: int, address: int) -> None:
+        """Report the use of a map that neither the kernel has changed nor the CTA acquired, once a launch."""
+        launch = agent.launch
+        grid = launch.grid
+        if address in w.cta.unit(TensormapFences).acquired or address in grid.unit(TensormapWrites).writes:
+            return
+        launch.told_of_unacquired_map = True
+        region = grid.machine.memory.find(address)
+        assert region is not None
+        launch.reporter.other(
+            WARNING,
+            f"{launch.reporter.line(at)} in {agent.id} uses the tensor map at {region.place(address)}, which its CTA "
+            "has not acquired: it was written before the launch, and the TMA may have cached what was there before",
+            "fence.proxy.tensormap::generic.acquire.sys [map], 128 in each CTA before its first use of a map in global "
+            "memory (.gpu where a kernel wrote it); or pass the map as a __grid_constant__ parameter",
+            warp=agent.id,
+            at=at,
+            group=("unacquired tensor map",),
+        )
 
     def _overwritten(self, w: Warp, at: int, address: int) -> None:
         agent = w.units.get(WarpAgent) or self._warp(w)

@@ -168,3 +168,11 @@ def test_bytes_that_are_published_and_were_never_written(size, kinds):
     assert [one.kind for one in found] == kinds
     if kinds:
         assert "64 bytes of shared memory that were never written, from byte 64" in found[0].message
+
+
+@pytest.mark.parametrize(("acquire", "kinds"), [(ACQUIRE, []), ("", ["race-warning"])])
+def test_a_map_that_was_written_before_the_launch(acquire, kinds):
+    found = map_findings("mov.u64 %rd102, %rd101;", slot("0"), acquire, load(), wait(), grid=(2, 1, 1))
+    assert [one.kind for one in found] == kinds
+    if kinds:
+        assert "which its CTA has not acquired" in found[0].message
