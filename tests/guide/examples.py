@@ -168,5 +168,6 @@ def environment(cache: Path) -> dict[str, str]:
         "PATH": os.pathsep.join((scripts, os.environ.get("PATH", ""))),
         "NVFP4_CACHE_DIR": str(cache),
         "COLUMNS": "120",
+        "CI": "true",  # Hypothesis then does not fail a test for a slow draw
         "PYTEST_ADDOPTS": "-p no:cacheprovider -p no:anyio -p no:hypothesispytest",
     }
