@@ -12,28 +12,32 @@ checked against the scale factors at hand and :class:`OracleLimitError` is raise
 chunk of c terms is chosen such that ``c * A * B <= 2^53``. Every partial sum that a classical matrix product can form,
 in whatever order, blocking or number of threads and with or without fused multiply-add, is then a sum of some of those
 terms: an integer of magnitude at most 2^53, which float64 represents, so no operation rounds and the chunk is exact.
-(``c >= 1188`` even for the largest operands.) Chunks are added in int64. Divided by the powers of two that divide its
-rows, a chunk often has operands so small that the same holds for 2^24 and float32, which takes half the time: no
-partial sum exceeds the product of the largest Euclidean norms of rows of A and of B (Cauchy-Schwarz). The argument
+(``c >= 1188`` even for the largest operands.) Chunks are added in int64. Often the same holds for 2^24 and float32,
+which takes half the time. An operand is below 2^22 units, which float32 represents. All partial sums of an output are
+multiples of the product of the powers of two that divide its rows of A and of B, and none exceeds the product of their
+Euclidean norms (Cauchy-Schwarz): while that is below 2^24 such multiples, float32 represents every one. The argument
 needs a BLAS that sums products, as OpenBLAS, MKL and Accelerate do, rather than a Strassen scheme; so each chunk's row
 sums are compared with the same sums computed in integers, and :class:`OracleError` is raised if they differ.
 
-**Memory** besides inputs and result (17 bytes an output): one chunk of at most 4096 rows of A and 512 rows of B by
-2048 k, decoded, about 200 MB at most and 35 MB for 256 rows.
+**Sums of magnitudes** tell which outputs are exact in fp32 in every order, and bound the others. Where the norms of
+all of k already show that every output is, nobody needs them: they are a second product, made when they are asked for.
+
+**Memory** besides inputs and result (9 bytes an output, 17 with the sums of magnitudes): for each of up to 8 threads
+512 rows of B by 2048 k, decoded, 12 MB; and at most 4096 rows of A by 2048 k, 100 MB at most and 6 MB for 256 rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import cached_property, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pytest_nvfp4.numerics import fp16, matmul
 from pytest_nvfp4.numerics.arrays import (
     Bytes,
+    Float32,
     Float64,
     Half,
     Int32,
@@ -56,7 +60,8 @@ MAX_K = (2**63 - 1) // LARGEST_OPERAND**2
 
 _MANTISSA = 2**53
 _SINGLE = 2**24
-_Float = TypeVar("_Float", bound=np.floating[Any])
+_MARGIN = 1 + 2.0**-10
+"""Factor above the error of a sum of 2048 squares in float32, or of its root."""
 _ROWS_A, _ROWS_B, _CHUNK = 4096, 512, 2048
 
 # Both elements of a packed byte at once: one 64-bit look-up gives two int32 in units of 1/2, low nibble first.
@@ -74,27 +79,34 @@ class OracleLimitError(NumericsError):
     """A result that does not fit an int64 in units of 2^-20."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Exact:
     """An exact product, with the data that a judgement needs.
 
     Attributes:
         units: ``[m, n]`` int64, C in units of 2^-20 (0 where NaN).
-        magnitude: ``[m, n]`` int64, sum of ``|a * b|`` in units of 2^-20 (NaN terms left out).
+        magnitudes: makes ``magnitude``; it must return the same at any time.
         step_a: ``[m]`` int64, a power of two that divides every operand of that row of A, in units of 2^-10.
         step_b: ``[n]`` int64, the same for rows of B.
         nan_rows: ``[m]``, rows of A with a NaN scale factor: NaN in every column.
         nan_columns: ``[n]``, rows of B with a NaN scale factor.
         k: number of products an output sums.
+        all_order_free: whether the norms of the operands show that every output is exact in every order.
     """
 
     units: Int64
-    magnitude: Int64
+    magnitudes: Callable[[], Int64]
     step_a: Int64
     step_b: Int64
     nan_rows: Mask
     nan_columns: Mask
     k: int
+    all_order_free: bool = False
+
+    @cached_property
+    def magnitude(self) -> Int64:
+        """Sum of ``|a * b|`` in units of 2^-20 (NaN terms left out), ``[m, n]`` int64."""
+        return self.magnitudes()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -129,6 +141,8 @@ class Exact:
         ``sum |a * b|``. Where that is below ``2^24 * q`` every partial sum is an integer below 2^24 times a power of
         two, which fp32 represents, so no addition rounds. (Products themselves always fit: 11 significant bits.)
         """
+        if self.all_order_free:
+            return np.ones(self.shape, np.bool_)
         quantum = self.step_a.astype(np.float64)[:, None] * self.step_b.astype(np.float64)[None, :]
         return self.magnitude.astype(np.float64) < 2.0**24 * quantum
 
@@ -168,55 +182,109 @@ def exact_product(*, a: Bytes, b: Bytes, sfa: Bytes, sfb: Bytes, signed_scales: 
             f"2^-20; up to K = {MAX_K} any data fits: split the product along k and add the parts as Python integers"
         )
     a, b = _whole_blocks(a, blocks), _whole_blocks(b, blocks)
-
-    units = np.zeros((a.shape[0], b.shape[0]), dtype=np.int64)
-    magnitude = np.zeros_like(units)
-    bits_a, bits_b = np.zeros(a.shape[0], dtype=np.int32), np.zeros(b.shape[0], dtype=np.int32)
-    chunk_blocks = min(_MANTISSA // max(1, largest_a * largest_b), _CHUNK) // BLOCK
-    for rows in _spans(a.shape[0], _ROWS_A):
-        for chunk in _spans(blocks, chunk_blocks):
-            part_a = _operands(a[rows], units_a[rows], chunk)
-            bits_a[rows] |= np.bitwise_or.reduce(part_a, axis=1)
-            small_a, step_a = _reduced(part_a)
-            for columns in _spans(b.shape[0], _ROWS_B):
-                part_b = _operands(b[columns], units_b[columns], chunk)
-                bits_b[columns] |= np.bitwise_or.reduce(part_b, axis=1)
-                small_b, step_b = _reduced(part_b)
-                steps = step_a[:, None] * step_b[None, :]
-                product, sizes = _products(small_a, small_b)
-                product *= steps
-                certify_product(product, part_a, part_b)
-                units[rows, columns] += product
-                magnitude[rows, columns] += sizes * steps
+    most = min(_MANTISSA // max(1, largest_a * largest_b), _CHUNK) // BLOCK
+    scaled_a, scaled_b = _Scaled(a, units_a, most), _Scaled(b, units_b, most)
+    units = _sums(scaled_a, scaled_b)
     return Exact(
         units=units,
-        magnitude=magnitude,
-        step_a=_lowest_bit(bits_a),
-        step_b=_lowest_bit(bits_b),
+        magnitudes=lambda: _sums(scaled_a, scaled_b, absolute=True),
+        step_a=scaled_a.steps,
+        step_b=scaled_b.steps,
         nan_rows=np.any(E4M3.is_nan(sfa), axis=1),
         nan_columns=np.any(E4M3.is_nan(sfb), axis=1),
         k=k,
+        all_order_free=scaled_a.norm * scaled_b.norm * _MARGIN < _SINGLE,
     )
 
 
-def _reduced(units: Int32) -> tuple[Int32, Int64]:
-    """Return the rows divided by the largest power of two that divides each, and these powers."""
-    steps = _lowest_bit(np.bitwise_or.reduce(units, axis=1))
-    return units >> (np.frexp(steps)[1] - 1)[:, None].astype(np.int32), steps
+class _Scaled:
+    """One matrix of a product.
+
+    Args:
+        packed: ``[rows, 8 * blocks]`` packed E2M1.
+        scales: ``[rows, blocks]`` scale factors in units of 2^-9.
+        most: blocks of k in a chunk.
+
+    Attributes:
+        chunks: the chunks of its blocks.
+        bits: the bits that are set in any operand of a row, once all of it has been decoded.
+        squares: the sums of squares of the rows in units of 2^-20, likewise, with the error of a float32.
+    """
+
+    def __init__(self, packed: Bytes, scales: Int32, most: int) -> None:
+        self._packed = packed
+        self._scales = scales
+        self.rows = len(packed)
+        self.chunks = tuple(_spans(scales.shape[1], most))
+        self.bits = np.zeros(self.rows, np.int32)
+        self.squares = np.zeros(self.rows)
+
+    def part(self, rows: slice, chunk: slice, *, seen: bool) -> _Part:
+        """Decode a chunk of some rows; ``seen`` tells whether ``bits`` and ``squares`` have it already."""
+        units = _operands(self._packed[rows], self._scales[rows], chunk)
+        values = units.astype(np.float32)
+        bits = np.bitwise_or.reduce(units, axis=1)
+        squares = np.einsum("ij,ij->i", values, values).astype(np.float64)
+        if not seen:
+            self.bits[rows] |= bits
+            self.squares[rows] += squares
+        return _Part(units, values, _norm(squares, _lowest_bit(bits)))
+
+    @property
+    def steps(self) -> Int64:
+        """Powers of two that divide every operand of a row."""
+        return _lowest_bit(self.bits)
+
+    @property
+    def norm(self) -> float:
+        """The largest Euclidean norm of a row in its steps."""
+        return _norm(self.squares, self.steps)
 
 
-def _products(a: Int32, b: Int32) -> tuple[Int64, Int64]:
-    """Return the sums of the products of rows of reduced operands, and of their magnitudes: in float32 if exact."""
-    doubles = a.astype(np.float64), b.astype(np.float64)
-    a_squares, b_squares = (float(np.einsum("ij,ij->i", one, one).max(initial=0)) for one in doubles)
-    if a_squares * b_squares <= _SINGLE**2 / 2:  # half: the squares themselves may be rounded
-        return _in_floats(a.astype(np.float32), b.astype(np.float32))
-    return _in_floats(*doubles)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """A chunk of some rows: operands in units of 2^-10, the same in float32, the largest norm of a row in its steps."""
+
+    units: Int32
+    values: Float32
+    norm: float
 
 
-def _in_floats(a: NDArray[_Float], b: NDArray[_Float]) -> tuple[Int64, Int64]:
-    product, magnitude = matmul.product(a, b), matmul.product(np.abs(a), np.abs(b))
-    return product.astype(np.int64), magnitude.astype(np.int64)
+def _norm(squares: Float64, steps: Int64) -> float:
+    return float(np.max(np.sqrt(squares) / steps, initial=0.0))
+
+
+def _sums(a: _Scaled, b: _Scaled, *, absolute: bool = False) -> Int64:
+    """Return the sums of the products of rows ``[m, n]``, or of their magnitudes, in units of 2^-20.
+
+    The first call that is not ``absolute`` also finds the bits and the squares of the rows.
+    """
+    sums = np.zeros((a.rows, b.rows), dtype=np.int64)
+
+    def add(part_a: _Part, rows: slice, chunk: slice, columns: slice) -> None:
+        part_b = b.part(columns, chunk, seen=absolute or rows.start > 0)
+        sums[rows, columns] += _product(part_a, part_b, absolute=absolute)
+
+    for rows in _spans(a.rows, _ROWS_A):
+        for chunk in a.chunks:
+            part_a = a.part(rows, chunk, seen=absolute)
+            work = partial(add, part_a, rows, chunk)
+            matmul.shared(work, _spans(b.rows, _ROWS_B), multiply_adds=part_a.units.size * b.rows)
+    return sums
+
+
+def _product(a: _Part, b: _Part, *, absolute: bool) -> Int64:
+    """Return the sums of the products of rows, or of their magnitudes: in float32 if that is exact."""
+    left, right = a.values, b.values
+    if absolute:
+        left, right = np.abs(left), np.abs(right)
+    if a.norm * b.norm * _MARGIN < _SINGLE:
+        product = matmul.on_one_thread(left, right).astype(np.int64)
+    else:
+        product = matmul.on_one_thread(left.astype(np.float64), right.astype(np.float64)).astype(np.int64)
+    if not absolute:
+        certify_product(product, a.units, b.units)
+    return product
 
 
 def certify_product(product: Int64, a: Int32, b: Int32) -> None:

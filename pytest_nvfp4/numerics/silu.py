@@ -83,4 +83,6 @@ def gated(gate: Exact, up: Exact) -> Reference:
 
 def _accumulated(product: Exact) -> Float64:
     """Return how far the accumulators of a product may be from it."""
+    if product.all_order_free:
+        return np.zeros(product.shape)
     return np.where(product.order_free(), 0.0, accumulation_bound(product))

@@ -15,9 +15,10 @@ PROBLEM = Problem("p", (Group(40, 128, 256),))
 def made(units: object, *, magnitude: object = None, step: int = 1, k: int = 64, nan: bool = False) -> Exact:
     """An exact result given by hand, in units of 2^-20; by default with a sum of magnitudes of its own size."""
     c = np.atleast_2d(np.array(units, dtype=np.int64))
+    sums = np.abs(c) if magnitude is None else np.broadcast_to(np.array(magnitude, np.int64), c.shape)
     return Exact(
         units=c,
-        magnitude=np.abs(c) if magnitude is None else np.broadcast_to(np.array(magnitude, np.int64), c.shape),
+        magnitudes=lambda: sums,
         step_a=np.full(c.shape[0], step),
         step_b=np.full(c.shape[1], step),
         nan_rows=np.full(c.shape[0], nan),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -90,7 +91,7 @@ def test_an_inexact_blas_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def single(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return (a.astype(np.float32) @ b.astype(np.float32).T).astype(np.float64)
 
-    monkeypatch.setattr(oracle.matmul, "product", single)
+    monkeypatch.setattr(oracle.matmul, "on_one_thread", single)
     with pytest.raises(OracleError):
         random_exact(1, 16, 16, 512)
 
@@ -167,6 +168,28 @@ def test_elsewhere_the_order_shows() -> None:
     assert changed >= 8
 
 
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_norms_and_sums_of_magnitudes_agree_on_what_is_order_free(family: str) -> None:
+    exact = FAMILIES[family].group(Problem("p", (Group(40, 128, 512),)), 0).exact()
+    summed = replace(exact, all_order_free=False)
+    assert (exact.order_free() == summed.order_free()).all()
+    if exact.all_order_free:
+        assert judge.Reference.of(exact).order_free.all()
+
+
+def test_norms_do_not_promise_what_the_sums_refuse() -> None:
+    """Equal operands, where the product of the norms is the sum: from 2^24 steps on, none is order-free."""
+    promised = []
+    for scale in range(0x08, 0x78, 4):
+        packed, scales = np.full((1, 32), 0x11, np.uint8), np.full((1, 4), 0x08, np.uint8)
+        packed[0, 0], scales[0, 1:] = 0x71, scale
+        exact = exact_product(a=packed, b=packed, sfa=scales, sfb=scales)
+        assert exact.all_order_free <= bool(replace(exact, all_order_free=False).order_free().all())
+        promised.append(exact.all_order_free)
+    assert promised[0]
+    assert not promised[-1]
+
+
 def test_an_order_free_sum_at_its_limit() -> None:
     """Just below 2^24 quanta every order is exact; from there on one more quantum can be lost."""
     packed, scales = np.zeros((1, 8), np.uint8), np.zeros((1, 1), np.uint8)
@@ -174,7 +197,7 @@ def test_an_order_free_sum_at_its_limit() -> None:
     for magnitude, free in ((2**24 - 1, True), (2**24, False)):
         one = Exact(
             units=np.array([[magnitude]]),
-            magnitude=np.array([[magnitude]]),
+            magnitudes=lambda magnitude=magnitude: np.array([[magnitude]]),
             step_a=np.array([1]),
             step_b=np.array([1]),
             nan_rows=np.array([False]),

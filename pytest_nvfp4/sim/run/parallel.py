@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from pytest_nvfp4.collection import rare_collection
+from pytest_nvfp4.numerics import blas
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.ptx.roles import is_strong
 from pytest_nvfp4.sim.ptx.syntax import Kernel
 from pytest_nvfp4.sim.run.grid import Grid
-from pytest_nvfp4.sim.tcgen05 import blas
 
 _WORTH_S = 0.5
 """Remaining work in seconds of CPU time, estimated from the first clusters, above which a fork pays off.
@@ -51,7 +51,7 @@ def run_grid(grid: Grid, *, processes: int) -> None:
 
     numpy's matrix products use one thread meanwhile: their threads would compete with the other processes.
     """
-    with blas.threads(1), rare_collection():
+    with blas.one_thread(), rare_collection():
         grid.processes = processes
         run_selected(grid)
         grid.finish()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_nvfp4.sim.tcgen05 import accumulate, blas, operand_tiles
+from pytest_nvfp4.sim.tcgen05 import accumulate, operand_tiles
 from pytest_nvfp4.sim.tcgen05.accumulate import Chain
 from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandEncoding, OperandTile, OperandTileCache, decode
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
@@ -281,16 +281,6 @@ def test_squares_bound_the_rows() -> None:
     assert (tile.squares >= exact * 2.0 ** (-2 * tile.grids[:, None])).all()
     steps = tile.values.astype(np.float64) / 2.0 ** tile.grids[:, None]
     assert (steps == np.rint(steps)).all()
-
-
-def test_threads_are_put_back() -> None:
-    functions = blas._functions()
-    if functions is None:
-        pytest.skip("numpy's BLAS is not OpenBLAS")
-    before = functions[0]()
-    with blas.threads(1):
-        assert functions[0]() == 1
-    assert functions[0]() == before
 
 
 def test_a_word_of_another_warp_is_not_looked_at() -> None:
