@@ -7,7 +7,7 @@ and the second half differ from call to call. Here they are zeros, so that equal
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from pytest_nvfp4.driver import ptx_module
@@ -17,6 +17,8 @@ _LOAD: Final = re.compile(
     r"\bld\.param(?:::\w+)?(?:\.[a-z]\w*(?:::\w+)*)*?(?:\.v(\d))?\.[a-z]+(\d+)\s[^\[\];]*\[\s*([\w$%]+)\s*(?:\+\s*(\d+))?\s*\]"
 )
 """A load of a parameter by name: elements, bits of one, name and offset."""
+
+_IN_NAME: Final = re.compile(r"[\w$%]")
 
 Read = tuple[frozenset[int] | None, ...]
 
@@ -37,9 +39,20 @@ def read_bytes(text: str, kernel: str) -> Read:
         start = int(load[4] or 0)
         read[load[3]] |= set(range(start, start + int(load[1] or 1) * int(load[2]) // 8))
     by_name = {load.start(3) for load in loads}
-    used = re.compile("|".join(rf"(?<![\w$%]){re.escape(name)}(?![\w$%])" for name in names) or "(?!)")
-    otherwise = {match[0] for match in used.finditer(body) if match.start() not in by_name}
+    otherwise = {name for at, name in _uses(body, names) if at not in by_name}
     return tuple(frozenset(read[name]) if names[name] and name not in otherwise else None for name in names)
+
+
+def _uses(body: str, names: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Yield where a text has one of some names, and the name."""
+    # A text that they begin with, which is long, is found many times faster than an alternative of them all.
+    first, last = min(names, default=""), max(names, default="")
+    alike = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    beginning = first[:alike]
+    for match in re.finditer(rf"{re.escape(beginning)}[\w$%]{'*' if beginning else '+'}", body):
+        at = match.start()
+        if match[0] in names and not _IN_NAME.match(body[at - 1 : at]):
+            yield at, match[0]
 
 
 def with_zeros(params: Sequence[bytes], read: Read) -> tuple[bytes, ...]:

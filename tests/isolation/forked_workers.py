@@ -22,7 +22,7 @@ def launcher_with(workers: Workers, **modules: str) -> tuple[str, ...]:
     *interpreter, folder = worker("the_worker").launcher
     for file in [
         Path(folder, "__init__.py"),
-        *(Path(folder, f"{name}.py") for name in ("activity", "sandbox_mode", "text")),
+        *(Path(folder, f"{name}.py") for name in ("activity", "collection", "sandbox_mode", "text")),
         *Path(folder, "isolation").rglob("*.py"),
     ]:
         target = package / file.relative_to(folder)

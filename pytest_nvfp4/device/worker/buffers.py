@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from pytest_nvfp4.contracts.call import Call, Tensor, filled
 from pytest_nvfp4.contracts.registry import contract_of
 from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.driver.streams import Extent
+from pytest_nvfp4.numerics.arrays import Bytes
 
 _OFFSETS = (1536, 2560, 512, 3584)
 """Storage offsets of inputs in bytes, in turn: different for neighbours, and multiples of 512 like the addresses of
@@ -39,20 +42,25 @@ class Buffer:
     size: int
     offset: int = 0
 
-    @property
-    def content(self) -> bytes:
-        """Bytes that fill it before a call, from its address on."""
+    def content(self) -> Iterator[bytes | Bytes]:
+        """Yield the bytes that fill it before a call, from its address on, in parts."""
         tensor = self.tensor
         if tensor.role == "output":
-            return tensor.poison * (self.size // tensor.item) if tensor.item else b""
-        data = b"" if tensor.data is None else tensor.data.tobytes()
+            yield tensor.poison * (self.size // tensor.item) if tensor.item else b""
+            return
         around = bytes([tensor.guard]) if tensor.role == "input" else tensor.poison
         before, after = (around * (size // max(1, len(around))) for size in (tensor.before, tensor.after))
-        return before + data + after
+        yield before
+        if tensor.data is not None:
+            yield np.ascontiguousarray(tensor.data).view(np.uint8)
+        yield after
 
     def fill(self, memory: DeviceMemory) -> None:
         """Write its content, and the guard byte before its offset."""
-        memory.write(self.address - self.offset, bytes([self.tensor.guard]) * self.offset + self.content)
+        at = self.address - self.offset
+        for part in (bytes([self.tensor.guard]) * self.offset, *self.content()):
+            memory.write(at, part)
+            at += len(part)
 
     def read(self, memory: DeviceMemory) -> bytes:
         """Return its current bytes, with guard memory."""
@@ -183,11 +191,18 @@ class CallBuffers:
 
     def expected_digest(self) -> str:
         """Return the hash of the bytes with which the inputs were filled."""
-        return hashlib.sha256(b"".join(buffer.content for buffer in self.constant)).hexdigest()
+        digest = hashlib.sha256()
+        for buffer in self.constant:
+            for part in buffer.content():
+                digest.update(part if isinstance(part, bytes) else part.data)
+        return digest.hexdigest()
 
     def digest(self, memory: DeviceMemory) -> str:
         """Return the hash of the current content of the inputs."""
-        return hashlib.sha256(b"".join(buffer.read(memory) for buffer in self.constant)).hexdigest()
+        digest = hashlib.sha256()
+        for buffer in self.constant:
+            digest.update(buffer.read(memory))
+        return digest.hexdigest()
 
 
 def _call_of(inputs: Any) -> Call:

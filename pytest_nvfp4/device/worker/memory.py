@@ -10,6 +10,8 @@ from __future__ import annotations
 import ctypes
 from typing import ClassVar, Final, Protocol
 
+from pytest_nvfp4.numerics.arrays import Bytes
+
 _FUNCTIONS: Final = (
     *("cuCtxResetPersistingL2Cache", "cuCtxSetCurrent", "cuCtxSynchronize", "cuDeviceGet", "cuDevicePrimaryCtxRetain"),
     *("cuEventCreate", "cuEventElapsedTime", "cuEventQuery", "cuEventRecord", "cuGetErrorString", "cuInit"),
@@ -33,8 +35,8 @@ class DeviceMemory(Protocol):
     def read(self, address: int, size: int) -> bytes:
         """Copy from the device."""
 
-    def write(self, address: int, data: bytes) -> None:
-        """Copy to the device."""
+    def write(self, address: int, data: bytes | Bytes) -> None:
+        """Copy bytes, or an array of bytes without gaps, to the device."""
 
 
 class CudaMemory:
@@ -88,10 +90,10 @@ class CudaMemory:
             self.driver_call("cuMemcpyDtoH_v2", buffer, ctypes.c_uint64(address), ctypes.c_size_t(size))
         return buffer.raw
 
-    def write(self, address: int, data: bytes) -> None:
+    def write(self, address: int, data: bytes | Bytes) -> None:
         """Copy bytes to a device address."""
-        if data:
-            self.driver_call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
+        if size := len(data):
+            self.driver_call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), _source(data), ctypes.c_size_t(size))
 
 
 class HostMemory:
@@ -104,6 +106,10 @@ class HostMemory:
         """Copy from an address of this process."""
         return ctypes.string_at(address, size) if size else b""
 
-    def write(self, address: int, data: bytes) -> None:
+    def write(self, address: int, data: bytes | Bytes) -> None:
         """Copy to an address of this process."""
-        ctypes.memmove(address, data, len(data))
+        ctypes.memmove(address, _source(data), len(data))
+
+
+def _source(data: bytes | Bytes) -> bytes | ctypes.c_void_p:
+    return data if isinstance(data, bytes) else ctypes.c_void_p(data.ctypes.data)

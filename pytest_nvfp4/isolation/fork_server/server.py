@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pytest_nvfp4.collection import frozen_before
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE
 from pytest_nvfp4.isolation.fork_server import compatibility
 from pytest_nvfp4.isolation.fork_server.messages import Descriptors, send_report
@@ -177,6 +178,7 @@ class _Server:
             stream.flush()
         ctypes.CDLL(None).fflush(None)  # every child would write what is still buffered
         gc.freeze()  # a collection would write to the headers of all objects and so copy the pages shared with children
+        frozen_before()  # its children inherit the answer
         self._require_single_thread()
 
     def _require_single_thread(self) -> None:
