@@ -57,10 +57,20 @@ def verified_inputs(case: JobCase, *, key: int, changed: bool = False, given: Se
     """Return the inputs of a call of a verify job; with ``changed`` one more row of A of each group differs."""
     if is_own(case.problem.contract):
         return given_of(given).inputs(case.problem.problem(), case.family, "changed" if changed else "verify")
-    visits = range(_CHANGED, _CHANGED + changed)
+    first, visits = _first(case, key=key)
+    return _changed(first, index=0, visits=(*visits, *range(_CHANGED, _CHANGED + changed)), key=key)
+
+
+def verified_changes(case: JobCase, *, key: int) -> list[RowChange]:
+    """Return in what ``verified_inputs`` with ``changed`` differ from those without, under this package's contracts."""
+    return changes(_first(case, key=key)[0], index=0, visit=_CHANGED, key=key)
+
+
+def _first(case: JobCase, *, key: int) -> tuple[Any, tuple[int, ...]]:
+    """Return inputs of a verify job before any change, and the visits by which all of its calls differ from them."""
     if case.family == _PUBLISHED:
-        return _changed(set_inputs(case, 0), index=0, visits=(_FIRST_VISIT, *visits), key=key)
-    return _changed(_drawn(case, key=key, what="verify"), index=0, visits=visits, key=key)
+        return set_inputs(case, 0), (_FIRST_VISIT,)
+    return _drawn(case, key=key, what="verify"), ()
 
 
 def replayed_inputs(case: JobCase, *, key: int, changed: bool = False, given: Sequence[GivenInputs] = ()) -> Any:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pytest_nvfp4.contracts.base import RowChange
 from pytest_nvfp4.contracts.call import Tensor
 from pytest_nvfp4.contracts.registry import contract_of, is_own
 from pytest_nvfp4.device import call_plan, rotation
@@ -76,6 +77,16 @@ class _Expected:
             for change in rotation.changes(self.inputs, index=index, visit=each, key=key)
         }
         inputs = rotation.inputs_at(case, index=index, visit=visit, key=key, base=self.inputs)
+        return self._changed(inputs, changes)
+
+    def verified(self, case: JobCase, *, key: int) -> _Expected:
+        """Return what is expected of a changed call of the verify job whose other calls' inputs these are."""
+        changes = {(change.group, change.row): change for change in rotation.verified_changes(case, key=key)}
+        inputs = contract_of(self.inputs.problem).changed(self.inputs, list(changes.values()))
+        return self._changed(inputs, changes)
+
+    def _changed(self, inputs: Any, changes: Mapping[tuple[int, int], RowChange]) -> _Expected:
+        """Return what is expected of inputs, which differ from these in rows, by output and row."""
         if len(changes) > sum(output.rows for output in self.outputs) // _FEW_ROWS:
             return _Expected.of(inputs)
         contract = contract_of(inputs.problem)
@@ -343,7 +354,9 @@ class Judge:
     def _for_call(self, case: JobCase, output: GroupOutput, planned: _Calls, *, key: int) -> _Expected:
         if planned.plan:
             if 0 <= output.call < len(planned.plan) and planned.plan[output.call].changed:
-                return _Expected.of(rotation.verified_inputs(case, key=key, changed=True, given=self._given))
+                if is_own(case.problem.contract):
+                    return _Expected.of(rotation.verified_inputs(case, key=key, changed=True, given=self._given))
+                return self._expected(case, drawn_by=key).verified(case, key=key)
             return self._expected(case, drawn_by=key)
         where = output.inputs
         if where is None:

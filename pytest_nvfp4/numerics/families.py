@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -19,8 +20,11 @@ from pytest_nvfp4.numerics.draw import Draw
 from pytest_nvfp4.numerics.formats import E4M3
 from pytest_nvfp4.numerics.inputs import GroupInput, Guard, Operands, ProblemInput, assemble
 from pytest_nvfp4.numerics.quantise import BLOCK, quantise
+from pytest_nvfp4.numerics.threads import shared
 from pytest_nvfp4.problem import Group, Problem
 
+_LARGE = 1 << 22
+"""Elements from which starting threads pays off."""
 _ALL_CODES = tuple(range(16))
 _FINITE = tuple(range(E4M3.largest + 1))
 _NAN_GUARD = Guard()
@@ -74,8 +78,9 @@ class Family:
 
     def generate(self, problem: Problem, *, blank: bool = False) -> ProblemInput:
         """Return the inputs of every group. Raises NumericsError as :meth:`group` does, which explains ``blank``."""
-        groups = tuple(self.group(problem, index, blank=blank) for index in range(len(problem.groups)))
-        return ProblemInput(problem=problem, family=self.name, groups=groups)
+        elements = sum((group.m + group.n) * group.k for group in problem.groups)
+        groups = shared(partial(self.group, problem, blank=blank), range(len(problem.groups)), large=elements >= _LARGE)
+        return ProblemInput(problem=problem, family=self.name, groups=tuple(groups))
 
 
 def _shapes(group: Group) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]:

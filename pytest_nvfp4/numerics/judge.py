@@ -221,7 +221,7 @@ class Reference:
         values: the exact sum as float64.
         nan: where NaN is due.
         order_free: where only ``want`` is right.
-        bound: how far a finite output may be from ``values`` elsewhere; 0 if that is nowhere.
+        bound: how far a finite output may be from ``values`` elsewhere, and 0 there.
         slack: the accumulation's part of ``bound``.
         element: type of the output.
         name: name of the output in texts; empty for the C of a group.
@@ -244,14 +244,18 @@ class Reference:
     @classmethod
     def of(cls, exact: Exact) -> Reference:
         """Make the reference of an exact result."""
-        none = frozen(np.zeros(exact.shape)) if exact.all_order_free else None
+        order_free = exact.order_free()
+        allowed, slack = np.zeros(exact.shape), np.zeros(exact.shape)
+        if not exact.all_order_free:  # else nobody needs the sums of magnitudes
+            np.copyto(allowed, bound(exact), where=~order_free)
+            np.copyto(slack, accumulation_bound(exact), where=~order_free)
         return cls(
             want=frozen(exact.rounded().view(np.uint16)),
             values=frozen(exact.values()),
             nan=frozen(exact.nan),
-            order_free=frozen(exact.order_free()),
-            bound=frozen(bound(exact)) if none is None else none,
-            slack=frozen(accumulation_bound(exact)) if none is None else none,
+            order_free=frozen(order_free),
+            bound=frozen(allowed),
+            slack=frozen(slack),
         )
 
     def with_rows(self, rows: Mapping[int, Reference]) -> Reference:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.cores import cores
 from pytest_nvfp4.numerics import blas
+from pytest_nvfp4.numerics.threads import shared
 
 _Float = TypeVar("_Float", bound=np.floating[Any])
-_Item = TypeVar("_Item")
 
 _SIDE = 256
 """Rows and columns of a piece, which is shared out."""
 _SMALL_SIDE, _SMALL_DEPTH = 48, 112
 """Pieces of 48 x 48 outputs and 112 products: just below 2^18 multiply-adds, up to which OpenBLAS uses one thread."""
-_LARGE = 1 << 24
+LARGE = 1 << 24
 """Multiply-adds from which starting threads pays off."""
-_MOST_THREADS = 8
 
 
 def product(a: NDArray[_Float], b: NDArray[_Float]) -> NDArray[_Float]:
@@ -41,7 +37,7 @@ def product(a: NDArray[_Float], b: NDArray[_Float]) -> NDArray[_Float]:
         rows, columns = (slice(start, start + _SIDE) for start in corner)
         _into(out[rows, columns], a[rows], b[columns])
 
-    shared(make, itertools.product(range(0, m, _SIDE), range(0, n, _SIDE)), multiply_adds=m * n * k)
+    shared(make, itertools.product(range(0, m, _SIDE), range(0, n, _SIDE)), large=m * n * k >= LARGE)
     return out
 
 
@@ -50,18 +46,6 @@ def on_one_thread(a: NDArray[_Float], b: NDArray[_Float]) -> NDArray[_Float]:
     out = np.zeros((a.shape[0], b.shape[0]), a.dtype)
     _into(out, a, b)
     return out
-
-
-def shared(work: Callable[[_Item], object], items: Iterable[_Item], *, multiply_adds: int) -> None:
-    """Call ``work`` for each item, on a few threads if there are enough multiply-adds in all."""
-    items = list(items)
-    threads = min(_MOST_THREADS, len(items), cores()) if multiply_adds >= _LARGE else 1
-    if threads > 1:
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(work, items))
-    else:
-        for item in items:
-            work(item)
 
 
 def _into(out: NDArray[_Float], a: NDArray[_Float], b: NDArray[_Float]) -> None:

@@ -50,6 +50,7 @@ from pytest_nvfp4.numerics.arrays import (
 )
 from pytest_nvfp4.numerics.formats import E2M1, E4M3
 from pytest_nvfp4.numerics.quantise import BLOCK
+from pytest_nvfp4.numerics.threads import shared
 
 UNIT_BITS = 20
 """C is an integer times 2^-20."""
@@ -269,7 +270,7 @@ def _sums(a: _Scaled, b: _Scaled, *, absolute: bool = False) -> Int64:
         for chunk in a.chunks:
             part_a = a.part(rows, chunk, seen=absolute)
             work = partial(add, part_a, rows, chunk)
-            matmul.shared(work, _spans(b.rows, _ROWS_B), multiply_adds=part_a.units.size * b.rows)
+            shared(work, _spans(b.rows, _ROWS_B), large=part_a.units.size * b.rows >= matmul.LARGE)
     return sums
 
 

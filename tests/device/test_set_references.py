@@ -57,3 +57,17 @@ def test_few_changes_make_no_whole_reference_again(monkeypatch: pytest.MonkeyPat
     base.at(asked, index=0, visit=0, key=7)
     with pytest.raises(pytest.fail.Exception):
         base.at(asked, index=0, visit=rows // _FEW_ROWS, key=7)
+
+
+@pytest.mark.parametrize("family", ["gpumode", "all_scale", "nan_isolated"])
+@pytest.mark.parametrize("contract", CASES)
+def test_a_changed_call_has_the_reference_of_its_inputs(contract: str, family: str) -> None:
+    asked = case(contract, family)
+    base = _Expected.of(rotation.verified_inputs(asked, key=7))
+    found = base.verified(asked, key=7)
+    inputs = rotation.verified_inputs(asked, key=7, changed=True)
+    assert found.inputs.digest() == inputs.digest()
+    expected = contract_of(inputs.problem).references(inputs)
+    assert all(same(one, other) for one, other in zip(found.references, expected, strict=True))
+    # The control: a change of a row is seen.
+    assert not all(same(one, other) for one, other in zip(base.references, expected, strict=True))

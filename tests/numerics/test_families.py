@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_nvfp4.contracts.group_gemm import GroupGemm
-from pytest_nvfp4.numerics import fp16, probes, scale_layout
+from pytest_nvfp4.numerics import families, fp16, probes, scale_layout, threads
 from pytest_nvfp4.numerics.arrays import NumericsError
 from pytest_nvfp4.numerics.draw import Draw
 from pytest_nvfp4.numerics.families import FAMILIES, default_families, family
@@ -285,3 +285,11 @@ def test_unfit_groups_are_named() -> None:
 
 def test_digest_is_sha256() -> None:
     assert len(FAMILIES["edge"].group(SMALL, 0).digest()) == hashlib.sha256().digest_size * 2
+
+
+def test_threads_change_no_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem("p", (Group(40, 128, 256), Group(8, 256, 512), Group(1, 128, 256)))
+    want = FAMILIES["gpumode"].generate(problem).digest()
+    monkeypatch.setattr(families, "_LARGE", 0)
+    monkeypatch.setattr(threads, "cores", lambda: 3)
+    assert FAMILIES["gpumode"].generate(problem).digest() == want

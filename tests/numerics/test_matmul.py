@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4.numerics import blas, matmul
+from pytest_nvfp4.numerics import threads as threads_module
 
 
 @pytest.fixture(params=["setter", "no setter"])
@@ -36,24 +38,23 @@ def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch, cores: int) -> N
     draw = np.random.default_rng(3)
     a, b = draw.standard_normal((130, 260)), draw.standard_normal((70, 260))
     monkeypatch.setattr(matmul, "_SIDE", 48)
-    monkeypatch.setattr(matmul, "_LARGE", 1 << 60)
+    monkeypatch.setattr(matmul, "LARGE", 1 << 60)
     want = matmul.product(a, b)
-    monkeypatch.setattr(matmul, "_LARGE", 0)
-    monkeypatch.setattr(matmul, "cores", lambda: cores)
+    monkeypatch.setattr(matmul, "LARGE", 0)
+    monkeypatch.setattr(threads_module, "cores", lambda: cores)
     assert matmul.product(a, b).tobytes() == want.tobytes()
     assert want.tobytes() != (a[:, ::-1] @ b[:, ::-1].T).tobytes(), "another order gives other bits"
 
 
 def test_a_large_one_is_shared_out_and_a_small_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    pool = matmul.ThreadPoolExecutor
 
-    def counted(threads: int) -> matmul.ThreadPoolExecutor:
+    def counted(threads: int) -> ThreadPoolExecutor:
         seen.append(threads)
-        return pool(threads)
+        return ThreadPoolExecutor(threads)
 
-    monkeypatch.setattr(matmul, "ThreadPoolExecutor", counted)
-    monkeypatch.setattr(matmul, "cores", lambda: 3)
+    monkeypatch.setattr(threads_module, "ThreadPoolExecutor", counted)
+    monkeypatch.setattr(threads_module, "cores", lambda: 3)
     before = set(threading.enumerate())
     matmul.product(np.ones((200, 100)), np.ones((10, 100)))
     assert seen == []
