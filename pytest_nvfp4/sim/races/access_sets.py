@@ -38,6 +38,7 @@ class AccessSets:
         self._sets: list[dict[_Key, int]] = [{}]
         self.singletons = Memo[int, int](lambda access: self._add({self._key(access): access}))
         self._unions: dict[tuple[int, int], int] = {}
+        self._strong: dict[int, bool] = {}
 
     def number(self, access: Access, sync_count: int = 0) -> int:
         """Return the number of an access, which equivalent accesses share."""
@@ -57,30 +58,43 @@ class AccessSets:
         """Return the numbers of the accesses in a set."""
         return self._sets[number].values()
 
+    def only_strong(self, number: int) -> bool:
+        """Return whether all accesses in a set are strong."""
+        known = self._strong.get(number)
+        if known is None:
+            known = self._strong[number] = all(key.strong for key in self._sets[number])
+        return known
+
     def __len__(self) -> int:
         return len(self._sets)
 
-    def joined(self, number: int, access: int, covers: Callable[[Access], bool]) -> int:
+    def joined(self, number: int, access: int, covers: Callable[[Access], bool], *, settled: bool = False) -> int:
         """Return a set with one access more.
 
-        ``covers`` returns whether everything that races with an earlier access also races with the new one.
+        ``covers`` returns whether everything that races with an earlier access also races with the new one. ``settled``
+        tells that lanes are synchronised behind the access, so that nobody asks for its number of synchronisations.
         """
         if not number:
             return self.singletons[access]
         union = self._unions.get((number, access))
         if union is None:
-            union = self._unions[number, access] = self._join(number, access, covers)
+            union = self._unions[number, access] = self._join(number, access, covers, settled=settled)
         return union
 
-    def _join(self, number: int, access: int, covers: Callable[[Access], bool]) -> int:
+    def _join(self, number: int, access: int, covers: Callable[[Access], bool], *, settled: bool) -> int:
         known = self._sets[number]
         key = self._key(access)
         old = known.get(key)
-        if old is not None and self._age(old) >= self._age(access):
+        if old is not None and (
+            self._age(old) >= self._age(access)
+            or (settled and self.accesses[old - 1][:4] == self.accesses[access - 1][:4])
+        ):
             return number
         result = dict(known)
         result.pop(key, None)
-        if len(known) >= _PRUNED_SIZE and not len(known) & (len(known) - 1):  # a power of two
+        if (
+            old is None and len(known) >= _PRUNED_SIZE and not len(known) & (len(known) - 1)
+        ):  # grows from a power of two
             result = {other: member for other, member in result.items() if not covers(self.accesses[member - 1])}
         result[key] = access
         return self._add(result)
@@ -88,7 +102,7 @@ class AccessSets:
     def retain(self, used: Iterable[int]) -> dict[int, int]:
         """Drop all sets but these, and return their new numbers by the old ones."""
         sets = self._sets
-        self._sets, self._unions = [{}], {}
+        self._sets, self._unions, self._strong = [{}], {}, {}
         self.singletons.clear()
         return {number: self._add(sets[number]) if number else 0 for number in used}
 

@@ -243,7 +243,7 @@ class ClusterAgents:
     def __init__(self, cluster: Cluster) -> None:
         x, y, _ = cluster.launch.clusters
         number = cluster.index[0] + x * (cluster.index[1] + y * cluster.index[2])
-        clocks = self.clocks = Clocks(number)
+        clocks = self.clocks = Clocks(number, cluster.launch.unit(LaunchRaces).joins)
         self.barriers = Memo["Mbarrier", BarrierState](lambda barrier: BarrierState(clocks, barrier))
         self.rounds = Memo[object, RoundState](lambda _: RoundState(clocks))
         self.pipes: dict[Hashable, Agent] = {}

@@ -45,6 +45,8 @@ ROWS = 8
 BEFORE, VISIBLE, ASYNC_SHARED, ASYNC_GLOBAL, INITS, TENSOR, ISSUED, SC = range(ROWS)
 _FIRST = 48
 """Initial columns of a clock; they double when a cluster has more agents."""
+_MOST_JOINS = 4096
+"""Joins that are remembered, a few kilobytes each."""
 
 
 class Memo(dict[Key, Value]):
@@ -69,19 +71,37 @@ class Epoch(NamedTuple):
 
 
 class Clock:
-    """A mutable clock. ``foreign`` has the ticks of other clusters' agents, by the cluster's number."""
+    """A mutable clock.
 
-    __slots__ = ("foreign", "ticks")
+    Attributes:
+        ticks: The ticks of the cluster's agents.
+        foreign: The ticks of other clusters' agents, by the cluster's number. Clocks share it, so it is never changed,
+            but replaced.
+        joins: The last join of another clock's ``foreign`` with this one's: both, and the result.
+    """
 
-    def __init__(self, size: int) -> None:
+    __slots__ = ("_joined", "foreign", "joins", "ticks")
+
+    def __init__(self, size: int, joins: Joins) -> None:
+        self._joined = joins.of
         self.ticks: Ticks = np.zeros((ROWS, size), np.int64)
         self.foreign: Snapshot | None = None
+        self.joins: tuple[Snapshot, Snapshot, Snapshot] | None = None
 
     def join(self, other: Clock) -> None:
         """Join the clock of the same cluster."""
         np.maximum(self.ticks, other.ticks, out=self.ticks)
-        if other.foreign:
-            self.join_foreign(other.foreign)
+        theirs, mine = other.foreign, self.foreign
+        if not theirs or theirs is mine:
+            return
+        # The warps of a CTA that meet at a barrier know the same of other clusters, and then the same more.
+        known = other.joins
+        if mine is not None and known is not None and known[0] is mine and known[1] is theirs:
+            self.foreign = known[2]
+            return
+        self.join_foreign(theirs)
+        if mine is not None:
+            other.joins = mine, theirs, self.foreign  # type: ignore[assignment]
 
     def join_performed(self, other: Clock, generic: NDArray[np.bool_]) -> None:
         """Join the clock of the same cluster, without the visibility of the writes of some agents."""
@@ -89,15 +109,26 @@ class Clock:
         self.join(other)
         self.ticks[VISIBLE, generic] = visible
 
-    def join_foreign(self, foreign: Snapshot) -> None:
-        """Join ticks of other clusters."""
-        if self.foreign is None:
-            self.foreign = {}
+    def join_foreign(self, foreign: Snapshot, *, own: int = -1) -> None:
+        """Join ticks of other clusters; those of the cluster ``own`` are left out."""
         mine = self.foreign
+        if mine is None:
+            self.foreign = foreign if own not in foreign else {n: t for n, t in foreign.items() if n != own}
+            return
+        changed: Snapshot | None = None
+        theirs = own not in foreign
         for number, ticks in foreign.items():
             known = mine.get(number)
-            if known is not ticks:
-                mine[number] = ticks if known is None else joined(known, ticks)
+            if known is not ticks and number != own:
+                # Of equal copies the other one is taken: whoever joins the same clock again has the same object then.
+                new = ticks if known is None else self._joined(ticks, known)
+                if new is not known:
+                    if changed is None:
+                        changed = mine.copy()
+                    changed[number] = new
+                theirs &= new is ticks
+        if changed is not None:
+            self.foreign = foreign if theirs and len(changed) == len(foreign) else changed
 
     def join_ticks(self, ticks: Ticks) -> None:
         """Join ticks of the same cluster, possibly copied when it had fewer agents."""
@@ -110,11 +141,11 @@ class Clock:
 
     def join_snapshot(self, own: int, snapshot: Snapshot) -> None:
         """Join a snapshot; ``own`` is the number of the cluster that this clock belongs to."""
-        for number, ticks in snapshot.items():
-            if number == own:
-                self.join_ticks(ticks)
-            else:
-                self.join_foreign({number: ticks})
+        ticks = snapshot.get(own)
+        if ticks is not None:
+            self.join_ticks(ticks)
+        if len(snapshot) > (ticks is not None):
+            self.join_foreign(snapshot, own=own)
 
 
 def joined(first: Ticks, second: Ticks) -> Ticks:
@@ -134,8 +165,43 @@ def joined(first: Ticks, second: Ticks) -> Ticks:
     return result
 
 
+def _fenced(ticks: Ticks) -> Ticks:
+    """Return a copy with everything that happened before visible to the async proxy in global memory."""
+    fenced = ticks.copy()
+    fenced[ASYNC_GLOBAL] = fenced[BEFORE]
+    return fenced
+
+
+def _covered(ticks: Ticks) -> Ticks:
+    """Return a copy behind a ``fence.sc`` of the device."""
+    covered = ticks.copy()
+    covered[:ASYNC_SHARED] = np.maximum(ticks[:ASYNC_SHARED], ticks[SC])
+    covered[SC] = covered[VISIBLE]
+    return covered
+
+
+class Joins:
+    """Joins of copies of ticks in a launch. All CTAs that meet learn the same, so that few of their joins differ."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[Ticks, Ticks, Ticks]] = {}
+
+    def of(self, first: Ticks, second: Ticks) -> Ticks:
+        """Return the join of two copies, which never change."""
+        key = id(first), id(second)
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= _MOST_JOINS:
+                self._known.clear()
+            known = self._known[key] = first, second, joined(first, second)  # the references keep identities unique
+        return known[2]
+
+
 class Clocks:
     """The agents of one cluster and their clocks.
+
+    Args:
+        joins: The joins of its launch; by default some of its own.
 
     Attributes:
         number: Number of the cluster.
@@ -143,8 +209,9 @@ class Clocks:
         agents: The agents with a clock, by number.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, joins: Joins | None = None) -> None:
         self.number = number
+        self.joins = Joins() if joins is None else joins
         self.infos: list[AgentInfo] = []
         self.agents: dict[int, Agent] = {}
         self._size = _FIRST
@@ -179,7 +246,7 @@ class Clocks:
 
     def clock(self) -> Clock:
         """Return a new clock of zeros."""
-        clock = Clock(self._size)
+        clock = Clock(self._size, self.joins)
         self._clocks.append(clock)
         return clock
 
@@ -261,10 +328,7 @@ class Agent:
         self.version += 1
         foreign = self.clock.foreign
         if foreign and (everywhere or not shared):
-            for number, known in foreign.items():
-                fenced = known.copy()
-                fenced[ASYNC_GLOBAL] = fenced[BEFORE]
-                foreign[number] = fenced
+            self.clock.foreign = {number: _fenced(known) for number, known in foreign.items()}
         self.advance()
 
     def fence_sc(self) -> None:
@@ -273,12 +337,8 @@ class Agent:
         seen = ticks[:ASYNC_SHARED]
         np.maximum(seen, ticks[SC], out=seen)
         ticks[SC] = ticks[VISIBLE]
-        foreign = self.clock.foreign
-        for number, known in (foreign or {}).items():
-            covered = known.copy()
-            covered[:ASYNC_SHARED] = np.maximum(known[:ASYNC_SHARED], known[SC])
-            covered[SC] = covered[VISIBLE]
-            foreign[number] = covered  # type: ignore[index]
+        if foreign := self.clock.foreign:
+            self.clock.foreign = {number: _covered(known) for number, known in foreign.items()}
         self.version += 1
         self.advance()
 

@@ -187,6 +187,7 @@ class GlobalShadow:
 
     Attributes:
         sync_count: Number of synchronisations of the lanes of the warp whose access is checked; 0: no lanes' access.
+        settled: Whether the lanes are synchronised behind that access.
         again: Set if that access touches a unit that the warp has touched since its lanes were last synchronised.
     """
 
@@ -195,6 +196,7 @@ class GlobalShadow:
         self.regions: dict[int, RegionShadow] = {}
         self.sets = AccessSets()
         self.sync_count = 0
+        self.settled = False
         self.again = False
         self._limit = _SETS
 
@@ -258,11 +260,11 @@ class GlobalShadow:
             return clock is not None and _covers(sets.access(number), old, clock)
 
         if len(different) == 1:
-            array[units] = sets.joined(next(iter(different)), number, covers)
+            array[units] = sets.joined(next(iter(different)), number, covers, settled=self.settled)
             return
         new = here.copy()
         for known in different:
-            new[here == known] = sets.joined(known, number, covers)
+            new[here == known] = sets.joined(known, number, covers, settled=self.settled)
         array[units] = new
 
     def _collect(self) -> None:
@@ -388,6 +390,8 @@ class GlobalShadow:
         sets = self.sets
         sync_count = self.sync_count or -1
         for number in different:
+            if access[2] & STRONG and sets.only_strong(number):
+                continue
             for member in sets.members(number):
                 old = sets.accesses[member - 1]
                 if old[2] & access[2] & STRONG:

@@ -15,7 +15,7 @@ from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sim.lanes import FULL
 from pytest_nvfp4.sim.monitor import PipeAccesses
 from pytest_nvfp4.sim.races.access import ASYNC, Access
-from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, BEFORE, VISIBLE, Agent, Clocks, Memo, Ticks
+from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, BEFORE, VISIBLE, Agent, Clocks, Joins, Memo, Ticks
 from pytest_nvfp4.sim.races.dead_reads import DeadReads, RacingRead
 from pytest_nvfp4.sim.races.early_use import early_uses
 from pytest_nvfp4.sim.races.findings import ALLOC_FENCE, COPY_FENCE, PROXY, RACE, WARNING, AccessPair, Reporter
@@ -84,6 +84,7 @@ class LaunchRaces:
         told_of_unacquired_map: Whether the use of a map that its CTA had not acquired was reported.
         bulk_waits: By warp, how many of its tensor loads it had issued at its last wait for bulk groups.
         tensor_parts: The parts that operations of the tensor core touch.
+        joins: Joins of copies of clocks.
         order, relaxed: By instruction, its memory order, and whether it is ``.relaxed``.
         arrives_in_cta, acquires_in_cta: By mbarrier instruction, whether its scope is ``.cta``.
         narrow_scopes: Those that were executed and leave out a CTA.
@@ -99,7 +100,8 @@ class LaunchRaces:
         self.shared = Partition(max(1, grid.shared_bytes))
         self.tmem = Partition(_COLUMNS * _UNITS_PER_COLUMN)
         self.memory = GlobalShadow(self.global_conflict)
-        self.variables = SyncVariables()
+        self.joins = Joins()
+        self.variables = SyncVariables(self.joins)
         self.reporter = Reporter(grid)
         self.dead_reads = DeadReads(grid, self.reporter)
         self.infos: dict[int, list[AgentInfo]] = {}

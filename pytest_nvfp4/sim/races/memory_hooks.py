@@ -129,7 +129,7 @@ class MemoryHooks(Hooks):
         if launch.overlap is not None:
             launch.overlap.check(agent, region, partial(item_rows, offset, where), access, writes=writes)
         lanes = agent.lanes
-        memory.sync_count, memory.again = lanes.sync_count, False
+        memory.sync_count, memory.settled, memory.again = lanes.sync_count, order.acquires, False
         if early:
             memory.read_early(shadow, offset, where, access)
         elif not writes:
@@ -138,7 +138,7 @@ class MemoryHooks(Hooks):
             self.storing = region.data if kind == WRITE else None
             memory.write_items(shadow, offset, where, access, agent.clock)
             self.storing = None
-        memory.sync_count = 0
+        memory.sync_count, memory.settled = 0, False
         if mask or where.__class__ is not int:
             low = region.start + offset
             high = low + (where if where.__class__ is int else where.span)  # type: ignore[union-attr]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_nvfp4.sim.races.clocks import ISSUED, SC, TENSOR, Agent, Snapshot, joined
+from pytest_nvfp4.sim.races.clocks import ISSUED, SC, TENSOR, Agent, Joins, Snapshot
 from pytest_nvfp4.sim.races.names import WarpId
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, GPU, Order
 
@@ -37,23 +37,68 @@ class _PendingAcquire(NamedTuple):
     snapshot: Snapshot
 
 
+class _Variable:
+    """The releases that a read of one address observes: those since its last plain write.
+
+    Attributes:
+        wide: Those of GPU scope.
+        narrow: Those of narrower scopes.
+        all_wide: The join of ``wide``, which any read of GPU scope observes. Most readers have most of its ticks
+            already, as the same objects, where the separate releases would have to be compared tick by tick.
+    """
+
+    __slots__ = ("_joins", "_relaxed", "all_wide", "narrow", "wide")
+
+    def __init__(self, joins: Joins) -> None:
+        self._joins = joins
+        self.wide: dict[_Release, Snapshot] = {}
+        self.narrow: dict[_Release, Snapshot] = {}
+        self.all_wide: Snapshot = {}
+        self._relaxed: Snapshot | None = None
+
+    def add(self, release: _Release, snapshot: Snapshot) -> None:
+        """Add a release."""
+        if release.scope == GPU:
+            if len(self.wide) > _SEPARATE:
+                release = _Release(GPU, None, -1)
+            self.all_wide = _join(self.all_wide, snapshot, self._joins) if self.wide else snapshot
+            self._relaxed = None
+        entries = self.wide if release.scope == GPU else self.narrow
+        earlier = entries.get(release)
+        entries[release] = snapshot if earlier is None else _join(earlier, snapshot, self._joins)
+
+    @property
+    def relaxed(self) -> Snapshot:
+        """What a relaxed read of ``all_wide`` acquires."""
+        if self._relaxed is None:
+            self._relaxed = _relaxed_part(self.all_wide)
+        return self._relaxed
+
+
 class FenceState:
     """What a warp's fences and strong reads have left open.
 
     Attributes:
         fenced: By scope, the warp's clock at its last fence of at least that scope.
-        pending: What strong reads observed and no fence has acquired yet, by identity of the snapshot.
+        pending: What strong reads observed and no fence has acquired yet: by identity of the snapshot, and all releases
+            of GPU scope of a variable by the variable.
     """
 
     def __init__(self) -> None:
         self.fenced: dict[int, Snapshot] = {}
-        self.pending: dict[int, _PendingAcquire] = {}
+        self.pending: dict[int | _Variable, _PendingAcquire] = {}
 
     def observe(self, scope: int, snapshot: Snapshot) -> bool:
         """Record what a strong read observed, for a later fence of at least this scope; return whether it is new."""
         new = id(snapshot) not in self.pending
         self.pending[id(snapshot)] = _PendingAcquire(scope, snapshot)
         return new
+
+    def observe_all(self, variable: _Variable) -> bool:
+        """Record that a strong read observed all releases of GPU scope; return whether there are new ones."""
+        before = self.pending.get(variable)
+        self.pending[variable] = _PendingAcquire(GPU, variable.all_wide)  # which has what was observed before
+        return before is None or before.snapshot is not variable.all_wide
 
     def fence(self, agent: Agent, scope: int) -> None:
         """Execute a fence: acquire for the reads before it, release for the writes after it."""
@@ -68,10 +113,11 @@ class FenceState:
 
 
 class SyncVariables:
-    """The synchronisation variables of a launch, by address."""
+    """The synchronisation variables of a launch, by address. ``joins`` are the joins of the launch."""
 
-    def __init__(self) -> None:
-        self._variables: dict[Hashable, dict[_Release, Snapshot]] = {}
+    def __init__(self, joins: Joins) -> None:
+        self._joins = joins
+        self._variables: dict[Hashable, _Variable] = {}
 
     def access(
         self, address: Hashable, agent: Agent, fences: FenceState, warp: WarpId, order: Order, *, write: bool
@@ -83,10 +129,20 @@ class SyncVariables:
             self._write(address, agent, fences, warp, order)
 
     def _read(self, address: Hashable, agent: Agent, fences: FenceState, warp: WarpId, order: Order) -> None:
-        for release, snapshot in self._variables.get(address, {}).items():
+        variable = self._variables.get(address)
+        if variable is None:
+            return
+        whole = order.scope == GPU and bool(variable.wide)
+        if whole and order.acquires:
+            agent.acquire_snapshot(variable.all_wide)
+        elif whole and fences.observe_all(variable):
+            agent.acquire_snapshot(variable.relaxed)
+        # A later fence may have a narrower scope, so that it acquires only the releases in the warp's surroundings.
+        separate = variable.narrow if whole and order.acquires else {**variable.wide, **variable.narrow}
+        for release, snapshot in separate.items():
             # Each scope must include the other thread (PTX ISA, "Scope" and "Moral strength").
             needed = CTA if release.cta == warp.cta else CLUSTER if release.cluster == warp.cluster else GPU
-            if needed > release.scope or needed > order.scope:
+            if needed > release.scope or needed > order.scope or (whole and needed == GPU):
                 continue
             if order.acquires:
                 agent.acquire_snapshot(snapshot)
@@ -94,9 +150,9 @@ class SyncVariables:
                 agent.acquire_snapshot(_relaxed_part(snapshot))
 
     def _write(self, address: Hashable, agent: Agent, fences: FenceState, warp: WarpId, order: Order) -> None:
-        entries = self._variables.setdefault(address, {})
-        if not order.updates:
-            entries.clear()
+        variable = self._variables.get(address)
+        if variable is None or not order.updates:
+            variable = self._variables[address] = _Variable(self._joins)
         released: dict[int, Snapshot] = {}
         if order.releases:
             released[order.scope] = agent.snapshot()
@@ -107,13 +163,9 @@ class SyncVariables:
                     released[scope] = snapshot
         relaxed = {} if order.releases else _relaxed_part(agent.snapshot(), covered=order.scope == GPU)
         if relaxed:
-            released[order.scope] = _join(relaxed, released.get(order.scope, {}))
+            released[order.scope] = _join(relaxed, released.get(order.scope, {}), self._joins)
         for scope, snapshot in released.items():
-            release = _Release(scope, warp.cta, warp.cluster)
-            if scope == GPU and len(entries) > _SEPARATE:
-                release = _Release(GPU, None, -1)
-            earlier = entries.get(release)
-            entries[release] = snapshot if earlier is None else _join(earlier, snapshot)
+            variable.add(_Release(scope, warp.cta, warp.cluster), snapshot)
 
 
 def _relaxed_part(snapshot: Snapshot, *, covered: bool = True) -> Snapshot:
@@ -131,9 +183,10 @@ def _relaxed_part(snapshot: Snapshot, *, covered: bool = True) -> Snapshot:
     return result
 
 
-def _join(first: Snapshot, second: Snapshot) -> Snapshot:
+def _join(first: Snapshot, second: Snapshot, joins: Joins) -> Snapshot:
     result = dict(first)
     for number, ticks in second.items():
         mine = result.get(number)
-        result[number] = ticks if mine is None else joined(mine, ticks)
+        if mine is not ticks:
+            result[number] = ticks if mine is None else joins.of(mine, ticks)
     return result

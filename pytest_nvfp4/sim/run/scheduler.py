@@ -400,6 +400,11 @@ def _difference(one: list[Any], other: list[Any], first: int) -> int:
     """Return an index where two register files differ, or -1. ``first`` is tried first: it differed the last time."""
     if not _same(one[first], other[first]):
         return first
+    try:
+        if one == other:  # most values are the same objects, or numbers
+            return -1
+    except ValueError:  # of different arrays
+        pass
     return next((index for index, value in enumerate(one) if not _same(value, other[index])), -1)
 
 
