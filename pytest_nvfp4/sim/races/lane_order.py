@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -39,6 +39,8 @@ import numpy as np
 from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, BEFORE, Agent, TickRow, Ticks
 
+_ALL = nullcontext(False)
+"""The context in which a warp releases everything."""
 _SETS = 8
 """Sets of lanes of a warp with an agent of their own. The accesses of further sets count as those of the whole warp."""
 _RELEASES = 64
@@ -133,14 +135,14 @@ class LaneOrder:
             elif known > self._closed.get(number, 0):
                 self._closed[number] = known
 
-    @contextmanager
-    def releasing(self, lanes: int, live: int, at: int) -> Iterator[bool]:
-        """Restrict the warp's clock, within the context, to what some lanes release; yield whether that is less."""
-        agent = self._agent
+    def releasing(self, lanes: int, live: int, at: int) -> AbstractContextManager[bool]:
+        """Restrict the warp's clock, within the context, to what some lanes release; return whether that is less."""
         held = [number for number in self.open if self.masks[number] & live & ~lanes]
-        if not held:
-            yield False
-            return
+        return self._without(held, lanes, at) if held else _ALL
+
+    @contextmanager
+    def _without(self, held: list[int], lanes: int, at: int) -> Iterator[bool]:
+        agent = self._agent
         tick = agent.epoch()
         own = self._numbers.get(lanes)
         if own is None:
