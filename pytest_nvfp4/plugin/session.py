@@ -48,6 +48,7 @@ class SessionHooks:
         self._run = config.stash[RUN]
         self._ledger = Ledger()
         self._entries: list[Entry] = []
+        self._positions: dict[str, int] = {}
         self._workers_lost = False
         self._unrun = 0
         self._causes = config.stash[CAUSES]
@@ -175,6 +176,11 @@ class SessionHooks:
             self._entries[-1].record.message, self._entries[-1].record.cause = str(report.longrepr), cause
 
     @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """Record the order of the items, in which their reports do not arrive."""
+        self._positions = {nodeid: position for position, nodeid in enumerate(ids)}
+
+    @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Merge the ledger of a test process of xdist that ended."""
         data = getattr(node, "workeroutput", {}).get(_OUTPUT)
@@ -240,6 +246,7 @@ class SessionHooks:
             # The value set above has had its effect, and syrupy's summary would show it as the user's option.
             self._config.option.disable_unused_snapshots = False
         added = self._causes.finish()
+        self._entries.sort(key=lambda entry: self._positions.get(entry.nodeid, 0))
         for entry in self._entries:
             if entry.outcome == "failed" and entry.nodeid in added:
                 entry.record.message += f"\n{added[entry.nodeid]}"
