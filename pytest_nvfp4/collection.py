@@ -15,7 +15,7 @@ _THRESHOLD = 50_000
 def frozen_before() -> bool:
     """Return whether objects of this process were frozen before its first launch or compile.
 
-    Python counts them for it, 60 ms for those of a fork server: it calls this once, and its children know.
+    Python counts the objects, which takes 60 ms in a fork server; its children inherit the cached value.
     """
     return gc.get_freeze_count() > 0
 

@@ -22,7 +22,8 @@ calls between two events, the contestants in turn, after 512 MB were written, so
                     torch's grouped_mm in fp16      264.3  329.9  185.5  171.5  (229.5)   383
                 1.57 times as fast as cuBLAS, 1.39 as the one launch in fp16; on large groups 6 % slower than cuBLAS (5
                 in other runs). A call takes 21 to 33 us of the host, cuBLAS's eight 107 to 173.
-                (Afterwards `acquire_map` was added, an instruction an item of one warp, and ATOM_PITCH changed.)
+                (Changed after it: `acquire_map` is new, an instruction an item of one warp; ATOM_PITCH; a prefetch of
+                the table into L2, without which the same times were measured before, is gone.)
     Floor       With 48, 64, 80, 128, 160, 256 tokens a unit of 256 k takes 0.83, 0.90, 0.99, 1.21, 1.57, 2.50 us; wgmma
                 alone 0.59 with 64, 1.17 with 128, 2.38 with 256. The rest of benchmark 3, by time stamps: 4.6 us to the
                 first wgmma (1.3 the other kernel, 1.3 the table, 1.3 the first copies), 1.6 the last item's output.
@@ -41,9 +42,8 @@ Why weights lie on wgmma's M and tokens on its N
 
 Two launches
     dequantise_kernel writes all tokens to a workspace as fp16, in the order, swizzle included, in which wgmma reads
-    them, so that any piece of a group from a multiple of 8 rows on is a plain bulk copy an atom; and it fetches into L2
-    what group_gemm_kernel reads first. That is launched while the first still runs (programmatic dependent launch) and
-    waits for it before its first tokens.
+    them, so that any piece of a group from a multiple of 8 rows on is a plain bulk copy an atom. group_gemm_kernel is
+    launched while the first still runs (programmatic dependent launch) and waits for it before its first tokens.
 
 Cold code
     When L2 was overwritten, code comes from memory, too, about a microsecond a jump. So the instances of the main loop
@@ -388,11 +388,6 @@ def copy_bulk(shared, address, size, mbar):
     ptx(f"{copy} [$0], [$1], $2, [$3];", "r,l,r,r", shared, address, size, mbar, results=0)
 
 
-def prefetch_l2(address):
-    """Fetch a line of memory into L2."""
-    ptx("prefetch.global.L2 [$0];", "l", address, results=0)
-
-
 def acquire_map(tensor_map):
     """Make a tensor map that the host copied to memory visible to this thread's later copies, and fetch it."""
     ptx("fence.proxy.tensormap::generic.acquire.sys [$0], 128;", "l", tensor_map, results=0)
@@ -473,19 +468,12 @@ def decode(word, scale):
 
 
 @cute.kernel
-def dequantise_kernel(fields: cute.Tensor, places: cute.Tensor, maps: Int64, workspace: Int64):
+def dequantise_kernel(fields: cute.Tensor, places: cute.Tensor, workspace: Int64):
     """Write the tokens as fp16 to the workspace: of each group [atom of 64 k, token, 64 k], in wgmma's swizzle."""
     cute.arch.griddepcontrol_launch_dependents()
     thread, _, _ = cute.arch.thread_idx()
     lane = thread % 32
     part, tile, _ = cute.arch.block_idx()
-    if part + tile == 0:
-        # Into L2 what group_gemm_kernel reads first: the tensor maps, and the table behind them
-        end = (places.iterator + cute.size(places)).toint()
-        line = maps + Int64(thread * LINE)
-        while line < end:
-            prefetch_l2(line)
-            line += DEQUANTISE_THREADS * LINE
     shared = SmemAllocator().allocate(DEQUANTISE_THREADS // 32 * 4 * ATOM_PITCH, byte_alignment=128).toint()
 
     rows = fields[tile, ROWS]
@@ -827,9 +815,7 @@ def launch(host: cute.Pointer, first: Int32, most: Int32, num_clusters: Int32, d
     halves = cute.make_layout((rows, 2 * ROW), stride=(2 * ROW, 1))
     fields = cute.make_tensor(cute.recast_ptr(table, dtype=Int32), halves)
     workspace = addresses[2]
-    dequantise_kernel(fields, places, addresses[0], workspace).launch(
-        grid=(most, first, 1), block=(DEQUANTISE_THREADS, 1, 1)
-    )
+    dequantise_kernel(fields, places, workspace).launch(grid=(most, first, 1), block=(DEQUANTISE_THREADS, 1, 1))
     group_gemm_kernel(fields, places, addresses[0], workspace, first, depth).launch(
         grid=(num_clusters * CLUSTER, 1, 1),
         block=(NUM_THREADS, 1, 1),

@@ -71,8 +71,8 @@ class AccessSets:
     def joined(self, number: int, access: int, covers: Callable[[Access], bool], *, settled: bool = False) -> int:
         """Return a set with one access more.
 
-        ``covers`` returns whether everything that races with an earlier access also races with the new one. ``settled``
-        tells that lanes are synchronised behind the access, so that nobody asks for its number of synchronisations.
+        ``covers`` returns whether everything that races with an earlier access also races with the new one. With
+        ``settled`` the lanes are synchronised behind the access, whose number of synchronisations is not needed then.
         """
         if not number:
             return self.singletons[access]
@@ -92,9 +92,8 @@ class AccessSets:
             return number
         result = dict(known)
         result.pop(key, None)
-        if (
-            old is None and len(known) >= _PRUNED_SIZE and not len(known) & (len(known) - 1)
-        ):  # grows from a power of two
+        # Where it grows from a power of two
+        if old is None and len(known) >= _PRUNED_SIZE and not len(known) & (len(known) - 1):
             result = {other: member for other, member in result.items() if not covers(self.accesses[member - 1])}
         result[key] = access
         return self._add(result)

@@ -81,7 +81,7 @@ class LaunchRaces:
         omissions: The missing tcgen05 instructions that were reported.
         overlap: Check against the previous launch, if that may still run.
         maps: By address, the uses of the tensor maps in writable memory.
-        told_of_unacquired_map: Whether the use of a map that its CTA had not acquired was reported.
+        unacquired_map_reported: Whether a map was reported that its CTA had not acquired.
         bulk_waits: By warp, how many of its tensor loads it had issued at its last wait for bulk groups.
         tensor_parts: The parts that operations of the tensor core touch.
         joins: Joins of copies of clocks.
@@ -109,7 +109,7 @@ class LaunchRaces:
         self.omissions = Omissions()
         self.overlap: LaunchOverlap | None = None
         self.maps: dict[int, MapUses] = {}
-        self.told_of_unacquired_map = False
+        self.unacquired_map_reported = False
         self.bulk_waits: dict[WarpId, int] = {}
         self.tensor_parts: dict[PipeAccesses, TensorParts] = {}
         instructions = grid.kernel.instructions

@@ -91,7 +91,7 @@ class MapHooks(MemoryHooks):
     def _used(self, agent: WarpAgent, w: Warp, at: int, address: int) -> MapUses | None:
         """Check the use of a map in writable memory, and return the map's uses; None if the kernel changes no maps."""
         launch = agent.launch
-        if not launch.told_of_unacquired_map:
+        if not launch.unacquired_map_reported:
             self._check_acquired(agent, w, at, address)
         if not launch.changes_maps:
             return None
@@ -112,7 +112,7 @@ class MapHooks(MemoryHooks):
         grid = launch.grid
         if address in w.cta.unit(TensormapFences).acquired or address in grid.unit(TensormapWrites).writes:
             return
-        launch.told_of_unacquired_map = True
+        launch.unacquired_map_reported = True
         region = grid.machine.memory.find(address)
         assert region is not None
         launch.reporter.other(
