@@ -11,6 +11,7 @@ Evidence: PTX ISA; tested against Python's integers, ``prmt`` for every mode and
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -45,15 +46,25 @@ _MODES: Mapping[str, tuple[tuple[int, int, int, int], ...]] = {
 """Source bytes of the result's bytes 0 to 3, by the two low bits of the selector."""
 
 
+_NIBBLES = np.arange(0, 16, 4, dtype=np.uint32)
+"""Positions of the selector's four nibbles."""
+
+
+@lru_cache(maxsize=64)
+def _first_bytes(count: int) -> Array:
+    """Return the position of each lane's first byte of eight, as a column."""
+    return np.arange(0, 8 * count, 8)[:, None]
+
+
 def _permute(a: Array, b: Array, selector: Array) -> Array:
-    source = b.astype(np.uint64) << np.uint64(32) | a
-    result = np.zeros(np.broadcast(a, b, selector).shape, np.uint32)
-    for place in range(4):
-        nibble = selector >> 4 * place & 15
-        byte = (source >> ((nibble & 7) * 8).astype(np.uint64)).astype(np.uint32) & 0xFF
-        sign = np.where(byte & 0x80, np.uint32(0xFF), np.uint32(0))
-        result |= np.where(nibble & 8, sign, byte) << 8 * place
-    return result
+    selector = selector.astype(np.uint32, copy=False)
+    pairs = np.empty((selector.size, 2), np.uint32)
+    pairs[:, 0], pairs[:, 1] = a, b
+    nibbles = selector[:, None] >> _NIBBLES
+    chosen = pairs.view(np.uint8).reshape(-1)[(nibbles & 7) + _first_bytes(selector.size)]
+    if (signs := nibbles & 8).any():
+        chosen = np.where(signs, np.where(chosen & 0x80, np.uint8(0xFF), np.uint8(0)), chosen)
+    return chosen.view(np.uint32).reshape(-1)
 
 
 def _selector(row: tuple[int, int, int, int]) -> int:

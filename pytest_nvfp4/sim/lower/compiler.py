@@ -159,6 +159,10 @@ class Program:
         """Return whether some instruction reads a register."""
         return slot in self._read_slots
 
+    def divide(self, place: int) -> None:
+        """Start a block at a place, too; blocks that are compiled already stay whole."""
+        self._starts.add(place)
+
     def starts(self, place: int) -> bool:
         """Return whether a block must start at a place."""
         return place in self._starts

@@ -7,39 +7,54 @@ whose lines need the warp is executed warp by warp if it is an access to memory 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pytest_nvfp4.sim.deferred import renaming
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower import registers
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.lower.table import computing
 from pytest_nvfp4.sim.memory.gang_read import read_global_together
 from pytest_nvfp4.sim.memory.load import load_parameter, load_parameter_signed
-from pytest_nvfp4.sim.memory.read import read_global
+from pytest_nvfp4.sim.memory.read import read_global, read_shared
 from pytest_nvfp4.sim.memory.write import WRITERS
-from pytest_nvfp4.sim.ptx.roles import is_strong, products
-from pytest_nvfp4.sim.ptx.syntax import Instruction, Label
+from pytest_nvfp4.sim.ptx.roles import is_strong, products, results, sources
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Label, Special, Vector
 from pytest_nvfp4.sim.run.gang import Gang, each, merge
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.lower.compiler import Program
 
-GangBlock = Callable[[list[Any], Gang, int], int]
 
-_BY_WARP = frozenset({*WRITERS.values()})
+@dataclass(frozen=True, slots=True)
+class GangBlock:
+    """A compiled block of a gang.
+
+    Attributes:
+        run: The function of the registers, the gang and its mask, which returns the next place; see ``Program``.
+        reads: Slots that it reads before it writes them, with their bits.
+        writes: Slots that it writes.
+    """
+
+    run: Callable[[list[Any], Gang, int], int]
+    reads: tuple[tuple[int, int], ...]
+    writes: tuple[int, ...]
+
+
+_BY_WARP = frozenset({read_shared, *WRITERS.values()})
 _PARAMETERS = frozenset({load_parameter, load_parameter_signed})
 _COSTLY = frozenset({"fma", "mad", "mul", "add", "sub", "cvt", "min", "max", "ex2", "rcp", "rsqrt", "sqrt", "tanh"})
 _REAL = frozenset({"f16", "f32", "f64", "bf16", "f16x2", "bf16x2", "f32x2"})
 _LOOP, _STRAIGHT = 1, 24
-"""Fewest costly instructions of a loop, and of a block, for which warps become a gang."""
-_ASYNCHRONOUS = frozenset(
-    {"tcgen05", "wgmma", "mbarrier", "clusterlaunchcontrol", "griddepcontrol", "setmaxnreg", "mapa", "call"}
-)
-"""Roots of opcodes of kernels whose warps have roles, or meet in other ways than at ``bar``: they form no gangs."""
+"""Fewest costly instructions of a loop, and of a straight run, for which warps become a gang."""
+_APART = frozenset({"call"})
+"""Roots of opcodes of kernels whose warps form no gangs."""
 _WARP = re.compile(r"\bw\b|\blane_")
 
 
@@ -87,7 +102,7 @@ class GangCode:
         self._program = program
         self._kernel = program.kernel
         self._blocks: dict[int, GangBlock | None] = {}
-        self._live: dict[int, list[tuple[int, int]]] = {}
+        self._live: dict[int, frozenset[int]] = {}
         self._safe: dict[int, bool] = {}
 
     def forget(self) -> None:
@@ -97,40 +112,43 @@ class GangCode:
 
     @cached_property
     def entries(self) -> set[int]:
-        """Places where warps wait for others to form a gang: costly loops and blocks without other instructions."""
+        """Places where warps wait for others to form a gang: costly loops and runs without other instructions.
+
+        A block is divided where such a run begins.
+        """
         program, instructions = self._program, self._kernel.instructions
-        if (
-            program.followed
-            or program.control is not None
-            or program.deferred.slots
-            or any(ins.root in _ASYNCHRONOUS or "bulk" in ins.parts for ins in instructions)
-        ):
+        if program.followed or program.control is not None or any(ins.root in _APART for ins in instructions):
+            return set()
+        costly = self._costly
+        if sum(costly) < _LOOP:
             return set()
         found: set[int] = set()
-        costly = [self._costs(ins) for ins in instructions]
-        if sum(costly) < _LOOP:
-            return found
         for ins in instructions:
             for target in program.flow.successors(ins.index):
                 if target <= ins.index and sum(costly[target : ins.index]) >= _LOOP:
                     body = instructions[target : ins.index + 1]
                     if all(each.root == "bra" or self._is_safe(each) for each in body):
                         found.add(target)
-        leaders = sorted(program.flow.leaders)
-        for start, stop in zip(leaders, [*leaders[1:], len(instructions)], strict=True):
+        for start, stop in pairwise(sorted({*program.flow.leaders, len(instructions)})):
             if sum(costly[start:stop]) >= _STRAIGHT:
-                safe = 0
-                while start + safe < stop and self._is_safe(instructions[start + safe]):
-                    safe += 1
-                if sum(costly[start : start + safe]) >= _STRAIGHT:
-                    found.add(start)
+                found.update(self._runs(start, stop))
+        for place in found:
+            program.divide(place)
         return found
 
-    def live(self, place: int) -> list[tuple[int, int]]:
-        """Return the slots, with their bits, whose values are needed from a place on."""
+    def _runs(self, start: int, stop: int) -> Iterator[int]:
+        """Yield where costly runs of instructions begin that a gang executes."""
+        first = start
+        for at in range(start, stop + 1):
+            if at == stop or not self._is_safe(self._kernel.instructions[at]):
+                if sum(self._costly[first:at]) >= _STRAIGHT:
+                    yield first
+                first = at + 1
+
+    def live(self, place: int) -> frozenset[int]:
+        """Return the slots whose values are needed from a place on."""
         if place not in self._live:
-            slots = self._program.liveness.live_before(place)
-            self._live[place] = [(r.slot, r.bits) for r in self._kernel.registers if r.slot in slots]
+            self._live[place] = frozenset(self._program.liveness.live_before(place))
         return self._live[place]
 
     def block(self, place: int) -> GangBlock | None:
@@ -139,8 +157,22 @@ class GangCode:
             self._blocks[place] = self._compile(place)
         return self._blocks[place]
 
-    def _costs(self, ins: Instruction) -> bool:
-        return ins.root in _COSTLY and not _REAL.isdisjoint(ins.parts)
+    @cached_property
+    def _costly(self) -> list[bool]:
+        """Whether an instruction takes numpy's time: floating point, and what else differs between lanes."""
+        varying: set[int] = set()
+        grown = True
+        while grown:
+            before = len(varying)
+            for ins in self._kernel.instructions:
+                if _differs(ins, varying):
+                    varying.update(register.slot for register in results(ins))
+            grown = len(varying) > before
+        return [
+            (ins.root in _COSTLY and not _REAL.isdisjoint(ins.parts))
+            or (ins.root != "mov" and computing(ins) and any(each.slot in varying for each in results(ins)))
+            for ins in self._kernel.instructions
+        ]
 
     def _emitter(self) -> _GangEmitter:
         program = self._program
@@ -161,6 +193,7 @@ class GangCode:
             or not (weak or computing(ins))
             or ins.index in self._program.marks
             or "128" in ins.parts[-1]
+            or (renaming(ins) is not None and any(each.slot in self._program.deferred.slots for each in sources(ins)))
         ):
             return False
         emitter = self._emitter()
@@ -186,7 +219,7 @@ class GangCode:
                 emitter.leave(self._counting(start, at + 1), program.stores(emitter, at, after=at))
                 _branch(ins, emitter)
                 emitter.end()
-                return program.finish(start, emitter, gang=True)
+                return self._finish(start, emitter)
             if not self._is_safe(ins):
                 if at == start:
                     return None
@@ -199,7 +232,11 @@ class GangCode:
             at += 1
         emitter.leave(self._counting(start, at), program.stores(emitter, at - 1, after=at))
         emitter.line(f"return {at}")
-        return program.finish(start, emitter, gang=True)
+        return self._finish(start, emitter)
+
+    def _finish(self, start: int, emitter: _GangEmitter) -> GangBlock:
+        run = self._program.finish(start, emitter, gang=True)
+        return GangBlock(run, tuple(emitter.loaded.items()), tuple(emitter.written))
 
     def _counting(self, start: int, stop: int) -> str:
         """Return the statement that counts what a block has executed."""
@@ -235,3 +272,11 @@ def _special(name: str) -> tuple[str, int]:
     text, bits = registers.special(name)
     grid = ("w.cta.launch.block", "w.cta.launch.shape", "w.cta.launch.clusters")
     return (_of_grid(text) if text.startswith(grid) else text), bits
+
+
+def _differs(ins: Instruction, varying: set[int]) -> bool:
+    """Return whether what an instruction writes may differ between the lanes of a warp."""
+    operands = [item for each in ins.operands for item in (each.items if isinstance(each, Vector) else (each,))]
+    if any(isinstance(each, Special) and each.name.startswith(("tid", "lane")) for each in operands):
+        return True
+    return any(register.slot in varying for register in sources(ins))

@@ -1,8 +1,9 @@
 """A gang: warps, of one or several CTAs, that execute the same arithmetic in lockstep.
 
-One call of numpy then serves all their lanes, which is what scalar floating point costs most. A gang's register is an
-int while all lanes of all warps agree, else one array with 32 elements for each warp. Accesses to memory, and what else
-needs the warp, are made warp by warp, so that checks, counters and monitors see what they see without a gang.
+One call of numpy then serves all their lanes, which is what arithmetic costs most. A gang's register is an int while
+all lanes of all warps agree, else one array with 32 elements for each warp; those that a gang does not read or write
+stay with the warps. Accesses to memory, and what else needs the warp, are made warp by warp, so that checks, counters
+and monitors see what they see without a gang.
 
 Warps join where it is faster (``lower.ganged``). They leave together, at the first instruction that is not
 executed in lockstep, or at a branch that they do not all take; any interleaving of warps is legal, so that one is.
@@ -10,12 +11,13 @@ executed in lockstep, or at a branch that they do not all take; any interleaving
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pytest_nvfp4.sim import lanes
+from pytest_nvfp4.sim.deferred import Pending
 from pytest_nvfp4.sim.run.warp import Warp
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 _LONG = 1 << 16
 """Blocks after which a gang ends, so that each warp is checked for an endless loop."""
+_ABSENT = object()
+"""Value of a register that the gang has neither read nor written."""
 
 
 class Gang:
@@ -34,7 +38,7 @@ class Gang:
     Attributes:
         warps: The warps; ``first`` is the first one, and ``cta`` its CTA.
         full: Mask of all lanes, 32 bits for each warp.
-        registers: Values by slot.
+        registers: Values by slot; ``_ABSENT`` where each warp has its own.
         executed, passed, products: See ``Warp``; of each warp, of each, and of all.
         part: Mask of the lanes of the warp for which an instruction runs.
         units: State of units for the gang, by class.
@@ -53,14 +57,19 @@ class Gang:
         self.products = 0
         self.blocks = 0
         self.units: dict[type, Any] = {}
-        self.registers: list[Any] = []
+        self.registers: list[Any] = [_ABSENT] * len(self.first.registers)
 
     def run(self, place: int) -> None:
         """Run from a place until the gang ends, and leave the warps where they are then."""
-        self._gather(place)
+        entered: set[int] = set()
+        written: set[int] = set()
         block = self.code.block(place)
         while block is not None and self.blocks < _LONG:
-            after = block(self.registers, self, self.full)
+            if place not in entered:
+                entered.add(place)
+                self._gather(block.reads)
+                written.update(block.writes)
+            after = block.run(self.registers, self, self.full)
             self.blocks += 1
             if after < 0:
                 place = ~after
@@ -68,7 +77,7 @@ class Gang:
             place = after
             block = self.code.block(place)
         self.scheduler.running = None
-        self._scatter(place)
+        self._scatter(place, written)
 
     def branch(self, predicate: NDArray[np.bool_], taken: int, other: int, at: int) -> int:
         """Return where all lanes go on; ``~at`` if they do not agree."""
@@ -82,15 +91,18 @@ class Gang:
             detail.by_instruction[at, "instructions"] -= len(self.warps)
         return ~at
 
-    def _gather(self, place: int) -> None:
+    def _gather(self, reads: Iterable[tuple[int, int]]) -> None:
         files = [warp.registers for warp in self.warps]
-        self.registers = list(files[0])
-        for slot, bits in self.code.live(place):
-            self.registers[slot] = joined([file[slot] for file in files], bits)
+        for slot, bits in reads:
+            if self.registers[slot] is _ABSENT:
+                values = [file[slot] for file in files]
+                if any(value.__class__ is Pending for value in values):
+                    values = [value.settle() if value.__class__ is Pending else value for value in values]
+                self.registers[slot] = joined(values, bits)
 
-    def _scatter(self, place: int) -> None:
+    def _scatter(self, place: int, written: set[int]) -> None:
         count = len(self.warps)
-        for slot, _ in self.code.live(place):
+        for slot in self.code.live(place) & written:
             value = self.registers[slot]
             if value.__class__ is not np.ndarray:
                 for warp in self.warps:
