@@ -64,7 +64,8 @@ def _permute(a: Array, b: Array, selector: Array) -> Array:
     chosen = pairs.view(np.uint8).reshape(-1)[(nibbles & 7) + _first_bytes(selector.size)]
     if (signs := nibbles & 8).any():
         chosen = np.where(signs, np.where(chosen & 0x80, np.uint8(0xFF), np.uint8(0)), chosen)
-    return chosen.view(np.uint32).reshape(-1)
+    result: Array = chosen.view(np.uint32).reshape(-1)
+    return result
 
 
 def _selector(row: tuple[int, int, int, int]) -> int:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytest_nvfp4.sim.deferred import renaming
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lower import registers
 from pytest_nvfp4.sim.lower.emitter import Emitter
@@ -53,8 +52,8 @@ _COSTLY = frozenset({"fma", "mad", "mul", "add", "sub", "cvt", "min", "max", "ex
 _REAL = frozenset({"f16", "f32", "f64", "bf16", "f16x2", "bf16x2", "f32x2"})
 _LOOP, _STRAIGHT = 1, 24
 """Fewest costly instructions of a loop, and of a straight run, for which warps become a gang."""
-_APART = frozenset({"call"})
-"""Roots of opcodes of kernels whose warps form no gangs."""
+_APART = frozenset({"call", "tcgen05"})
+"""Roots of opcodes of kernels whose warps form no gangs: their time goes elsewhere, and their warps have roles."""
 _WARP = re.compile(r"\bw\b|\blane_")
 
 
@@ -193,7 +192,7 @@ class GangCode:
             or not (weak or computing(ins))
             or ins.index in self._program.marks
             or "128" in ins.parts[-1]
-            or (renaming(ins) is not None and any(each.slot in self._program.deferred.slots for each in sources(ins)))
+            or any(each.slot in self._program.deferred.slots for each in sources(ins))
         ):
             return False
         emitter = self._emitter()

@@ -29,7 +29,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.races.names import AgentInfo
+from pytest_nvfp4.sim.races.names import AgentInfo, WarpId
 
 Ticks: TypeAlias = NDArray[np.int64]
 """Eight rows, one column an agent."""
@@ -68,6 +68,18 @@ class Epoch(NamedTuple):
 
     agent: int
     tick: int
+
+
+class PendingLoads(NamedTuple):
+    """The loads of an agent, a warp, that may be pending when it arrives at an mbarrier at the end of a tick.
+
+    Attributes:
+        agent: Its number.
+        last: By instruction of a load: the last tick of the agent up to which no arrive has waited for the load.
+    """
+
+    agent: int
+    last: dict[int, int]
 
 
 class Clock:
@@ -207,6 +219,7 @@ class Clocks:
         number: Number of the cluster.
         infos: Descriptions of the agents, by number.
         agents: The agents with a clock, by number.
+        pending: By warp and its tick that an arrive ended: the loads before it that may be pending then.
     """
 
     def __init__(self, number: int, joins: Joins | None = None) -> None:
@@ -214,6 +227,7 @@ class Clocks:
         self.joins = Joins() if joins is None else joins
         self.infos: list[AgentInfo] = []
         self.agents: dict[int, Agent] = {}
+        self.pending: dict[tuple[WarpId, int], PendingLoads] = {}
         self._size = _FIRST
         self._clocks: list[Clock] = []
 
@@ -242,6 +256,7 @@ class Clocks:
     def dissolve(self) -> None:
         """Release all clocks at the end of the cluster."""
         self.agents.clear()
+        self.pending.clear()
         self._clocks.clear()
 
     def clock(self) -> Clock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from functools import partial as partial_of
@@ -27,6 +27,7 @@ from pytest_nvfp4.sim.races.map_uses import MapAccesses, MapUses
 from pytest_nvfp4.sim.races.names import AgentInfo, WarpId
 from pytest_nvfp4.sim.races.orders import Order, order_of
 from pytest_nvfp4.sim.races.partition import Partition
+from pytest_nvfp4.sim.races.pending_loads import pending_loads
 from pytest_nvfp4.sim.races.scopes import NarrowScopes, acquires_in_cta, arrives_in_cta
 from pytest_nvfp4.sim.races.shadow import Conflict
 from pytest_nvfp4.sim.races.sync_variables import SyncVariables
@@ -132,6 +133,11 @@ class LaunchRaces:
         return early_uses(self.grid.program.flow)
 
     @cached_property
+    def pending_loads(self) -> Mapping[int, frozenset[int]]:
+        """By arrive, the loads of shared memory that may be pending then."""
+        return pending_loads(self.grid.program.flow)
+
+    @cached_property
     def _guards(self) -> ThreadGuards:
         return ThreadGuards(self.grid.kernel, self.grid.block)
 
@@ -211,7 +217,8 @@ class LaunchRaces:
         low, high, size = self.shared.extent(conflict.part)
         lanes = self.lane_sets[shadow.clocks.number].get(old.agent)
         partial: PartialRelease | None = None
-        if lanes is not None and isinstance(old.detail, LaneItems):
+        pending = conflict.proxy and not conflict.old_writes
+        if lanes is not None and isinstance(old.detail, LaneItems) and not pending:
             touching = touching_lanes(old.detail, self.shared.units(conflict.part))
             proxy = conflict.old_writes and conflict.new.flags & ASYNC
             ordered = lanes.orders(
@@ -234,7 +241,8 @@ class LaunchRaces:
                 return
             if not self._pair(conflict, kind, place, partial=partial, read=read):
                 return
-        _count_as_ordered(shadow.clocks, conflict.ticks, old, ASYNC_SHARED if conflict.proxy else None)
+        if not pending:
+            _count_as_ordered(shadow.clocks, conflict.ticks, old, ASYNC_SHARED if conflict.proxy else None)
 
     def tmem_conflict(self, conflict: Conflict) -> None:
         """Report two accesses to tensor memory that lack an order or a tcgen05 instruction."""

@@ -27,7 +27,8 @@ class Conflict:
         old, new: The earlier and the later access.
         old_writes, new_writes: Whether each writes.
         ticks: The clock of the later access.
-        proxy: Whether the accesses are ordered, and only a proxy fence is missing.
+        proxy: Whether the accesses are ordered, and only a proxy fence is missing: behind a write, or behind a load
+            that may be pending (``pending_loads``).
         missing: Of accesses that are ordered: the tcgen05 instructions that are missing (``tensor_order``).
     """
 
@@ -128,6 +129,8 @@ class Shadow:
         covered = self.covered
         strong = access[2] & STRONG
         ordered = access[0] if self.in_order else None
+        if self.clocks.pending and access[2] & ASYNC:
+            self._check_pending(parts, access, ticks)
         # An access checked in one part is not checked again in the next: parts are often written and read together.
         checked: Reads = None
         for part in parts:
@@ -167,6 +170,22 @@ class Shadow:
             elif covered:
                 covered.pop(part, None)
             writes[part] = access
+
+    def _check_pending(self, parts: Sequence[int], access: Access, ticks: Ticks) -> None:
+        """Report loads before the write that are ordered by an arrive that did not wait for them."""
+        pending = self.clocks.pending
+        checked: Reads = None
+        for part in parts:
+            known = self.reads[part]
+            if known is None or known is checked:
+                continue
+            checked = known
+            for read in known.values() if isinstance(known, dict) else (known,):
+                behind = pending.get((read[4], read[1]))
+                if behind is None or read[3] not in behind.last or ticks[BEFORE, read[0]] < read[1]:
+                    continue
+                if ticks[BEFORE, behind.agent] <= behind.last[read[3]]:
+                    self.report(Conflict(self, part, read, False, access, True, ticks, proxy=True))
 
     def _replace(self, part: int, old: Access, new: Access) -> None:
         """Replace a read by a later one of its agent. A weak one, which races with strong writes, stays covered."""

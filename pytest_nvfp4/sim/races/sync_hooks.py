@@ -14,7 +14,7 @@ import numpy as np
 
 from pytest_nvfp4.sim.races.access import Access
 from pytest_nvfp4.sim.races.agents import BarrierState, ClusterAgents, FailedTest, RoundState, WarpAgent
-from pytest_nvfp4.sim.races.clocks import INITS, ISSUED, TENSOR, Clock, Epoch
+from pytest_nvfp4.sim.races.clocks import INITS, ISSUED, TENSOR, Clock, Epoch, PendingLoads
 from pytest_nvfp4.sim.races.findings import RACE
 from pytest_nvfp4.sim.races.hooks import Hooks
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, fence_scope, is_sc
@@ -100,6 +100,8 @@ class SyncHooks(Hooks):
                 _release(agent, state, at, barrier)
         else:
             _release(agent, state, at, barrier)
+        if (loads := agent.launch.pending_loads.get(at)) is not None:
+            _note_pending(agent, loads)
 
     def mbarrier_bytes(self, barrier: Mbarrier, who: Actor, size: int) -> None:
         """Make the data of the phase's copies visible to waiters, in all proxies.
@@ -214,6 +216,21 @@ def _release(agent: WarpAgent, state: BarrierState, at: int, barrier: Mbarrier) 
             launch.narrow_scopes.add(NarrowScope(at, agent.id, barrier.cta.rank, acquires=False))
             _release_fenced(agent, state.arrived, CLUSTER)
         state.join_peer(agent, visible=not in_cta)
+
+
+def _note_pending(agent: WarpAgent, loads: frozenset[int]) -> None:
+    """Note the loads that may be pending at an arrive; a later release, which may wait for them, ends another tick."""
+    known, tick = agent.clocks.pending, agent.tick
+    known[agent.id, tick] = PendingLoads(agent.number, dict.fromkeys(loads, tick))
+    earlier = tick - 1
+    while (before := known.get((agent.id, earlier))) is not None:
+        still = [load for load in loads if before.last.get(load) == tick - 1]
+        if not still:
+            break
+        before.last.update(dict.fromkeys(still, tick))
+        earlier -= 1
+    agent.advance()
+    agent.epoch()
 
 
 def _release_relaxed(agent: WarpAgent, state: BarrierState | RoundState, *, scope: int) -> None:

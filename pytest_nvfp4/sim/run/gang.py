@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_nvfp4.sim import lanes
-from pytest_nvfp4.sim.deferred import Pending
 from pytest_nvfp4.sim.run.warp import Warp
 
 if TYPE_CHECKING:
@@ -95,10 +94,7 @@ class Gang:
         files = [warp.registers for warp in self.warps]
         for slot, bits in reads:
             if self.registers[slot] is _ABSENT:
-                values = [file[slot] for file in files]
-                if any(value.__class__ is Pending for value in values):
-                    values = [value.settle() if value.__class__ is Pending else value for value in values]
-                self.registers[slot] = joined(values, bits)
+                self.registers[slot] = joined([file[slot] for file in files], bits)
 
     def _scatter(self, place: int, written: set[int]) -> None:
         count = len(self.warps)

@@ -295,7 +295,8 @@ class Scheduler:
         """Run the warps that wait at one place as a gang, with those of clusters that can start now."""
         place, warps = next(iter(self._gathered.items()))
         if len(warps) < _GANG and not self.ready:
-            self._retire()
+            if not self.grid.machine.asynchronous.pending():
+                self._retire()
             if self._more():
                 return
         del self._gathered[place]

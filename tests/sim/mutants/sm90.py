@@ -103,7 +103,7 @@ sync(
     "expect_tx of the own CTA's share only",
     lambda k: expected(k, 0).compute(2, "shr.u32 #, $, 1;", kind="r"),
     Found("deadlock", "cute.arch.mbarrier_arrive_and_expect_tx(mbar"),
-    race=Found("race", "target"),
+    race=Found("race", "cute.gemm("),
 )
 sync(
     "weights signal the next stage",
@@ -145,6 +145,13 @@ sync(
     Found("uninitialised", "target"),
 )
 sync(
+    "no fence.proxy.async before the weights are freed",
+    lambda k: [site.drop() for site in k.all("fence.proxy.async.shared::cta")],
+    Hidden("A load has read when it is executed here; on an H200 the next weights overwrite some that wait."),
+    Hidden("A load has read when it is executed here; on an H200 the next weights overwrite some that wait."),
+    race=Found("proxy", "copy_tile(target"),
+)
+sync(
     "the CTA leaves when its list ends",
     lambda k: waits(k, "empty_t")[1].instead("mov.pred P1, -1;"),
     Found("cluster", "arrive_at("),
@@ -161,7 +168,7 @@ sync(
 )
 sync(
     "no fence.proxy.async behind it",
-    lambda k: k.one("fence.proxy.async").drop(),
+    lambda k: k.one("fence.proxy.async.global").drop(),
     Equivalent(
         "The bytes were written by an earlier launch, which is complete; whether griddepcontrol.wait alone makes "
         "generic writes of another grid visible to the async proxy the ISA does not say, and the analysis starts "

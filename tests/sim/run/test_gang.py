@@ -166,3 +166,47 @@ def test_an_endless_loop_ends_in_a_report() -> None:
     with pytest.raises(Fault) as caught:
         product(inside=inside + "mov.b32 %f1, %f15;", end="64")
     assert caught.value.kind == "deadlock"
+
+
+COPIED = """
+mov.u32 %r1, %ctaid.x; mov.u32 %r2, %tid.x; mov.u32 %r3, smem; setp.ne.u32 %p1, %r2, 0; add.u32 %r4, %r3, 1024;
+@%p1 bra MADE; mbarrier.init.shared::cta.b64 [%r4], 1; fence.mbarrier_init.release.cluster; MADE: bar.sync 0;
+mul.wide.u32 %rd1, %r1, 512; add.s64 %rd1, %rd1, %rd100;
+@%p1 bra WAIT; mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r4], 512;
+cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd1], 512, [%r4];
+WAIT: {wait}
+shl.b32 %r5, %r2, 2; add.u32 %r6, %r3, %r5; {load}
+""" + " ".join(f"add.s32 %r7, %r7, {n}; xor.b32 %r7, %r7, %r5;" for n in range(40)) + """
+mad.lo.s32 %r8, %r1, 128, %r2; mul.wide.u32 %rd2, %r8, 4; add.s64 %rd2, %rd2, %rd101; st.global.b32 [%rd2], %r7; END:
+"""  # fmt: skip
+WAITED = "mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r4], 0; @!%p2 bra WAIT;"
+
+
+def copied(order: str, *, wait: str = WAITED, load: str = "ld.shared.b32 %r7, [%r6];") -> Ran:
+    buffers = {"x": np.arange(6 * 128, dtype=np.uint32), "out": np.zeros(6 * 128, np.uint32)}
+    machine = Machine(asynchronous=schedule(order))
+    text = COPIED.format(wait=wait, load=load)
+    return run_ptx(text, buffers=buffers, grid=(6, 1, 1), block=(128, 1, 1), shared=2048, machine=machine)
+
+
+@pytest.mark.parametrize("order", ["eager", "lazy"])
+def test_warps_that_wait_for_copies_form_gangs(order: str, blocks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    ganged = copied(order)
+    assert blocks
+    monkeypatch.setattr(GangCode, "entries", frozenset())
+    single = copied(order)
+    assert ganged["out"].tobytes() == single["out"].tobytes()
+    assert ganged.grid.counters == single.grid.counters
+    assert ganged.grid.findings == single.grid.findings == []
+
+
+def test_a_copy_may_arrive_after_its_cta_has_ended_while_others_form_a_gang(
+    blocks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last_leaves = "mov.b32 %r7, %r1; setp.eq.u32 %p3, %r1, 5; @%p3 bra END;"
+    ganged = copied("lazy", wait="", load=last_leaves)
+    assert blocks
+    monkeypatch.setattr(GangCode, "entries", frozenset())
+    single = copied("lazy", wait="", load=last_leaves)
+    assert {finding.kind for finding in ganged.grid.findings} == {finding.kind for finding in single.grid.findings}
+    assert "in-flight" in {finding.kind for finding in ganged.grid.findings}

@@ -1,0 +1,109 @@
+"""An arrive at an mbarrier does not wait for the loads before it, so that a copy behind it may overwrite them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_nvfp4.sim.races.pending_loads import pending_loads
+from pytest_nvfp4.sim.run.programs import Programs
+from tests.sim.races.programs import findings_of
+
+FENCE = "fence.proxy.async.shared::cta;"
+COPY = (
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r12], 128;"
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd100], 128, [%r12];"
+)
+STORE = "st.shared.b32 [%r3], %r2;"
+ARRIVE = "setp.eq.u32 %p5, %r2, 0; @%p5 mbarrier.arrive.shared::cta.b64 _, [%r3+{at}];"
+USE = "add.u32 %r21, %r20, 1;"
+RING = """
+setp.ne.u32 %p8, %r0, 0; add.u32 %r12, %r3, 4096; @%p8 bra MADE;
+mbarrier.init.shared::cta.b64 [%r12], 1; mbarrier.init.shared::cta.b64 [%r3+4104], 1;
+mbarrier.init.shared::cta.b64 [%r3+4112], 1; fence.mbarrier_init.release.cluster;
+MADE: bar.sync 0; setp.ne.u32 %p1, %r1, 0; @%p1 bra CONSUMER; setp.ne.u32 %p2, %r2, 0; @%p2 bra END;
+{copy}
+EMPTY: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r3+4104], 0; @!%p3 bra EMPTY;
+{again}
+LAST: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r12], {last}; @!%p3 bra LAST;
+bra END;
+CONSUMER: mbarrier.try_wait.parity.shared::cta.b64 %p4, [%r12], 0; @!%p4 bra CONSUMER;
+{load}
+{between}
+bar.warp.sync 0xFFFFFFFF;
+{arrive}
+mul.wide.u32 %rd1, %r2, 4; add.s64 %rd1, %rd1, %rd101; {use}
+END:
+"""
+
+
+def kinds(between: str = "", *, use: str = "st.global.b32 [%rd1], %r20;", **parts: str) -> list[str]:
+    """Return the kinds of findings of a ring of one stage, whose consumer frees it right behind its load."""
+    names = {"copy": COPY, "again": COPY, "last": "1", "load": "ld.shared.b32 %r20, [%r6];"}
+    names["arrive"] = ARRIVE.format(at=4104)
+    found, faults = findings_of(RING.format_map(names | parts | {"between": between, "use": use}), as_it_is=True)
+    assert not faults
+    return [finding.kind for finding in found]
+
+
+@pytest.mark.parametrize(
+    ("between", "said"),
+    [
+        ("", ["proxy"]),
+        ("mov.b32 %r21, %r20;", ["proxy"]),
+        ("fence.mbarrier_init.release.cluster;", ["proxy"]),
+        ("setp.eq.u32 %p6, %r2, 40; @%p6 bra SKIP;" + USE + "SKIP:", ["proxy"]),
+        (USE, []),
+        ("mov.b32 %r22, %r20; add.u32 %r21, %r22, 1;", []),
+        (FENCE, []),
+        ("fence.proxy.async;", []),
+        ("fence.acq_rel.cta;", []),
+        ("membar.cta;", []),
+        ("bar.sync 1, 32;", []),
+    ],
+)
+def test_a_load_is_done_before_the_arrive(between: str, said: list[str]) -> None:
+    if "SKIP" in between:  # one path has no use
+        assert kinds(between, last="1")[:1] == said
+        return
+    assert kinds(between) == said
+
+
+def test_ldmatrix_and_vectors() -> None:
+    matrix = "shl.b32 %r30, %r2, 4; add.u32 %r30, %r30, %r3; and.b32 %r30, %r30, 0xFFFFFF7F; "
+    matrix += "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r20}, [%r30];"
+    vector = "and.b32 %r30, %r2, 7; shl.b32 %r30, %r30, 4; add.u32 %r30, %r30, %r3; "
+    vector += "ld.shared.v4.b32 {%r20, %r22, %r23, %r24}, [%r30];"
+    for load in (matrix, vector):
+        assert kinds(load=load) == ["proxy"]
+        assert kinds(USE, load=load) == []
+    assert kinds("add.u32 %r21, %r24, 1;", load=vector) == []  # all words of one load arrive together
+
+
+def test_an_unused_value_is_no_finding() -> None:
+    assert kinds(use="") == []
+
+
+def test_a_store_through_the_generic_proxy_is_ordered() -> None:
+    assert kinds(again=STORE, last="0") == []
+
+
+def test_a_later_arrive_may_wait_for_the_load() -> None:
+    first, second = ARRIVE.format(at=4112), ARRIVE.format(at=4104)
+    assert kinds(arrive=first + USE + second) == []
+    assert kinds(arrive=first + second) == ["proxy"]
+    assert kinds(arrive=second + USE + first) == ["proxy"]
+
+
+def test_the_message_names_the_load_and_the_copy() -> None:
+    names = {"copy": COPY, "again": COPY, "last": "1", "load": "ld.shared.b32 %r20, [%r6];", "between": ""}
+    names |= {"arrive": ARRIVE.format(at=4104), "use": "st.global.b32 [%rd1], %r20;"}
+    (finding,), _ = findings_of(RING.format_map(names), as_it_is=True)
+    assert "cp.async.bulk" in finding.message
+    assert "(ld.shared) in warp 1" in finding.message
+    assert "may not have read it yet" in finding.message
+    assert "before its arrive" in finding.hint
+
+
+def test_a_kernel_without_arrives_has_none() -> None:
+    text = ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry kernel()\n{\nret;\n}\n"
+    assert pending_loads(Programs().get(text, "kernel").flow) == {}
