@@ -140,7 +140,7 @@ folder = Path(sys.argv[1])
 job = Job.model_validate_json((folder / "asked.json").read_text())
 events = Events(int(sys.argv[2]))
 runner = benchmark.BenchmarkRunner(torch, HostMemory(), events, folder)
-contract.provide_task(beside=folder)
+contract.provide_task()
 runner.run(job, load(folder / "kernel.py").custom_kernel, None)
 events.end()
 """

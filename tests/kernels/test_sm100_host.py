@@ -172,7 +172,7 @@ from pytest_nvfp4.problem import parse_shape
 from pytest_nvfp4.toolchain.worker import contract
 from pytest_nvfp4.toolchain.worker.loading import load
 with simulate(arch="sm_100a"):
-    contract.provide_task(beside=kernel.parent)
+    contract.provide_task()
     module = load(kernel)
     inputs = family("gpumode").generate(parse_shape("40x128x256,8x256x256"))
     slot = CallBuffers(torch, inputs)

@@ -61,7 +61,7 @@ def contract(path: Path) -> dict[str, Any]:
     from pytest_nvfp4.toolchain.worker.loading import load
 
     with simulate(arch="sm_100a") as session:
-        task.provide_task(beside=path.parent)
+        task.provide_task()
         module = load(path)
         inputs = family("gpumode").generate(SHAPE)
         slot = CallBuffers(torch, inputs)

@@ -39,7 +39,7 @@ Outputs = Iterator[tuple[str, NDArray[Any]]]
 def module_of(name: str) -> Any:
     """The kernel's module."""
     path = KERNELS / name / "sm90.py"
-    contract.provide_task(beside=path.parent)
+    contract.provide_task()
     spec = importlib.util.spec_from_file_location(f"silicon_{name}", path)
     assert spec is not None
     assert spec.loader is not None

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -299,6 +300,36 @@ class TestFacts:
         assert [uncallable(each) for each in fit] == [None] * len(fit)
         assert uncallable(lambda: None) is not None
         assert uncallable(lambda data, *, tile: (data, tile)) is not None
+
+    def test_modules_of_the_evaluation_can_be_imported_and_not_used(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Many submissions import them and call none of their functions."""
+        from pytest_nvfp4.toolchain.worker.contract import provide_task
+
+        monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+        for name in ("task", "utils", "reference"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        provide_task()
+        assert import_module("task").TestSpec is dict
+        utils, reference = import_module("utils"), import_module("reference")
+        judge = utils.make_match_reference(reference.ref_kernel, rtol=1e-3)
+        with pytest.raises(NotImplementedError, match=r"utils\.make_match_reference is a function of GPU MODE's"):
+            judge(None, None)
+        with pytest.raises(NotImplementedError, match=r"reference\.ref_kernel .* put the file beside the kernel"):
+            reference.ref_kernel(None)
+        assert not hasattr(utils, "swizzle")
+        (tmp_path / "utils.py").write_text("swizzle = 128\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "utils")
+        assert import_module("utils").swizzle == 128
+
+    def test_a_submission_that_imports_them_compiles(self, trace_it: TraceIt) -> None:
+        source = CONTRACT + "from reference import ref_kernel\nfrom utils import make_match_reference\n"
+        trace = trace_it(source, entry=None)
+        assert trace.ok, trace.findings
+        kind, text, _ = only_error(trace_it(source + "from utils import swizzle\n", entry=None))
+        assert (kind, "cannot import name 'swizzle' from 'utils'" in text) == ("import", True)
 
     @pytest.mark.slow
     def test_the_task_module_beside_the_kernel_is_the_one_used(self, trace_it: TraceIt, tmp_path: Path) -> None:

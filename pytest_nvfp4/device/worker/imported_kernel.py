@@ -61,7 +61,7 @@ def import_kernel(
             raise RefusedKernelError(Finding("options", str(error))) from None
     source, _, name = entry.rpartition("::") if entry else (main, "", "custom_kernel")
     file = Path(source).name
-    contract.provide_task(beside=(sources / main).parent)
+    contract.provide_task()
     try:
         module = load(sources / source)
     except BaseException as error:

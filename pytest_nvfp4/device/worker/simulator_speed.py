@@ -51,7 +51,7 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> None:
     with simulate(arch=arguments.arch, processes=processes) as session:
         import torch
 
-        contract.provide_task(beside=arguments.kernel.parent)
+        contract.provide_task()
         module = load(arguments.kernel.resolve())
         for name in arguments.problems:
             inputs = family(arguments.family).generate(known[name])

@@ -119,7 +119,7 @@ def _work(session: TraceSession, sealed: Sealed, stack: contextlib.ExitStack) ->
         return
     end_imports()
     _suppress_bytecode(session.watched)
-    contract.provide_task(beside=session.kernel.parent)
+    contract.provide_task()
     audit = _audit(session)
     roots = {"the tracer": session, "its launches": launches, "its audit": audit, "__main__": globals()}
     sealed.seal("pytest_nvfp4", roots)

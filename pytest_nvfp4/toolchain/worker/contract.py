@@ -1,34 +1,66 @@
-"""GPU MODE's calling contract of a kernel: its ``task`` module, inputs and functions."""
+"""GPU MODE's calling contract of a kernel: its modules, inputs and functions."""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.abc
 import inspect
 import linecache
 import re
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_nvfp4.finding import Finding
 
+_TASK = "task"
+_JUDGE = {
+    "utils": ("make_match_reference", "match_reference", "verbose_allclose", "verbose_allequal", "set_seed"),
+    "reference": ("check_implementation", "generate_input", "ref_kernel"),
+}
+"""The names that submissions import from the files that lie beside them when GPU MODE evaluates them."""
 
-def provide_task(*, beside: Path) -> None:
-    """Make ``from task import input_t, output_t`` work if neither ``beside`` nor the path has it."""
-    if (beside / "task.py").is_file():
-        return
-    try:
-        if importlib.util.find_spec("task") is not None:
-            return
-    except (ImportError, ValueError):
-        pass
-    module = types.ModuleType("task", "Stand-in for GPU MODE's task module: its two type variables.")
-    module.input_t = TypeVar("input_t")  # type: ignore[attr-defined]
-    module.output_t = TypeVar("output_t")  # type: ignore[attr-defined]
-    module.TestSpec = dict  # type: ignore[attr-defined]
-    sys.modules["task"] = module
+
+def provide_task() -> None:
+    """Make GPU MODE's modules ``task``, ``utils`` and ``reference`` importable where nothing else has the name.
+
+    ``task`` has its type variables. Submissions import functions of the others and rarely call them: here a call
+    raises NotImplementedError.
+    """
+    if not any(isinstance(each, _LastFinder) for each in sys.meta_path):
+        sys.meta_path.append(_LastFinder())
+
+
+class _LastFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the stand-ins; behind all other finders, so that a file of the name is what is imported."""
+
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self) if fullname == _TASK or fullname in _JUDGE else None
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        name = module.__name__
+        module.__doc__ = f"Stand-in for GPU MODE's module {name}."
+        if name == _TASK:
+            given: dict[str, object] = {"input_t": TypeVar("input_t"), "output_t": TypeVar("output_t")}
+            given["TestSpec"] = dict
+        else:
+            given = {each: _refusal(f"{name}.{each}") for each in _JUDGE[name]}
+        vars(module).update(given)
+
+
+def _refusal(name: str) -> Callable[..., object]:
+    def refused(*_: object, **__: object) -> object:
+        raise NotImplementedError(
+            f"{name} is a function of GPU MODE's evaluation, which judges a kernel, so the kernel has no use for it; "
+            f"for a {name.split('.', maxsplit=1)[0]}.py of your own, put the file beside the kernel"
+        )
+
+    def matcher(*_: object, **__: object) -> object:
+        return refused
+
+    return matcher if name == "utils.make_match_reference" else refused
 
 
 def uncallable(custom: Callable[..., object]) -> Finding | None:

@@ -76,7 +76,7 @@ class Bench:
         self.session.processes = 1
         self.programs = Swapped()
         self.session.programs = self.programs
-        contract.provide_task(beside=path.parent)
+        contract.provide_task()
         self.module = load(path)
         self.inputs = family_of(family).generate(problem)
         self.slot = CallBuffers(torch, self.inputs)

@@ -112,7 +112,7 @@ def _map_updates(folder: Path) -> None:
 
     stack = contextlib.ExitStack()
     simulation = Simulation(stack.enter_context(simulate()), folder=folder)
-    contract.provide_task(beside=_KERNEL.parent)
+    contract.provide_task()
     module = load(_KERNEL)
     # Ragged, k of 4 and 7 tiles: both wrap the ring of stages.
     inputs = family("gpumode").generate(Problem("races", (Group(200, 128, 1024), Group(72, 256, 1792)), seed=7))
