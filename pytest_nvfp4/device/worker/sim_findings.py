@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pytest_nvfp4.finding import Finding, Where
-from pytest_nvfp4.sim.run.source import statement
+from pytest_nvfp4.sim.run.source import described, lines_of, statement
 
 _WARNING_KINDS = frozenset(
     {
@@ -29,7 +29,7 @@ def merge_by_statement(findings: Iterable[Finding]) -> list[Finding]:
     for finding in findings:
         source = finding.where.source if finding.where is not None else None
         merges = finding.kind in _MERGED_KINDS and source is not None
-        key: object = (finding.kind, source.file, source.line) if merges and source is not None else id(finding)
+        key: object = (finding.kind, lines_of(source)) if merges and source is not None else id(finding)
         more[key] += key in merged
         merged.setdefault(key, finding)
     return [
@@ -44,7 +44,7 @@ def worker_finding(finding: Finding) -> Finding:
     """Return a simulator finding as a worker reports it: place, notes and hint are part of the message."""
     where = finding.where
     lines = [finding.message]
-    if where is not None and (place := _place(where)):
+    if where is not None and (place := _place(where, finding.message)):
         lines.append(f"  {place}")
     lines += [f"  {note}" for note in finding.notes]
     if finding.hint:
@@ -64,7 +64,7 @@ def worker_finding(finding: Finding) -> Finding:
     )
 
 
-def _place(where: Where) -> str:
+def _place(where: Where, message: str) -> str:
     words = []
     if where.cta is not None:
         words.append(f"CTA {where.cta}")
@@ -72,6 +72,9 @@ def _place(where: Where) -> str:
         words.append(f"warp {where.warp}")
     if where.lanes:
         words.append("lane " + ", ".join(map(str, where.lanes[:4])) + (" ..." if len(where.lanes) > 4 else ""))
+    if where.source is not None and len(lines_of(where.source)) > 1:
+        calls = described(where.source)
+        words += [] if calls in message else [calls]
     if where.ptx_line is not None:
         text = where.text if len(where.text) <= _PTX_CHARACTERS else f"{where.text[: _PTX_CHARACTERS - 4]} ..."
         words.append(f"PTX line {where.ptx_line}: {text}")

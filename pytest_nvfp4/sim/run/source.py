@@ -6,6 +6,8 @@ import linecache
 import re
 from functools import lru_cache
 
+from pytest_nvfp4.driver.user_line import is_user_file
+from pytest_nvfp4.finding import Location
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 _LINES, _NAME_LINES = 8, 40
@@ -30,9 +32,40 @@ def statement(file: str, line: int, *, lines: int = _LINES) -> str:
 
 
 def place_of(instruction: Instruction) -> str:
-    """Return ``sm100.py:317``, or the PTX line if the instruction has no source line."""
+    """Return ``sm100.py:317``, or the PTX line if the instruction has no source line.
+
+    A line of an inlined function is followed by the calls, the innermost first: ``gemm.py:80 called at :102, :309``.
+    """
     source = instruction.location
-    return f"{source.file.rsplit('/', 1)[-1]}:{source.line}" if source else f"PTX line {instruction.ptx_line}"
+    return described(source) if source else f"PTX line {instruction.ptx_line}"
+
+
+def described(source: Location) -> str:
+    """Return a line and the calls that inlined it, as ``place_of`` does."""
+    (file, line), *calls = lines_of(source)
+    place = f"{_base(file)}:{line}"
+    if not calls:
+        return place
+    return f"{place} called at " + ", ".join(f"{'' if at == file else _base(at)}:{number}" for at, number in calls)
+
+
+def lines_of(source: Location) -> tuple[tuple[str, int], ...]:
+    """Return the file and line of a location and of the calls that inlined it, the innermost first.
+
+    Wrappers of single instructions are the usual style of CUDA C++, where the line alone says only which instruction
+    it is. Calls in a library's own files are left out.
+    """
+    lines = [(source.file, source.line)]
+    call = source.inlined_at
+    while call is not None:
+        if is_user_file(call.file):
+            lines.append((call.file, call.line))
+        call = call.inlined_at
+    return tuple(lines)
+
+
+def _base(file: str) -> str:
+    return file.rsplit("/", 1)[-1]
 
 
 def given_name(instruction: Instruction) -> str:

@@ -64,6 +64,30 @@ def test_a_template() -> None:
     assert (launch.grid, launch.counters["instructions"] > 0) == ((2, 1, 1), True)
 
 
+WRAPPED = r"""
+__device__ __forceinline__ void put(float *to, float value) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"((int)__cvta_generic_to_shared(to)), "f"(value) : "memory");  // wrapper
+}
+extern "C" __global__ void pass(float *y) {
+    __shared__ float kept[64], passed[64];
+    put(&kept[threadIdx.x], 1);  // own
+    put(&passed[threadIdx.x], 2);  // to another
+    y[threadIdx.x] = kept[threadIdx.x] + passed[threadIdx.x ^ 32];  // read
+}
+"""
+
+
+def test_the_line_of_a_wrapper_has_its_call() -> None:
+    done = run_source(WRAPPED, grid=1, block=64, args=[Uninitialised((64,), "f32", "y")], races=True)
+    races = [finding for finding in done.findings if finding.kind == "race"]
+    assert races
+    wrapper, call, own = (line_of(f"// {text}") for text in ("wrapper", "to another", "own"))
+    for finding in races:
+        assert f"test_run.py:{wrapper} called at :{call} (st.shared" in finding.message
+        assert f":{own} " not in finding.message
+        assert f"test_run.py:{line_of('// read')} (ld.shared" in finding.message
+
+
 @pytest.mark.slow
 def test_a_number_is_of_its_parameters_type() -> None:
     whole, half = (

@@ -1,14 +1,15 @@
-"""Names that the author gave a pipeline, found in the statement that an instruction comes from."""
+"""Places of instructions, and names that the author gave a pipeline, found in the statement of one."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from pytest_nvfp4.finding import Location
 from pytest_nvfp4.sim.ptx.syntax import Instruction
-from pytest_nvfp4.sim.run.source import given_name
+from pytest_nvfp4.sim.run.source import given_name, place_of
 
 CREATE = """x = 1
 ring = pipeline.PipelineAsync.create(
@@ -46,3 +47,17 @@ def test_a_constant_name_of_the_statement_is_found(tmp_path: Path, argument: str
 
 def test_an_instruction_without_a_line_has_none() -> None:
     assert given_name(Instruction("mbarrier.init", ("mbarrier", "init"), (), None, 0, 1)) == ""
+
+
+def test_a_place_has_the_calls_that_inlined_it_without_those_of_a_library() -> None:
+    kernel = Location("/k/gemm.py", 309)
+    library = Location(re.__file__, 7, inlined_at=kernel)
+    helper = Location("/k/tma.cuh", 102, inlined_at=library)
+    wrapper = Location("/k/gemm.py", 80, inlined_at=helper)
+
+    def placed(location: Location | None) -> str:
+        return place_of(Instruction("ret", ("ret",), (), None, 0, 5, location=location))
+
+    assert placed(wrapper) == "gemm.py:80 called at tma.cuh:102, :309"
+    assert placed(kernel) == "gemm.py:309"
+    assert placed(None) == "PTX line 5"
