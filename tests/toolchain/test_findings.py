@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from pytest_nvfp4.toolchain.worker.findings import described, from_exception, in_compile
@@ -79,6 +82,28 @@ def test_what_an_error_says_does_not_steer_the_terminal_and_can_be_encoded() -> 
     finding = from_exception("run", "k.py failed", error, lambda _: False)
     assert not {"\x1b", "\x00", "\x07"} & set(finding.message + finding.detail)
     (finding.message + finding.detail).encode()
+
+
+@pytest.mark.parametrize(
+    ("function", "line"),
+    [("def kernel(x):\n    x = 1\n    x.load()\n", 6), ("def of_a_library(x):\n    x.load()\n", 8)],
+)
+def test_a_compile_error_of_triton_is_at_the_line_of_the_kernel(tmp_path: Path, function: str, line: int) -> None:
+    """Its lines count from the ``def``; where that is in no file of the user, the launch is named."""
+    file = tmp_path / "k.py"
+    file.write_text("import it\n\n@it.jit\ndef kernel(x):\n    x = 1\n    x.load()\n\nlaunch(kernel)\n")
+
+    class CompilationError(Exception):
+        src = function
+        node = ast.parse(function).body[0].body[-1]  # type: ignore[attr-defined]
+
+    def launch(*_: object) -> None:
+        raise CompilationError
+
+    text = file.read_text().replace("import it\n", "\n").replace("@it.jit", "")
+    error = raised_in(str(file), text, launch=launch)
+    finding = from_exception("compile", "k.py did not compile", error, lambda name: name == str(file))
+    assert (finding.file, finding.line) == (str(file), line)
 
 
 def test_an_error_in_a_handler_is_at_its_own_line() -> None:

@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pytest_nvfp4.driver.launches import NoCompilerError
@@ -57,6 +57,8 @@ def _place(error: BaseException, watched: Callable[[str], bool]) -> tuple[str | 
         for match in (found for form in (_LOCATION, _OF_CUDA) for found in form.finditer(_message(link))):
             if watched(match["file"]):
                 return match["file"], int(match["line"])  # the location in the compiler's message
+    if placed := _of_triton(chain, watched):
+        return placed
     passed: list[tuple[str, int | None]] = []
     for link in chain:
         frames = traceback.extract_tb(link.__traceback__)
@@ -65,6 +67,24 @@ def _place(error: BaseException, watched: Callable[[str], bool]) -> tuple[str | 
             return own[-1]  # raised by the user's line; the DSL wraps such errors
         passed += own[-1:]
     return passed[0] if passed else (None, None)
+
+
+def _of_triton(chain: Sequence[BaseException], watched: Callable[[str], bool]) -> tuple[str, int] | None:
+    """Return the line of a compile error of Triton, which counts from the ``def``, in the user's files on the stack.
+
+    The error in a function that the kernel calls is the cause of one at the call; the innermost in a user's file is it.
+    """
+    frames = [frame for link in chain for frame in traceback.extract_tb(link.__traceback__)]
+    files = dict.fromkeys(frame.filename for frame in frames if watched(frame.filename))
+    for link in reversed(chain):
+        function, line = getattr(link, "src", None), getattr(getattr(link, "node", None), "lineno", None)
+        if not (isinstance(function, str) and function and isinstance(line, int)):
+            continue
+        for file in files:
+            before, found, _ = "".join(linecache.getlines(file)).partition(function)
+            if found:
+                return file, before.count("\n") + line
+    return None
 
 
 def described(error: BaseException) -> str:
