@@ -19,7 +19,7 @@ calls between two events, the contestants in turn, after 512 MB were written, so
                     cuBLAS in fp16, a call a group  199.1  108.2   38.1   23.0   (65.9)   288
                     torch's grouped_mm in bf16      199.4  127.8   51.9   28.7   (78.4)   304
                     torch's grouped_mm in fp16      296.6  308.8  152.8  133.9  (208.0)   375
-                1.50 times as fast as cuBLAS, 1.36 as the one launch in fp16; on large groups 5 % slower than cuBLAS. A
+                1.50 times as fast as cuBLAS, 1.36 as the one launch in fp16; on large groups 6 % slower than cuBLAS. A
                 call takes 21 to 57 us of the host, by machine, cuBLAS's eight 107 to 257.
     Fence       Without the fence.proxy.async of `consume`, 26 of 12,000 calls on benchmark 1 were wrong: an arrive does
                 not wait for the loads before it, which stay behind the other warpgroup's stores, and the next item's

@@ -57,7 +57,6 @@ def _first_bytes(count: int) -> Array:
 
 
 def _permute(a: Array, b: Array, selector: Array) -> Array:
-    selector = selector.astype(np.uint32, copy=False)
     pairs = np.empty((selector.size, 2), np.uint32)
     pairs[:, 0], pairs[:, 1] = a, b
     nibbles = selector[:, None] >> _NIBBLES

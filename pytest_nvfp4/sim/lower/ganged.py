@@ -101,7 +101,6 @@ class GangCode:
         self._program = program
         self._kernel = program.kernel
         self._blocks: dict[int, GangBlock | None] = {}
-        self._live: dict[int, frozenset[int]] = {}
         self._safe: dict[int, bool] = {}
 
     def forget(self) -> None:
@@ -146,9 +145,7 @@ class GangCode:
 
     def live(self, place: int) -> frozenset[int]:
         """Return the slots whose values are needed from a place on."""
-        if place not in self._live:
-            self._live[place] = frozenset(self._program.liveness.live_before(place))
-        return self._live[place]
+        return self._program.liveness.live_before(place)
 
     def block(self, place: int) -> GangBlock | None:
         """Return the block at a place; None if its first instruction is not executed in lockstep."""

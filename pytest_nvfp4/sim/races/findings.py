@@ -334,21 +334,19 @@ class Reporter:
         """Return message and hint about a missing proxy fence (PTX ISA, "Proxies" and "membar/fence")."""
         old, new = pair.old, pair.new
         verb = self._verb(new, writes=pair.new_writes)
-        if not pair.old_writes:
-            message = (
-                f"{self._describe(new)} {verb}s {pair.place}{self._detail(new)} through the async proxy, and "
-                f"{self._describe(old)} may not have read it yet: neither a use of the loaded value nor a "
-                "fence.proxy.async is between it and the arrive that frees the memory, which does not wait for loads"
+        if pair.old_writes:
+            missing = (
+                "wrote it through the generic proxy: no fence.proxy.async is between them, so the write may not be "
+                "visible"
             )
-            hint = (
-                f"fence.proxy.async (cute.arch.fence_proxy, fence_view_async_shared) in {old.warp} after "
-                f"{self.line(old.at)}, before its arrive"
+        else:
+            missing = (
+                "may not have read it yet: neither a use of the loaded value nor a fence.proxy.async is between it and "
+                "the arrive that frees the memory, which does not wait for loads"
             )
-            return message, hint
         message = (
             f"{self._describe(new)} {verb}s {pair.place}{self._detail(new)} through the async proxy, and "
-            f"{self._describe(old)} wrote it through the generic proxy: no fence.proxy.async is between them, so the "
-            "write may not be visible"
+            f"{self._describe(old)} {missing}"
         )
         hint = (
             f"fence.proxy.async (cute.arch.fence_proxy, fence_view_async_shared) in {old.warp} after "
