@@ -10,6 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from pytest_nvfp4 import isolation
+from pytest_nvfp4.isolation import blas
+from pytest_nvfp4.isolation.environment import NO_GPU, UNATTENDED
 from pytest_nvfp4.isolation.launcher import worker
 from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.isolation.wall.program import Ended, ended
@@ -78,10 +80,11 @@ def _behind_a_wall(commands: list[list[str]], cubin: Path, programs: Sequence[Pa
         )
         try:
             outcome = isolation.run(
-                worker(_PROGRAM, json.dumps(commands)),
+                worker(_PROGRAM, json.dumps(commands), preload=(_PROGRAM,)),
                 cwd=folder,
                 deadline_s=_TIMEOUT_S,
-                environ={},
+                # Those of contracts: it is forked from the same server.
+                environ={**NO_GPU, **blas.variables(), **UNATTENDED},
                 wall=wall,
                 result_bytes=_OUTPUT_BYTES,
             )

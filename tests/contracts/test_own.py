@@ -10,6 +10,7 @@ import pytest
 
 from pytest_nvfp4 import isolation
 from pytest_nvfp4.contracts.own import run
+from pytest_nvfp4.contracts.own.files import may_use_torch
 from pytest_nvfp4.contracts.own.packing import Array, pack, unpack
 from pytest_nvfp4.contracts.own.run import ContractError, identity, own_problems
 from pytest_nvfp4.contracts.registry import contract_of
@@ -321,3 +322,20 @@ def test_a_kernel_is_verified_under_it(tmp_path: Path, name: str) -> None:
     (verdict,) = Verifier(device, folder=tmp_path / "jobs").verify(spec, cases, base=base, order_seed=3).verdicts
     assert verdict.status == status, verdict.findings
     assert said in "\n".join(map(str, verdict.findings))
+
+
+@pytest.mark.parametrize(
+    ("source", "may"),
+    [
+        ("import numpy as np\nimport math, json.decoder\nfrom os import path", False),
+        ("def reference(x):\n    import torch.nn", True),
+        ("from helper import reference", True),
+        ("from . import helper", True),
+        ("import (", False),
+    ],
+)
+def test_a_contract_without_torch_starts_from_a_process_without_it(tmp_path: Path, source: str, may: bool) -> None:
+    file = tmp_path / "contract.py"
+    file.write_text(source)
+    assert may_use_torch(str(file)) is may
+    assert may_use_torch("definition.json")

@@ -230,6 +230,18 @@ def test_variables_that_may_be_read_early_need_another_server(workers: Workers) 
     assert sorted(map(int, {by[0], by[1], by[4]})) == sorted(FORK_SERVERS.pids)
 
 
+def test_what_needs_no_torch_is_not_forked_from_a_server_with_it(workers: Workers) -> None:
+    loaded = PARENT + "import sys\nprint('torch' in sys.modules)\n"
+    printed = [
+        workers.run(loaded, preload=preload).stdout.text.split()
+        for preload in (PRELOAD, (*PRELOAD, "torch"), PRELOAD, ("torch",))
+    ]
+    by, large = zip(*printed, strict=True)
+    assert large == ("False", "True", "False", "True")
+    assert by[0] == by[2] != by[1] == by[3]
+    assert sorted(map(int, by[:2])) == sorted(FORK_SERVERS.pids)
+
+
 def test_an_idle_server_makes_room_for_a_key_that_is_requested_again(workers: Workers) -> None:
     def server(threads: int) -> int:
         return int(workers.run(PARENT, environ={"OMP_NUM_THREADS": str(threads)}).stdout.text.split()[0])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import sys
 from pathlib import Path
 from typing import Any, Final
+
+from pytest_nvfp4.syntax import parse
 
 RETURNING: Final = "value_returning"
 """What follows a definition, ``definition.json::value_returning``, whose kernels return their outputs."""
@@ -48,6 +52,23 @@ def files_of(file: str) -> list[Path]:
     named = dict.fromkeys(_named(workloads.read_bytes()))
     tensors = [found for path in named if (found := tensors_of(Path(file), path)) is not None and found.is_file()]
     return [Path(file), workloads, *dict.fromkeys(tensors)]
+
+
+def may_use_torch(file: str) -> bool:
+    """Return whether a contract may import torch, itself or in a module other than numpy and the standard library."""
+    if is_definition(file):
+        return True
+    try:
+        tree = parse(Path(file).read_bytes())
+    except (OSError, SyntaxError):
+        return False  # its own process says what is wrong with it
+    imported = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module if node.module and not node.level else ".")
+    return any(name.partition(".")[0] not in {*sys.stdlib_module_names, "numpy"} for name in imported)
 
 
 def _named(workloads: bytes) -> list[str]:

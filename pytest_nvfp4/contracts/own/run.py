@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from pytest_nvfp4 import isolation
 from pytest_nvfp4.contracts.own.answers import Computed, Drawn, Legal, Listed
 from pytest_nvfp4.contracts.own.axes import Axes, read_axes, text_of, values_of
-from pytest_nvfp4.contracts.own.files import files_of
+from pytest_nvfp4.contracts.own.files import files_of, may_use_torch
 from pytest_nvfp4.contracts.own.packing import Array, pack, unpack
 from pytest_nvfp4.contracts.own.safetensors import MOST_BYTES
 from pytest_nvfp4.isolation import blas
@@ -183,12 +183,13 @@ def _ask(contract: str, request: dict[str, Any], arrays: Sequence[Array] = ()) -
         (folder / "request").write_bytes(pack({"request": request}, arrays))
         readable = tuple({str(path.parent): None for path in files_of(file)})
         wall = Wall(folder=str(folder), readable=readable, memory_bytes=_MEMORY_BYTES)
+        preload = ("numpy", "torch") if may_use_torch(file) else ("numpy",)
         try:
             outcome = isolation.run(
-                worker("pytest_nvfp4.contracts.own.program", file, name, preload=("numpy", "torch")),
+                worker("pytest_nvfp4.contracts.own.program", file, name, preload=preload),
                 cwd=folder,
                 deadline_s=_DEADLINE_S,
-                # Those of kernels in the simulator: it is forked from the same server.
+                # Those of kernels in the simulator: with torch it is forked from the same server.
                 environ={
                     **NO_GPU,
                     **blas.variables(),
