@@ -242,6 +242,8 @@ _TMEM: tuple[SharedCounter, ...] = (
 
 _T = "l1tex__t"
 _LSU = "pipe_lsu_mem_global_op"
+_MOVED: Final[dict[str, Exactness]] = {"load": "as compiled", "store": "exact"}
+"""ptxas moves a load behind the branch that its only use is in, as it does one of shared memory in ``sm90.py``."""
 _MEMORY: tuple[SharedCounter, ...] = (
     _counter(
         "global.loads", "global loads", _sums("global.load.requests"), ((f"{_SASS}_global_ld.sum",),),
@@ -277,7 +279,7 @@ _MEMORY: tuple[SharedCounter, ...] = (
     *(
         _counter(
             f"shared.{way}s", f"shared-memory {way}s", _sums(f"shared.{way}.requests", f"cluster.{way}.requests"),
-            (tuple(f"{_SASS}_{kind}.sum" for kind in kinds),),
+            (tuple(f"{_SASS}_{kind}.sum" for kind in kinds),), exactness=_MOVED[way],
             why="instructions of warps, those for matrices and for shared memory of the cluster included",
         )
         for way, kinds in (
@@ -289,7 +291,7 @@ _MEMORY: tuple[SharedCounter, ...] = (
         _counter(
             f"shared.{way}_wavefronts", f"wavefronts of shared {way}s", _sums(f"shared.{way}.wavefronts"),
             (tuple(f"smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{op}.sum" for op in ops),),
-            why="passes through the banks, conflicts included",
+            exactness=_MOVED[way], why="passes through the banks, conflicts included",
         )
         for way, ops in (("load", ("ld", "ldsm")), ("store", ("st", "stsm")))
     ),

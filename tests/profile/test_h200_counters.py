@@ -24,6 +24,12 @@ KERNELS = Path(__file__).parents[2] / "kernels"
 SNAPSHOT = Path(__file__).parent / "data" / "h200_cost.txt"
 LAUNCHES = json.loads((Path(__file__).parent / "data" / "h200_counters.json").read_text())["launches"]
 GEMM = "nvfp4_group_gemm"
+MOVED = {
+    (GEMM, "dequantise"): ("shared.loads", "shared.load_wavefronts"),
+    (GEMM, "group"): ("global.loads", "global.load_sectors"),
+    ("older_group_gemm", "group"): ("global.loads", "global.load_sectors"),
+}
+"""Counters of loads that ptxas has moved behind a branch. The older GEMM is one that copied scales by ``cp.async``."""
 
 
 def measured(entry: dict[str, Any]) -> ProfiledLaunch:
@@ -48,13 +54,13 @@ def test_what_is_exact_is_equal(entry):
     launch = compared(entry)
     assert launch.because == ""
     assert launch.differing == ()
-    recompiled = {one.counter.name for one in launch.comparisons if one.verdict == "recompiled"}
-    group = "group_gemm_kernel" in entry["measured"]["name"]
-    assert recompiled == ({"global.loads", "global.load_sectors"} if group else set())
-    if group:  # ptxas moves a load behind a branch: each CTA executes 7 fewer
-        for one in launch.comparisons:
-            if one.verdict == "recompiled":
-                assert one.difference == -7 * entry["simulated"]["grid"][0]
+    moved = [one for one in launch.comparisons if one.verdict == "recompiled"]
+    part = entry["measured"]["name"].split("_")[2]
+    assert tuple(one.counter.name for one in moved) == MOVED.get((entry["kernel"], part), ())
+    assert all(one.difference < 0 for one in moved)
+    if part == "group":  # each CTA executes as many fewer
+        fewer = 1 if entry["kernel"] == GEMM else 7
+        assert {one.difference for one in moved} == {-fewer * entry["simulated"]["grid"][0]}
     equal = [one.counter.name for one in launch.comparisons if one.verdict == "equal"]
     assert {"ctas", "warps"} < set(equal)
     assert len(equal) >= 6
@@ -78,7 +84,7 @@ def test_a_counter_that_is_one_off_is_found(entry):
 
 
 def test_the_snapshot_of_costs_has_the_measured_counts():
-    """What ``cost`` says of the grouped GEMM is what an H200 counts: both of a version before the shipped one."""
+    """What ``cost`` says of the grouped GEMM is what an H200 counts: both of the version that was measured last."""
     facts = dict(line.split("  ", 1) for line in SNAPSHOT.read_text().splitlines() if line.startswith("launch."))
     for number, entry in enumerate(
         entry for entry in LAUNCHES if (entry["kernel"], entry["on"]) == (GEMM, "gpumode-0")
