@@ -11,7 +11,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +31,8 @@ RESULTS = "results"
 """Folder of the simulator's results."""
 LOCKS = "locks"
 """Folder of the locks on entries that are being made."""
+BUILDERS = "builders"
+"""Name of the index of traces by kernel, whose extensions other traces of that kernel use, and of its folder."""
 
 _TRACE_FILE = "trace.json"
 _CAPACITY = 512
@@ -41,6 +43,8 @@ _HASHED_BYTES = 16 << 20
 """Size of the largest file that a kernel reads as data whose content is hashed in every run."""
 _ARTIFACT = re.compile(r"[0-9]+\.(?:ptx|cubin|sass|mlir)")
 """Names of stored artifacts."""
+_EXTENSION_FILE = "read.json"
+"""File that a built extension has, and a lowered module has not."""
 _COMPILED, _MODULE = re.compile(r"compiled-[0-9a-f]{16}"), re.compile(r"[0-9a-f]{40}")
 _MODULE_FILE = re.compile(r"module\.mlirbc|manifest\.json|read\.json|[\w.$+-]{1,240}\.(?:ptx|cubin|so)", re.ASCII)
 """Names of the files of modules that the DSL's compiler has lowered (`host.compile_cache`) and of built extensions
@@ -138,9 +142,7 @@ class TraceCache:
         of_session = session is not None and trace.session == session
         if not of_session and (fresh or not trace.ok):
             return None
-        if any(file_hash(Path(path)) != digest for path, digest in trace.dependencies.items()):
-            return None
-        if any(file_stamp(Path(path)) != stamp for path, stamp in trace.others.items()):
+        if not (_unchanged(trace.dependencies, file_hash) and _unchanged(trace.others, file_stamp)):
             return None
         for artifact in trace.artifacts:
             if self._checked(entry, artifact.name, files) is None:
@@ -161,16 +163,60 @@ class TraceCache:
         if (found := self._read(entry, key)) is None:
             return False
         files, _ = found
-        copied = False
-        for name in files:
-            below, _, inside = name.partition("/")
-            if below == folder and not (target := into / inside).exists():
+        names = [name for name in files if name.partition("/")[0] == folder]
+        return bool(names) and self._copy(entry, files, names, into=into)
+
+    def record_builder(self, kernel: str, key: str) -> None:
+        """Record the trace whose extensions further traces of a kernel use. Raises OSError.
+
+        Args:
+            kernel: What all these traces have in common: the kernel's content, and what may change what it builds.
+            key: Key of the trace.
+        """
+        self.sealed.write(self._builder(kernel), key.encode(), cache=BUILDERS, key=kernel)
+
+    def copy_built(self, kernel: str, folder: str, *, into: Path, session: str | None, fresh: bool) -> int | None:
+        """Copy the extensions that a trace of a kernel has built, for the worker of another one.
+
+        A worker can write what it likes as an extension. So these are copied for the kernel alone whose worker wrote
+        them, from a trace whose dependencies are unchanged: it could write the same in the worker that gets the copies.
+
+        Args:
+            kernel: What the two traces have in common, see `record_builder`.
+            folder: The folder of the entry that holds the extensions.
+            into: The folder to copy to. What is there already is left as it is.
+            session: Name of this test run.
+            fresh: Copy from a trace of this test run only.
+
+        Returns:
+            Number of files; None if no such trace is known.
+        """
+        from pytest_nvfp4.toolchain.trace import Trace
+
+        key = (self.sealed.read(self._builder(kernel), cache=BUILDERS, key=kernel) or b"").decode()
+        entry = self._entry(key)
+        if not key or (found := self._read(entry, key)) is None:
+            return None
+        files, text = found
+        trace = Trace.model_validate_json(text)
+        if (fresh and trace.session != session) or not _unchanged(trace.dependencies, file_hash):
+            return None
+        built = {name.rpartition("/")[0] for name in files if name.endswith(f"/{_EXTENSION_FILE}")}
+        names = [n for n in files if (place := n.rpartition("/")[0]) in built and place.partition("/")[0] == folder]
+        return len(names) if self._copy(entry, files, names, into=into) else None
+
+    def _builder(self, kernel: str) -> Path:
+        return self.sealed.folder / BUILDERS / kernel
+
+    def _copy(self, entry: Path, files: Mapping[str, tuple[int, str]], names: Iterable[str], *, into: Path) -> bool:
+        """Copy files of an entry without the first folder of their names; False if one is not what was stored."""
+        for name in names:
+            if not (target := into / name.partition("/")[2]).exists():
                 if (data := self._checked(entry, name, files)) is None:
                     return False
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(data)
-            copied |= below == folder
-        return copied
+        return True
 
     def _read(self, entry: Path, key: str) -> tuple[dict[str, tuple[int, str]], bytes] | None:
         """Return size and hash of each file of an entry, and the text of its trace; None without an entry."""
@@ -236,11 +282,16 @@ class TraceCache:
         return Trace.model_validate_json(text).model_copy(update={"folder": str(entry)})
 
     def _prune(self) -> None:
-        entries = [path for path in (self.sealed.folder / TRACES).glob("??/*") if path.is_dir()]
-        if len(entries) > _CAPACITY:
-            with contextlib.suppress(OSError):
-                for path in sorted(entries, key=lambda path: path.stat().st_mtime)[: len(entries) - _CAPACITY]:
-                    shutil.rmtree(path, ignore_errors=True)
+        for pattern in (f"{TRACES}/??/*", f"{BUILDERS}/*"):
+            entries = list(self.sealed.folder.glob(pattern))
+            if len(entries) > _CAPACITY:
+                with contextlib.suppress(OSError):
+                    for path in sorted(entries, key=lambda path: path.stat().st_mtime)[: len(entries) - _CAPACITY]:
+                        path.unlink() if path.is_file() else shutil.rmtree(path, ignore_errors=True)
+
+
+def _unchanged(files: Mapping[str, str], now: Callable[[Path], str]) -> bool:
+    return all(now(Path(path)) == before for path, before in files.items())
 
 
 def is_artifact(name: str) -> bool:

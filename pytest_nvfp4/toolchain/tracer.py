@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -89,28 +90,36 @@ def _own_hash() -> str:
 
 def cache_key(request: TraceRequest) -> str:
     """Return the cache key of a request, which depends on contents only."""
-    return content_key(
-        {
-            "schema": SCHEMA,
-            "own": _own_hash(),
-            "kernel": str(request.kernel),
-            "source": file_hash(request.kernel),
-            "entry": [str(request.entry.file), request.entry.function, file_hash(request.entry.file)]
-            if request.entry
-            else None,
-            "problem": [request.problem.name, request.problem.key],
-            "arch": request.arch,
-            "options": request.options,
-            "roots": [str(root) for root in request.all_roots],
-            "capture": request.capture,
-            "may": [request.readable, request.network],
-            "dsl": request.toolchain.dsl_version,
-            "python": request.toolchain.python_version,
-            "interpreter": str(request.toolchain.python),
-            "surroundings": surroundings(_DISTRIBUTIONS),
-            "tools": [str(binaries.find(tool)) for tool in ("nvdisasm", "cuobjdump")],
-        }
-    )
+    return content_key({**_kernel_parts(request), "problem": [request.problem.name, request.problem.key]})
+
+
+def _builder_key(request: TraceRequest) -> str:
+    """Return the key of the extensions of a kernel: its traces for all problems have it in common."""
+    files = (request.kernel, *([request.entry.file] if request.entry else []))
+    sources = {str(path): file_hash(path) for path in extension_sources(files)}
+    return content_key({**_kernel_parts(request), "sources": sources})
+
+
+def _kernel_parts(request: TraceRequest) -> dict[str, object]:
+    return {
+        "schema": SCHEMA,
+        "own": _own_hash(),
+        "kernel": str(request.kernel),
+        "source": file_hash(request.kernel),
+        "entry": [str(request.entry.file), request.entry.function, file_hash(request.entry.file)]
+        if request.entry
+        else None,
+        "arch": request.arch,
+        "options": request.options,
+        "roots": [str(root) for root in request.all_roots],
+        "capture": request.capture,
+        "may": [request.readable, request.network],
+        "dsl": request.toolchain.dsl_version,
+        "python": request.toolchain.python_version,
+        "interpreter": str(request.toolchain.python),
+        "surroundings": surroundings(_DISTRIBUTIONS),
+        "tools": [str(binaries.find(tool)) for tool in ("nvdisasm", "cuobjdump")],
+    }
 
 
 class Tracer:
@@ -203,14 +212,20 @@ class Tracer:
         return self._trace(request, Events(findings=[Finding("environment", message)]), ok=False)
 
     def _make(self, request: TraceRequest, key: str) -> Trace:
-        with self._cache.building() as build:
-            written, folder = build / "job" / "artifacts", build / "taken"
+        builder = _builder_key(request) if builds_extension(request) else None
+        doing = ACTIVITIES.doing(f"{request.kernel.name}: compile for {request.problem.name}")
+        with self._cache.building() as build, doing, contextlib.ExitStack() as turn:
+            written, folder, built = build / "job" / "artifacts", build / "taken", build / "built"
             scratch, job = build / "job" / "scratch", build / "job" / "job.json"
-            for place in (written, scratch, folder):
+            for place in (written, scratch, folder, built):
                 place.mkdir(parents=True)
-            builds = builds_extension(request)
-            deadline_s = self._limits.deadline_s + (_BUILD_S if builds else 0.0)
-            job.write_text(json.dumps(self._job(request, written)), encoding="utf-8")
+            if builder is not None and self._copy_built(request, builder, built) is None:
+                # Compiles for several problems begin at once: one builds the extension, and the others wait for it.
+                turn.enter_context(self._cache.locked(builder))
+                if self._copy_built(request, builder, built) is not None:
+                    turn.close()
+            builds = builder is not None and not any(built.iterdir())
+            job.write_text(json.dumps(self._job(request, written, built)), encoding="utf-8")
             environ = {
                 **redirect.environment(written, arch=request.arch),
                 **{f"{prefix}_KEEP_IR": "1" for prefix in redirect.DSL_PREFIXES},
@@ -222,32 +237,42 @@ class Tracer:
                 self._notify(building(request.kernel.name))
             bytecode.write_missing(request.toolchain.python)
             preload = PRELOAD if uses_torch(request.kernel, request.entry.file if request.entry else None) else ()
-            with ACTIVITIES.doing(f"{request.kernel.name}: compile for {request.problem.name}"):
-                outcome = isolation.run(
-                    worker(_WORKER, job, python=request.toolchain.python, preload=preload),
-                    cwd=scratch,
-                    deadline_s=deadline_s,
-                    environ=environ,
-                    wall=self._wall(request, build / "job"),
-                    output_bytes=self._limits.output_bytes,
-                )
+            outcome = isolation.run(
+                worker(_WORKER, job, python=request.toolchain.python, preload=preload),
+                cwd=scratch,
+                # A kept extension may be another one than the kernel builds for this problem.
+                deadline_s=self._limits.deadline_s + (_BUILD_S if builder is not None else 0.0),
+                environ=environ,
+                wall=self._wall(request, build / "job", built),
+                output_bytes=self._limits.output_bytes,
+            )
             trace = self._assemble(request, outcome, written, folder, scrubbed(os.environ, environ))
-            return self._cache.store(key, trace, folder)
+            if builder is None:
+                return self._cache.store(key, trace, folder)
+            self._copy_built(request, builder, folder / compile_cache.folder_name(request.kernel))
+            trace = self._cache.store(key, trace, folder)
+            self._cache.record_builder(builder, key)
+            return trace
 
-    def _wall(self, request: TraceRequest, folder: Path) -> Wall:
+    def _copy_built(self, request: TraceRequest, builder: str, into: Path) -> int | None:
+        """Copy the extensions of an earlier trace of the kernel, see `TraceCache.copy_built`."""
+        folder = compile_cache.folder_name(request.kernel)
+        return self._cache.copy_built(builder, folder, into=into, session=self._session, fresh=self._fresh)
+
+    def _wall(self, request: TraceRequest, folder: Path, built: Path) -> Wall:
         own = own_files(
             request.kernel, request.entry.file if request.entry else None, roots=(self._root, *request.all_roots)
         )
         return Wall(
             folder=str(folder),
-            readable=(*own.files, *request.readable),
+            readable=(*own.files, *request.readable, str(built)),
             network=request.network,
             listed=own.folders,
             memory_bytes=self._limits.memory_bytes,
             file_bytes=self._limits.file_bytes,
         )
 
-    def _job(self, request: TraceRequest, folder: Path) -> dict[str, Any]:
+    def _job(self, request: TraceRequest, folder: Path, built: Path) -> dict[str, Any]:
         entry = request.entry.file if request.entry else None
         return {
             "kernel": str(request.kernel),
@@ -262,6 +287,7 @@ class Tracer:
             "cache": str(self._cache.root),
             "artifacts": str(folder),
             "compiled": str(folder / compile_cache.folder_name(request.kernel)),
+            "built": str(built),
             "capture": request.capture,
             "max_launches": _MAX_LAUNCHES,
         }

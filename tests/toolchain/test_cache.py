@@ -8,13 +8,15 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4.isolation.door import DoorError
-from pytest_nvfp4.toolchain.cache import TraceCache, take_files
+from pytest_nvfp4.toolchain.cache import TraceCache, file_hash, take_files
+from pytest_nvfp4.toolchain.cache_contents import clear_traces
 from pytest_nvfp4.toolchain.trace import Artifact, Trace
 
 KEY, OTHER = "aa" + "0" * 30, "bb" + "0" * 30
@@ -99,6 +101,64 @@ def test_a_copy_for_a_worker_is_no_way_into_the_cache(tmp_path: Path) -> None:
             with built.open("ab") as file:
                 file.write(b"changed")
     assert {name: (entry / name).read_bytes() for name in FILES} == FILES
+
+
+class TestBuiltExtensions:
+    """Extensions come back for the kernel whose worker wrote them, and for no other one."""
+
+    KERNEL, ANOTHER = "cc" + "0" * 30, "dd" + "0" * 30
+    EXTENSION = f"{COMPILED}/{'b' * 40}"
+
+    def cache(self, root: Path, *, session: str | None = None, dependency: Path | None = None) -> TraceCache:
+        """A cache with a trace that has a lowered module and an extension."""
+        cache = TraceCache(root / "cache")
+        built = {**FILES, f"{self.EXTENSION}/read.json": b"{}", f"{self.EXTENSION}/x.so": b"library"}
+        depends = {} if dependency is None else {str(dependency): file_hash(dependency)}
+        trace = a_trace(ok=False, session=session).model_copy(update={"dependencies": depends})
+        cache.store(KEY, trace, put(root / "built", built))
+        cache.record_builder(self.KERNEL, KEY)
+        return cache
+
+    def copied(self, cache: TraceCache, into: Path, kernel: str = KERNEL, **how: Any) -> int | None:
+        """What is copied for a worker of a kernel."""
+        return cache.copy_built(kernel, COMPILED, into=into, **{"session": None, "fresh": False, **how})
+
+    def test_of_a_kernel_they_come_back_without_its_lowered_modules(self, tmp_path: Path) -> None:
+        cache = self.cache(tmp_path)
+        assert self.copied(cache, tmp_path / "copies") == 2
+        files = {path.relative_to(tmp_path / "copies").as_posix() for path in (tmp_path / "copies").glob("*/*")}
+        assert files == {f"{'b' * 40}/read.json", f"{'b' * 40}/x.so"}
+
+    def test_another_kernel_gets_none(self, tmp_path: Path) -> None:
+        cache = self.cache(tmp_path)
+        builders = cache.sealed.folder / "builders"
+        assert self.copied(cache, tmp_path / "copies", self.ANOTHER) is None
+        shutil.copyfile(builders / self.KERNEL, builders / self.ANOTHER)
+        assert self.copied(cache, tmp_path / "copies", self.ANOTHER) is None
+        assert [entry.file for entry in cache.sealed.refused] == [str(builders / self.ANOTHER)]
+        assert not (tmp_path / "copies").exists()
+
+    def test_a_changed_dependency_or_library_ends_them(self, tmp_path: Path) -> None:
+        module = tmp_path / "helper.py"
+        module.write_text("x = 1\n")
+        cache = self.cache(tmp_path, dependency=module)
+        assert self.copied(cache, tmp_path / "copies") == 2
+        module.write_text("x = 2\n")
+        assert self.copied(cache, tmp_path / "others") is None
+        module.write_text("x = 1\n")
+        (cache.sealed.folder / f"traces/{KEY[:2]}/{KEY}/{self.EXTENSION}/x.so").write_bytes(b"Library")
+        assert self.copied(cache, tmp_path / "others") is None
+        assert not list((tmp_path / "others").rglob("*.so"))
+
+    def test_a_fresh_run_takes_those_of_its_own_only(self, tmp_path: Path) -> None:
+        cache = self.cache(tmp_path, session="one")
+        assert self.copied(cache, tmp_path / "a", session="two", fresh=True) is None
+        assert self.copied(cache, tmp_path / "b", session="one", fresh=True) == 2
+
+    def test_a_removed_trace_ends_them(self, tmp_path: Path) -> None:
+        cache = self.cache(tmp_path)
+        assert clear_traces(cache.root) == 1
+        assert self.copied(cache, tmp_path / "copies") is None
 
 
 @settings(max_examples=40)

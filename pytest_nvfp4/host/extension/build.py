@@ -93,7 +93,7 @@ class Extension:
 
 
 def build(extension: Extension, compilers: Compilers, folder: Path) -> tuple[Path, list[Path]]:
-    """Build an extension in a folder; return the library, and the files of its author that were read.
+    """Build an extension in a folder; return the library, and the files that were read.
 
     Raises:
         CompileError: its source is wrong.
@@ -120,7 +120,7 @@ def build(extension: Extension, compilers: Compilers, folder: Path) -> tuple[Pat
             f"{'has' if len(missing) == 1 else 'have'} no stand-in without a GPU; launch kernels of its own instead, "
             "or run it on a GPU"
         )
-    return library, sorted(set(_read(folder, compilers)))
+    return library, sorted(set(_read(folder)))
 
 
 def _commands(extension: Extension, compilers: Compilers, folder: Path) -> Iterator[tuple[list[str], Path]]:
@@ -199,13 +199,10 @@ def _refused(program: str, status: int, text: str) -> CompileError:
     return CompileError(message, found["file"], int(found["line"]))
 
 
-def _read(folder: Path, compilers: Compilers) -> Iterator[Path]:
-    """Yield the files that the compilers have read and that belong to no package and no system."""
-    known = tuple(str(place.resolve()) for place in compilers.headers)
-    known += ("/usr/", str(folder.resolve()), str(Path(__file__).resolve().parent))
-    known += (str(compilers.nvcc.resolve().parents[1]),) if compilers.nvcc is not None else ()
+def _read(folder: Path) -> Iterator[Path]:
+    """Yield the files that the compilers have read outside of the folder of the build."""
     for note in folder.glob("*.d"):
         names = note.read_text(errors="replace").replace("\\\n", " ").partition(":")[2].split()
         for path in (Path(name).resolve() for name in names):
-            if not str(path).startswith(known) and path.is_file():
+            if not path.is_relative_to(folder.resolve()) and path.is_file():
                 yield path

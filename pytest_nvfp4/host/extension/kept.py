@@ -1,7 +1,12 @@
 """Built extensions for another process with the same sources, beside the modules that the DSL has compiled.
 
-The library names the files of its author that its compilers have read, with their digests: the key has only the sources
-themselves. Files beside the kernel are named from its folder, which the other process may have elsewhere.
+Beside the library lie the names of all files that its compilers have read, headers of torch, CUDA and the system among
+them, with their digests: the key has only what is known before a compiler runs. (5,467 files of 24 MB with torch's
+headers: 0.2 s to read, where a build takes 20 s and more.) Files beside the kernel are named from its folder, which the
+other process may have elsewhere.
+
+A kernel's process finds, builds and stores; the parent copies what that process has stored, only for the same kernel
+(``toolchain.cache``).
 """
 
 from __future__ import annotations

@@ -176,7 +176,8 @@ def _stand_in(session: TraceSession, launches: _Launches, stack: contextlib.Exit
 
     job = session.job
     device = device_model.for_arch(job["arch"])
-    modules = CompileCache(keep=Path(job["compiled"])) if job.get("compiled") else None
+    known = [Path(job["built"])] if job.get("built") else []
+    modules = CompileCache(known, keep=Path(job["compiled"])) if job.get("compiled") else None
     side = stack.enter_context(redirect.install(launches.record, device=device, compiled=modules))
     if contract.uses_torch(session.kernel, session.entry[0] if session.entry else None):
         session.stage("import torch")

@@ -1,10 +1,15 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from pytest_nvfp4.problem import GPUMODE
+from pytest_nvfp4.toolchain.cache import TraceCache
+from pytest_nvfp4.toolchain.request import TraceRequest
+from pytest_nvfp4.toolchain.tracer import Tracer
 from tests.host.extension import sources
 
 pytestmark = [pytest.mark.slow, sources.needs_nvcc]
@@ -57,6 +62,8 @@ def custom_kernel(data):
     return [c for _, _, c in abc]
 '''
 
+_INCLUDED = "extra_include_paths=[__file__.rpartition('/')[0]]"
+
 
 def test_a_fault_names_the_line_of_the_literal(tmp_path: Path) -> None:
     (tmp_path / "filler.py").write_text(_KERNEL)
@@ -79,3 +86,30 @@ def test_a_fault_names_the_line_of_the_literal(tmp_path: Path) -> None:
     assert f"filler.py:{line}: simulated, out-of-bounds: st.global" in done.stdout
     assert "outputs wrong" in done.stdout
     assert done.stdout.count("nvfp4: building the C++ and CUDA extension of filler.py") == 1
+
+
+def test_an_extension_is_built_once_for_all_problems_of_a_kernel(tmp_path: Path) -> None:
+    kernel, header = tmp_path / "filler.py", tmp_path / "extra.h"
+    dated = 'CUDA = r"""\n#include "extra.h"\nextern "C" const char* built() { return __TIME__; }\n'
+    kernel.write_text(_KERNEL.replace('CUDA = r"""\n', dated).replace("no_implicit", f"{_INCLUDED}, no_implicit"))
+    header.write_text("// one\n")
+    cache = TraceCache(tmp_path / "cache")
+
+    def libraries(*problems: int) -> set[bytes]:
+        """What the traces of some problems have built; they begin at once."""
+        tracer = Tracer(root=tmp_path, cache=cache)
+        requests = [TraceRequest(kernel, GPUMODE[problem]) for problem in problems]
+        with ThreadPoolExecutor(len(requests)) as pool:
+            traces = list(pool.map(tracer.trace, requests))
+        assert all(trace.ok for trace in traces), [trace.findings for trace in traces]
+        return {path.read_bytes() for trace in traces for path in Path(trace.folder or "").glob("*/*/filler.so")}
+
+    built = libraries(0, 1)
+    assert len(built) == 1
+    assert libraries(2) == built
+    header.write_text("// two\n")
+    after = libraries(3)
+    assert len(after) == 1
+    assert after != built
+    kernel.write_text(kernel.read_text() + "# another kernel\n")
+    assert libraries(4).isdisjoint(built | after)
