@@ -15,6 +15,17 @@ from tests.numerics.exact import random_operand, tensor_core
 from tests.numerics.oracles import dequantise
 
 Activation = Callable[[np.ndarray], np.ndarray]
+Between = Callable[[np.ndarray], np.ndarray]
+
+
+def unchanged(x: np.ndarray) -> np.ndarray:
+    """Return an intermediate as it is."""
+    return x
+
+
+def half(x: np.ndarray) -> np.ndarray:
+    """Return an intermediate rounded to fp16."""
+    return x.astype(np.float16).astype(np.float64)
 
 
 @contextmanager
@@ -63,12 +74,15 @@ class Dual:
         activation: Activation,
         *,
         truncate: bool = False,
-        between: Callable[[np.ndarray], np.ndarray] = lambda x: x,
+        gate: Between = unchanged,
+        up: Between = unchanged,
+        gated: Between = unchanged,
     ) -> HalfBits:
-        """Return what a kernel stores; ``between`` changes the accumulators before the activation."""
-        gate, up = (between(tensor_core(terms, truncate=truncate)) for terms in (self.gate_terms, self.up_terms))
+        """Return what a kernel stores, which changes both accumulators and the activation before it uses them."""
+        g, u = (tensor_core(terms, truncate=truncate) for terms in (self.gate_terms, self.up_terms))
         with np.errstate(over="ignore"):
-            made = (activation(gate.astype(np.float32)) * up.astype(np.float32)).astype(np.float16)
+            made = gated(activation(gate(g).astype(np.float32))).astype(np.float32) * up(u).astype(np.float32)
+            made = made.astype(np.float16)
         return made.view(np.uint16)
 
 
