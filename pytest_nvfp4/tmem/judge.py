@@ -45,7 +45,7 @@ def judgements(trace: Trace) -> list[Judgement]:
     """
     values = [(value.name, value.type) for value in trace.values]
     allocating = [code for code in trace.code if code.tmem_columns and not code.library]
-    by_compiler = any(_ENCODING in value.type for value in trace.values)
+    nameless = not values or any(_ENCODING in value.type for value in trace.values)
     if not allocating:
         used = usage(values)
         # Without machine code (a compilation that stopped early) there are layouts but no allocations to compare.
@@ -56,16 +56,22 @@ def judgements(trace: Trace) -> list[Judgement]:
             code.source_name or code.symbol,
             code.tmem_columns,
             usage(of_kernel(values, code.source_name, alone=alone)),
-            by_compiler=by_compiler,
+            nameless=nameless,
         )
         for code in allocating
     ]
 
 
-def judge(kernel: str, allocated: Sequence[int | None], used: Usage, *, by_compiler: bool = False) -> Judgement:
+def judge(kernel: str, allocated: Sequence[int | None], used: Usage, *, nameless: bool = False) -> Judgement:
     """Compare a kernel's allocations with the columns of its named tensors.
 
-    Triton's compiler places tensors and allocates (``by_compiler``): its encodings name no columns to compare.
+    Args:
+        kernel: Name of the function.
+        allocated: Columns of each ``tcgen05.alloc``.
+        used: Columns that its layouts cover.
+        nameless: Whether the kernel's language has no named layouts, so that its author can give none: Triton's
+            compiler places tensors and allocates, and no value of CUDA C++ is seen. The simulation finds what such a
+            kernel uses.
     """
     errors = [*_malformed(allocated), *_too_much(allocated)]
     notes: list[str] = []
@@ -79,7 +85,7 @@ def judge(kernel: str, allocated: Sequence[int | None], used: Usage, *, by_compi
         errors.append(_too_little(total, used))
     elif total and used.tensors and not errors:
         notes += _could_be_less(total, used)
-    if total and not used.tensors and not by_compiler:
+    if total and not used.tensors and not nameless:
         notes.append(
             f"it allocates {total} columns, and no tensor in TMEM has a known name (tCtAcc, tCtSFA, tCtSFB), so the "
             "columns in use are unknown"

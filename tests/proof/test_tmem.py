@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from pytest_nvfp4 import strategies
 from pytest_nvfp4.problem import Problem
 from pytest_nvfp4.tmem.columns import Columns, MmaTile, TmemError, allocation, columns, most_stages
-from pytest_nvfp4.tmem.judge import judge
+from pytest_nvfp4.tmem.judge import judge, judgements
 from pytest_nvfp4.tmem.phases import Placement, best_leads, best_order, prove_disjoint
 from pytest_nvfp4.tmem.usage import of_kernel, usage
+from pytest_nvfp4.toolchain.trace import Code, Trace, Value
 from tests.proof.tmem_samples import ACC, MMA, SFA, SFB_WIDE, SMEM, pipeline_breaks, placement, values
 
 
@@ -207,7 +208,19 @@ def test_names_that_no_rule_knows_are_not_counted_as_known() -> None:
     notes = judge("k", [256], found).notes
     assert len(notes) == 1
     assert "no tensor in TMEM has a known name" in notes[0]
-    assert judge("k", [256], found, by_compiler=True).notes == ()
+    assert judge("k", [256], found, nameless=True).notes == ()
+
+
+def test_only_a_kernel_whose_language_names_layouts_is_told_to_name_them() -> None:
+    code = Code.model_construct(symbol="_Z1fv", source_name=None, library=False, tmem_columns=(256,))
+    named = Value.model_construct(name="k.mine", type=ACC.format(n=128, stages=1, step=0))
+    (of_cuda,) = judgements(Trace.model_construct(values=(), code=(code,)))
+    assert (of_cuda.total, of_cuda.notes, of_cuda.errors) == (256, (), ())
+    (of_dsl,) = judgements(Trace.model_construct(values=(named,), code=(code,)))
+    assert "no tensor in TMEM has a known name" in of_dsl.notes[0]
+    wrong = code.model_copy(update={"tmem_columns": (96,)})
+    (too,) = judgements(Trace.model_construct(values=(), code=(wrong,)))
+    assert "allocate 128" in too.errors[0]
 
 
 def test_values_go_to_the_kernel_that_binds_them() -> None:
