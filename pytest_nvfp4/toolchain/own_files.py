@@ -71,6 +71,36 @@ def uses_extension(path: Path) -> bool:
         return False
 
 
+def calls_extension(path: Path) -> bool:
+    """Return whether a Python file uses ``torch.utils.cpp_extension``, beyond an import whose names it never reads."""
+    if not uses_extension(path):
+        return False
+    try:
+        nodes = list(ast.walk(parse(path.read_bytes())))
+    except (OSError, SyntaxError):
+        return False  # the compile reports it
+    names = {"cpp_extension"}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").rpartition(".")[2] == "cpp_extension":
+            for alias in node.names:
+                names.update(["load", "load_inline"] if alias.name == "*" else [alias.asname or alias.name])
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.update(alias.asname for alias in node.names if alias.asname and "cpp_extension" in alias.name)
+    return any(_names(node, names) for node in nodes)
+
+
+def _names(node: ast.AST, names: set[str]) -> bool:
+    """Return whether a node reads one of some names, or is the module's name for a call of ``import_module``."""
+    match node:
+        case ast.Name(id=name):
+            return name in names
+        case ast.Attribute(attr=name):
+            return name == "cpp_extension"
+        case ast.Constant(value=str(text)):
+            return text.rpartition(".")[2] == "cpp_extension"
+    return False
+
+
 def _sources(folder: Path) -> list[Path]:
     found: list[Path] = []
     count = 0

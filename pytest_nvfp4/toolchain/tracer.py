@@ -32,11 +32,11 @@ from pytest_nvfp4.toolchain.code_hash import ASKING, code_hash, parts_without
 from pytest_nvfp4.toolchain.events import Events
 from pytest_nvfp4.toolchain.other_inputs import other_inputs
 from pytest_nvfp4.toolchain.own_files import (
+    calls_extension,
     extension_sources,
     imported_sources,
     own_files,
     user_entries,
-    uses_extension,
 )
 from pytest_nvfp4.toolchain.preload import PRELOAD
 from pytest_nvfp4.toolchain.request import TraceRequest
@@ -57,8 +57,8 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def builds_extension(request: TraceRequest) -> bool:
-    """Return whether a kernel, or its entry, names ``torch.utils.cpp_extension``."""
-    return any(map(uses_extension, (request.kernel, *([request.entry.file] if request.entry else []))))
+    """Return whether a kernel, or its entry, builds an extension of torch, as far as its source shows."""
+    return any(map(calls_extension, (request.kernel, *([request.entry.file] if request.entry else []))))
 
 
 def building(kernel: str) -> str:

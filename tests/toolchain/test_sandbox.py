@@ -10,7 +10,7 @@ import pytest
 from pytest_nvfp4.device.job import KernelSpec
 from pytest_nvfp4.isolation.wall import Part, Wall
 from pytest_nvfp4.sandbox_mode import INSIDE_VARIABLE, MODE_VARIABLE, mode_from
-from pytest_nvfp4.toolchain.own_files import extension_sources, own_files
+from pytest_nvfp4.toolchain.own_files import calls_extension, extension_sources, own_files
 from pytest_nvfp4.toolchain.sandbox import Sandbox, SandboxError
 from pytest_nvfp4.toolchain.worker.findings import from_exception
 
@@ -109,6 +109,35 @@ def test_sources_of_extensions_are_a_kernel_s_own_wherever_they_lie_below_it(tmp
     for number in range(501):
         (tmp_path / f"csrc/{number}.h").write_text("")
     assert extension_sources([kernel]) == ()
+
+
+FROM = "from torch.utils.cpp_extension import load_inline"
+
+
+@pytest.mark.parametrize(
+    ("source", "calls"),
+    [
+        (f"{FROM}\nload_inline(name='x')\n", True),
+        (f"{FROM} as build\nmodule = build(name='x')\n", True),
+        (f"{FROM}\nfrom functools import partial\nbuild = partial(load_inline, name='x')\n", True),
+        ("from torch.utils.cpp_extension import *\nload(name='x')\n", True),
+        ("import torch.utils.cpp_extension\ntorch.utils.cpp_extension.load(name='x')\n", True),
+        ("import torch.utils.cpp_extension as e\ne.load(name='x')\n", True),
+        ("from torch.utils import cpp_extension\ncpp_extension.load(name='x')\n", True),
+        ("from torch.utils import cpp_extension as e\ne.load(name='x')\n", True),
+        ("import importlib\nimportlib.import_module('torch.utils.cpp_extension').load(name='x')\n", True),
+        (f"{FROM}\n", False),
+        (f"{FROM}\nimport json\njson.load(open('x'))\n", False),
+        (f"{FROM} as build\nload_inline = None\nprint(load_inline)\n", False),
+        ("# torch.utils.cpp_extension.load\n", False),
+        ("import torch.utils.cpp_extension as e\nimport torch\n", False),
+        ("from torch.utils.cpp_extension import load_inline(\n", False),
+    ],
+)
+def test_an_extension_that_is_only_imported_is_not_built(tmp_path: Path, source: str, calls: bool) -> None:
+    kernel = tmp_path / "k.py"
+    kernel.write_text(source)
+    assert calls_extension(kernel) == calls
 
 
 def test_packages_on_the_import_path_are_not_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
