@@ -18,6 +18,11 @@ from its names:
    fitted problem, that tile is run with each official k, and the fitted problem has the k that refills most rings. If
    the kernel refuses this too, the official problems that take seconds are tried.
 
+5. Kernels that are launched for an official k, and not for the problem, are named. Host code with kernels that are
+   compiled before it is called may choose by other sizes too: there, the launches of all official problems are recorded
+   (seconds, for the inputs), and each kernel that is not launched for the problem has a small one: the tile with an
+   official k for which it is launched, else an official problem that takes seconds.
+
 The reasons include rings that depend on neither, and sizes that the kernel refuses.
 """
 
@@ -59,6 +64,8 @@ _CLUSTERS = 2
 _DEFAULT_K = 2304
 """Nine k-tiles of 256: k of a kernel whose rings could not be measured."""
 _ROUNDS = 4
+_MOST_OTHERS = 4
+"""Kernels for official problems that are searched for races beside those of the fitted problem: seconds for each."""
 _REFUSALS = frozenset({"run", "contract"})
 """Kinds of findings about the kernel's own host code, which may refuse sizes."""
 
@@ -75,12 +82,14 @@ class FittedProblem:
         sms: SMs of the simulated device; None for those of the product.
         why: What the problem is for, and what it does not reach, one reason an entry.
         shown: Simulation of the problem, whose outputs are not judged.
+        others: Small problems with official kernels that the problem does not launch.
     """
 
     problem: Problem
     sms: int | None
     why: tuple[str, ...]
     shown: SimulationResult
+    others: tuple[Problem, ...] = ()
 
     def __str__(self) -> str:
         device = "" if self.sms is None else f" on {plural(self.sms, 'SM')}"
@@ -113,15 +122,16 @@ class _Sizes:
         return (Group(self.tile_m, self.tile_n, self.k), *empty, ragged)
 
 
-def fit(observe: Observe, *, contract: Contract, fallback: Problem) -> FittedProblem:
+def fit(observe: Observe, *, contract: Contract, fallback: Problem, ahead: bool = False) -> FittedProblem:
     """Return the problem for a kernel.
 
     Args:
         observe: Simulates the kernel.
         contract: Its contract, under which problems are fitted.
         fallback: Problem of a kernel that refuses the others.
+        ahead: Whether its code is compiled before it is called.
     """
-    return _Fit(observe, contract, fallback).fit()
+    return _Fit(observe, contract, fallback, ahead=ahead).fit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +151,9 @@ class _Grid:
 
 
 class _Fit:
-    def __init__(self, observe: Observe, contract: Contract, fallback: Problem) -> None:
+    def __init__(self, observe: Observe, contract: Contract, fallback: Problem, *, ahead: bool) -> None:
         self._observe = observe
+        self._ahead = ahead
         self._contract = contract
         self._many = self._problem(Group(1, _MANY_TILES * _STEP_N, _STEP_K))
         self._fallback = fallback
@@ -158,8 +169,32 @@ class _Fit:
         """The last sizes."""
         self._official: dict[int, official_path.Paths] = {}
         """The kernels of one tile with each official k that the host code accepts."""
+        self._alike: official_path.Paths = frozenset()
+        """Kernels of one tile where those of the problem are others, by the number of groups or their sizes."""
 
     def fit(self) -> FittedProblem:
+        found = self._chosen()
+        if not (own := official_path.paths(found.shown) | self._alike):
+            return found
+        launched = {f"k = {k}": taken for k, taken in self._official.items()}
+        small: dict[Problem, official_path.Paths] = {}
+        if self._ahead:
+            problems = tuple(dict.fromkeys((*self._contract.tests, *self._contract.benchmarks)))
+            taken = [official_path.paths(done) for done in self._observe(problems, tuple(range(len(problems))), None)]
+            launched = {problem.name: paths for problem, paths in zip(problems, taken, strict=True)}
+            small = {self._tile(k): paths for k, paths in self._official.items()}
+            verified = [each for each in problems if self._contract.multiply_adds(each) <= self._contract.most]
+            small |= {each: launched[each.name] for each in sorted(verified, key=self._contract.multiply_adds)}
+        missing = official_path.unlaunched(own, launched)
+        searched = {
+            path: next(problem for problem, paths in small.items() if path in paths)
+            for path in list(missing)[:_MOST_OTHERS]
+            if any(path in paths for paths in small.values())
+        }
+        why = official_path.described(missing, own, searched)
+        return replace(found, why=(*found.why, *why), others=tuple(dict.fromkeys(searched.values())))
+
+    def _chosen(self) -> FittedProblem:
         found = self._fit()
         if found is None:
             return self._with_official_k(replace(self._sizes, empty=False)) or self._official_problem()
@@ -168,6 +203,7 @@ class _Fit:
         # The host code may choose by the number of groups, or by their sizes, which the other sizes have in common.
         (tile,) = self._observe([self._tile(self._sizes.k)], (0,), None)
         if self._as_official(official_path.paths(tile)):
+            self._alike = official_path.paths(tile)
             return found
         why = list(self._why)
         self._why.append("the host code chooses the kernel by k, which is an official one")

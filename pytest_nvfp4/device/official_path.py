@@ -6,11 +6,11 @@ instance that is not the one to be tested. Rings of the instances for an officia
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_nvfp4.device.ring_counts import REFILLS, name_of, rings_of
-from pytest_nvfp4.text import plural
+from pytest_nvfp4.text import clip, plural
 
 if TYPE_CHECKING:
     from pytest_nvfp4.contracts.base import Contract
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.simulate import SimulationResult
     from pytest_nvfp4.problem import Problem
 
-Paths = frozenset[tuple[object, ...]]
+Path = tuple[str, tuple[int, ...], tuple[int, ...], int]
+"""Symbol, block and cluster of a launch, and its bytes of shared memory."""
+Paths = frozenset[Path]
+_NAMED, _SYMBOL = 4, 100
+"""Kernels that are named, problems of each, and characters of a kernel's symbol."""
 _TIMES = 4
 """Multiply-adds of the largest official problem that is tried, in those of the largest that is verified by default."""
 
@@ -47,6 +51,41 @@ def paths(done: SimulationResult) -> Paths:
     if done.call is None or done.errors:
         return frozenset()
     return frozenset((one.kernel, one.block, one.cluster, one.shared_bytes) for one in done.call.launches)
+
+
+def unlaunched(own: Paths, launched: Mapping[str, Paths]) -> dict[Path, list[str]]:
+    """Return the paths that are taken for something and are not among some others, with what they are taken for.
+
+    Args:
+        own: The others.
+        launched: Paths by what they are taken for.
+    """
+    found: dict[Path, list[str]] = {}
+    for what, taken in launched.items():
+        for path in sorted(taken - own, key=repr):
+            found.setdefault(path, []).append(what)
+    return found
+
+
+def described(missing: Mapping[Path, Sequence[str]], own: Paths, searched: Mapping[Path, Problem]) -> Iterator[str]:
+    """Yield what is said of paths that are not taken.
+
+    Args:
+        missing: The paths (``unlaunched``).
+        own: The paths that are taken.
+        searched: Problems on which the missing ones are searched for races.
+    """
+    kernels = {kernel for kernel, *_ in own}
+    for path in list(missing)[:_NAMED]:
+        kernel, block, cluster, shared = path
+        how = f" with a block of {block}, a cluster of {cluster} and {shared} bytes of shared memory"
+        what = missing[path]
+        others = f" and {len(what) - _NAMED} more" if len(what) > _NAMED else ""
+        where = f"; races are searched for on {searched[path].name}" if path in searched else ""
+        name = f"{clip(kernel, _SYMBOL)}{how if kernel in kernels else ''}"
+        yield f"not launched here: {name}, which is for {', '.join(what[:_NAMED])}{others}{where}"
+    if len(missing) > _NAMED:
+        yield f"not launched here: {plural(len(missing) - _NAMED, 'more kernel')}"
 
 
 def best(calls: Mapping[int, SimulatedCall]) -> int:

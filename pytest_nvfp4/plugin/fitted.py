@@ -33,10 +33,13 @@ class FittedProblems:
         self._simulations = simulations
         self._fitted: dict[KernelSpec, FittedProblem] = {}
 
-    def of(self, kernel: KernelSpec, *, fallback: Problem, raced: bool = False, base: Path) -> FittedProblem:
+    def of(
+        self, kernel: KernelSpec, *, fallback: Problem, raced: bool = False, ahead: bool = False, base: Path
+    ) -> FittedProblem:
         """Return the problem for a kernel; ``fallback`` if the kernel refuses what would be fitted.
 
-        If this run searches the problem for races (``raced``), what is measured on it is what the search records.
+        If this run searches the problem for races (``raced``), what is measured on it is what the search records. For
+        code that is compiled before it is called (``ahead``), see `device.fitted_problem`.
 
         If the simulator does not support the architecture, the calling test is skipped or fails.
         """
@@ -51,7 +54,7 @@ class FittedProblems:
 
         with self._simulations.locked(FITTED, kernel):
             if kernel not in self._fitted:
-                self._fitted[kernel] = fit(observe, contract=contract_of(fallback), fallback=fallback)
+                self._fitted[kernel] = fit(observe, contract=contract_of(fallback), fallback=fallback, ahead=ahead)
             return self._fitted[kernel]
 
 

@@ -28,6 +28,7 @@ class ModelledKernel:
         instances: The stages of the instance for each k, as of a template; None if one kernel takes every k.
         other_k: k of the instance that is launched for any other k; None if the host code raises.
         by_groups: Whether there is an instance for each number of groups, which takes every k.
+        by_rows: The number of rows from which another kernel is launched; 0 for none.
         rows: The numbers of rows that it takes; all if empty.
         pairs: Whether a cluster of two CTAs computes a tile, each half of its rows (with ``grid="tiles"``).
         seen: The problems and the SM count of each call.
@@ -49,6 +50,7 @@ class ModelledKernel:
     instances: Mapping[int, int] | None = None
     other_k: int | None = None
     by_groups: bool = False
+    by_rows: int = 0
     rows: Sequence[int] = ()
     seen: list[tuple[str, int | None]] = field(default_factory=list)
 
@@ -107,6 +109,8 @@ class ModelledKernel:
     def _name(self, problem: Problem, instance: int) -> str:
         if self.by_groups:
             return f"gemm_of_{len(problem.groups)}"
+        if self.by_rows and max(group.m for group in problem.groups) >= self.by_rows:
+            return "gemm_of_many_rows"
         return "gemm" if self.instances is None else f"gemm_{instance}"
 
 

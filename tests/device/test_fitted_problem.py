@@ -18,9 +18,9 @@ from .modelled_kernels import ModelledKernel
 GROUP_GEMM = GroupGemm()
 
 
-def fitted(kernel: ModelledKernel, contract: Contract = GROUP_GEMM) -> FittedProblem:
+def fitted(kernel: ModelledKernel, contract: Contract = GROUP_GEMM, *, ahead: bool = False) -> FittedProblem:
     """The fitted problem, which obeys the contract."""
-    found = fit(kernel.observe, contract=contract, fallback=contract.tests[0])
+    found = fit(kernel.observe, contract=contract, fallback=contract.tests[0], ahead=ahead)
     assert contract.violation(found.problem) is None
     assert found.problem.contract == contract.name
     return found
@@ -212,6 +212,35 @@ def test_official_sizes_alone_give_the_official_problem_that_refills():
     found = fitted(ModelledKernel(instances=INSTANCES, rows=[256, 512]), DualGemm())
     assert found.problem.sizes == [(512, 768, 7168, 1)]
     assert refills(found)["k.py:1"] >= REFILLS
+
+
+def test_kernels_for_other_official_k_are_named():
+    found = fitted(ModelledKernel(instances=INSTANCES, accumulators=2), DualGemm())
+    assert "not launched here: gemm_512, which is for k = 512" in found.why
+    assert "gemm_4096, which" not in str(found), "the one that is launched"
+    assert found.others == ()
+
+
+def test_kernels_that_are_compiled_ahead_have_a_small_problem_each():
+    found = fitted(ModelledKernel(instances=INSTANCES), DualGemm(), ahead=True)
+    assert [problem.name for problem in found.others] == ["128x128x7168", "128x128x256", "128x128x1536", "128x128x2048"]
+    said = "not launched here: gemm_1536, which is for gpumode-3; races are searched for on 128x128x1536"
+    assert said in found.why
+    assert "not launched here: 1 more kernel" in found.why
+
+
+def test_a_kernel_that_is_chosen_by_the_rows_is_searched_on_an_official_problem():
+    kernel = ModelledKernel(by_rows=1000)
+    found = fitted(kernel, DualGemm(), ahead=True)
+    assert [problem.name for problem in found.others] == ["gpumode-9"], "the one with the fewest multiply-adds"
+    assert "not launched here: gemm_of_many_rows, which is for gpumode-0, gpumode-2, gpumode-3, gpumode-4" in str(found)
+    assert fitted(kernel, DualGemm()).others == (), "a kernel that is compiled for each problem"
+
+
+def test_one_kernel_for_all_problems_leaves_nothing_out():
+    found = fitted(ModelledKernel(), DualGemm(), ahead=True)
+    assert found.others == ()
+    assert "not launched here" not in str(found)
 
 
 def test_one_kernel_for_every_k_keeps_its_k():

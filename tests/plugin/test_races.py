@@ -6,11 +6,14 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.plugin.checks.races import RaceOptions, _Races
 from pytest_nvfp4.plugin.failure import CheckFailure, KernelWarning, warn_of
+from pytest_nvfp4.problem import Group, Problem
 
 from .conftest import Project
 from .shipped_kernel import SHIPPED
@@ -32,6 +35,32 @@ def test_a_race_names_both_lines_and_how_to_see_it_again(project: Project) -> No
     assert "race: k.py:15 (" in said
     assert "global memory at C of group 0, row" in said
     assert "--nvfp4-schedule=7" in said.splitlines()[-1] or "--nvfp4-schedule=7" in said
+
+
+@pytest.mark.parametrize("racing", [None, "one", "other"])
+def test_kernels_that_the_fitted_problem_does_not_launch_are_searched(
+    racing: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (Problem(name, (Group(128, 128, k),)) for name, k in (("one", 512), ("other", 768)))
+    fitted = SimpleNamespace(others=(one, other), sms=None)
+    kernel = SimpleNamespace(fitted=lambda: fitted, spec=lambda: (None, Path()))
+    searched = []
+
+    def simulate(*arguments: Any) -> object:
+        *_, schedule, problem = arguments
+        searched.append((schedule, None if problem is None else problem.name))
+        failing = problem is not None and problem.name == racing
+        call = SimpleNamespace(launches=(1,))
+        return SimpleNamespace(call=call, errors=("race",) * failing, status="failed" if failing else "passed")
+
+    monkeypatch.setattr(_Races, "_simulate", simulate)
+    races = _Races(kernel, RaceOptions("small", 1, None, warnings=False))  # type: ignore[arg-type]
+    failing = races.first_failure()
+    assert (failing is None) == (racing is None)
+    if racing is None:
+        assert searched == [(schedule, name) for schedule in ("eager", "1") for name in (None, "one", "other")]
+    else:
+        assert searched[-1] == ("eager", racing)
 
 
 def test_a_warning_stands_at_the_users_line(request: pytest.FixtureRequest) -> None:

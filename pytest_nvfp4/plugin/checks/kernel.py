@@ -77,11 +77,14 @@ class KernelUnderTest:
         """
         if self.case.variant != FITTED:
             return None
-        spec, base = self.spec()
+        trace = self.trace()
+        spec, base = self.spec(trace)
         compiled = [case.problem for case in self._configured()]
         fallback = min(compiled, key=lambda problem: problem.work)
         raced = any(case.variant == FITTED for case in self._raced())
-        return self.item.config.stash[FITTED_PROBLEMS].of(spec, fallback=fallback, raced=raced, base=base)
+        ahead = not trace.values  # CUDA C++ and PTX: no layouts are captured
+        problems = self.item.config.stash[FITTED_PROBLEMS]
+        return problems.of(spec, fallback=fallback, raced=raced, ahead=ahead, base=base)
 
     def _raced(self) -> list[KernelCase]:
         """Return the cases of this configuration that items of this process search for races."""

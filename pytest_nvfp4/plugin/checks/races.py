@@ -213,15 +213,18 @@ class _Races:
             noting: Whether to warn of race warnings, and to note what the problem reaches.
         """
         spec, base = self._spec()
-        if noting and (fitted := self._kernel.fitted()) is not None:
+        fitted = self._kernel.fitted()
+        if noting and fitted is not None:
             self._kernel.note(str(fitted))
+        others = () if fitted is None or self._case is not None else fitted.others
         for schedule in self._options.names:
-            done = self._simulate(spec, base, schedule)
-            if noting:
-                self._note(done, schedule)
-            self.launched &= done.call is not None and bool(done.call.launches)
-            if done.errors or done.status != "passed":
-                return done, schedule
+            for problem in (None, *others):
+                done = self._simulate(spec, base, schedule, problem)
+                if noting:
+                    self._note(done, schedule)
+                self.launched &= done.call is not None and bool(done.call.launches)
+                if done.errors or done.status != "passed":
+                    return done, schedule
         return None
 
     def behind(self, *, of_order: bool) -> list[Finding]:
