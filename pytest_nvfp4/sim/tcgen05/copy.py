@@ -12,7 +12,7 @@ consecutive columns of these TMEM lanes:
 
 With ``.cta_group::2`` each CTA of the pair copies from its own shared memory to its own TMEM. ``.b8x16.b6x16_p32`` and
 ``.b8x16.b4x16_p64`` decompress: each 16 bytes of a row are 16 elements and padding, which ``containers`` spreads to
-bytes. One thread issues the copy.
+bytes. One thread issues the copy; if several do with the same operands, that is reported, and it is executed once.
 
 Counters: ``tcgen05.cp.instructions``, ``tcgen05.cp.bytes`` (read from shared memory).
 """
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.lanes import Bits, pick
+from pytest_nvfp4.sim.lanes import Bits, lanes, pick, uniform
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.monitor import CtaAccesses, PipeAccesses, TmemBox
 from pytest_nvfp4.sim.ptx.syntax import Instruction
@@ -34,7 +34,7 @@ from pytest_nvfp4.sim.tcgen05.column_use import ColumnUse
 from pytest_nvfp4.sim.tcgen05.copy_plan import CopyPlan, CopyShape, CtaCopy
 from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.descriptor import MatrixDescriptor, decode_matrix
-from pytest_nvfp4.sim.tcgen05.group import group_of, pair_of, single_lane
+from pytest_nvfp4.sim.tcgen05.group import group_of, pair_of, repeated_copy, single_lane
 from pytest_nvfp4.sim.tcgen05.operand import Geometry, first_chunk, geometry, units_of
 from pytest_nvfp4.sim.tcgen05.tmem import LANES
 
@@ -46,12 +46,15 @@ def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: CopyShape, 
     """Issue one copy.
 
     Raises:
-        Fault: an illegal descriptor or address, several issuing lanes, or memory that is not allocated or written.
+        Fault: an illegal descriptor or address, several lanes with different operands, or memory that is not allocated
+            or written.
         Unsupported: a descriptor that is not modelled.
     """
     what = shape.what
     if mask & (mask - 1):
-        single_lane(w, mask, what=what)
+        if uniform(address, mask) is None or uniform(descriptor, mask) is None:
+            single_lane(w, mask, what=what)
+        repeated_copy(w, mask, what=what)
     address, value = pick(address, mask), pick(descriptor, mask)
     core = w.cta.unit(TensorCore)
     key = (address, value, shape)
@@ -60,7 +63,8 @@ def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: CopyShape, 
         plan = core.copies[key] = _plan(w, core, address, value, shape)
     elif shape.group == 2:
         pair_of(w.cta, 2, what=what)
-    core.issuers.issued(w, mask, at, mma=False)
+    for lane in lanes(mask):
+        core.issuers.issued(w, 1 << lane, at, mma=False)
     for part in plan.parts:
         part.tmem.cta.unit(ColumnUse).copied(plan.column, shape.columns, at, scales=shape.rows in (32, 64))
     counters = core.counters

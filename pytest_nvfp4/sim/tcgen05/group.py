@@ -9,6 +9,8 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.warp import Warp
 
+_HINT = "issue it from one thread: elect.sync (cute.arch.elect_one), or a comparison with the thread index"
+
 
 class Pipe:
     """Pipe of a CTA: its ``.cta_group`` (0 until the first tcgen05 instruction) and its queue.
@@ -61,14 +63,28 @@ def pair_of(cta: Cta, group: int, *, what: str) -> tuple[Cta, ...]:
 def single_lane(w: Warp, mask: int, *, what: str) -> None:
     """Raise Fault if several lanes issue an operation."""
     if mask & (mask - 1):
-        active = lanes(mask)
-        listed = ", ".join(map(str, active[:4])) + (", ..." if len(active) > 4 else "")
-        raise Fault(
-            "multi-lane",
-            f"{what}: issued by {len(active)} lanes of warp {w.index} ({listed}); each of them starts the whole "
-            "operation",
-            hint="issue it from one thread: elect.sync (cute.arch.elect_one), or a comparison with the thread index",
-        )
+        raise Fault("multi-lane", f"{_by_lanes(w, mask, what)}; each of them starts the whole operation", hint=_HINT)
+
+
+def repeated_copy(w: Warp, mask: int, *, what: str) -> None:
+    """Report a copy that several lanes issue with the same operands, and which has the same result once.
+
+    Each thread starts a copy of its own (PTX ISA, "Issue granularity" of tcgen05), and a commit tracks the operations
+    of its own thread. So nothing waits for the reads of the other lanes: no barrier shows that they have ended.
+    """
+    w.cta.launch.report(
+        "multi-lane",
+        f"{_by_lanes(w, mask, what)} with the same operands: each of them starts the whole copy, and a tcgen05.commit "
+        "tracks those of its own thread alone; the others may still read their shared memory when it is filled again, "
+        "and write TMEM when it is used for something else (the call went on with one copy)",
+        hint=_HINT,
+    )
+
+
+def _by_lanes(w: Warp, mask: int, what: str) -> str:
+    active = lanes(mask)
+    listed = ", ".join(map(str, active[:4])) + (", ..." if len(active) > 4 else "")
+    return f"{what}: issued by {len(active)} lanes of warp {w.index} ({listed})"
 
 
 def group_of(ins: Instruction, *, ordered: bool = True) -> tuple[int, OpcodeReader]:

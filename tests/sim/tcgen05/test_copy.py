@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.lanes import Bits
 from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
 from pytest_nvfp4.sim.run.asynchronous import Lazy
 from pytest_nvfp4.sim.sync.mbarrier import MbarrierFile
 from pytest_nvfp4.sim.tcgen05.commit import commit
 from pytest_nvfp4.sim.tcgen05.copy import copy
 from pytest_nvfp4.sim.tcgen05.copy_plan import CopyShape
+from pytest_nvfp4.sim.tcgen05.core import TensorCore
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 from tests.sim.tcgen05.a_in_tmem import in_containers
 from tests.sim.tcgen05.copy_case import matrix_in_shared
@@ -84,10 +86,32 @@ def test_a_pair_copies_from_its_own_memories() -> None:
         assert (data.view(np.uint32) == cta.unit(Tmem).data[:4, 96:].T).all()
 
 
+def test_lanes_with_the_same_operands_are_reported_and_copy_once() -> None:
+    [cta] = make_ctas()
+    tmem = own(cta)
+    value, data = matrix_in_shared(cta, 2048, 32, 16, 0, 1)
+    copy(cta.warps[0], 0b1010, 0, np.full(32, value), CopyShape(32, 128, "warpx4", 1, "cp"), 0)
+    assert (data.view(np.uint32) == tmem.data[:4, :32].T).all()
+    core = cta.unit(TensorCore)
+    assert core.counters["tcgen05.cp.instructions"] == 1
+    ((kind, message),) = reports = cta.launch.reports  # type: ignore[attr-defined]
+    assert kind == "multi-lane"
+    assert "issued by 2 lanes of warp 0 (1, 3) with the same operands" in message
+    assert "tracks those of its own thread alone" in message
+    cta.unit(MbarrierFile).init(0, 3, what="test")
+    for lane, kinds in ((1, ["multi-lane"]), (2, ["multi-lane", "commit"])):  # lane 2 has nothing to commit
+        commit(cta.warps[0], 1 << lane, 1024, None, 1, False, 0)
+        assert [kind for kind, _ in reports] == kinds
+
+
 @pytest.mark.parametrize(
-    ("mask", "address", "kind"), [(3, 0, "multi-lane"), (1, 510, "tmem"), (1, 1 << 16, "tmem"), (1, 0, "uninitialised")]
+    ("mask", "address", "kind"),
+    [
+        *((3, np.arange(32), "multi-lane"), (1, 510, "tmem")),
+        *((3, 510, "tmem"), (1, 1 << 16, "tmem"), (1, 0, "uninitialised")),
+    ],
 )
-def test_what_is_found(mask: int, address: int, kind: str) -> None:
+def test_what_is_found(mask: int, address: Bits, kind: str) -> None:
     [cta] = make_ctas()
     own(cta)
     value = matrix_bits(2048, stride=128)
