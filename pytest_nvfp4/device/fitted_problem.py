@@ -64,7 +64,7 @@ _CLUSTERS = 2
 _DEFAULT_K = 2304
 """Nine k-tiles of 256: k of a kernel whose rings could not be measured."""
 _ROUNDS = 4
-_MOST_OTHERS = 4
+_MOST_OTHERS = 8
 """Kernels for official problems that are searched for races beside those of the fitted problem: seconds for each."""
 _REFUSALS = frozenset({"run", "contract"})
 """Kinds of findings about the kernel's own host code, which may refuse sizes."""

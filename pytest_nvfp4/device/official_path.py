@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Path = tuple[str, tuple[int, ...], tuple[int, ...], int]
 """Symbol, block and cluster of a launch, and its bytes of shared memory."""
 Paths = frozenset[Path]
-_NAMED, _SYMBOL = 4, 100
+_KERNELS, _NAMED, _SYMBOL = 16, 4, 100
 """Kernels that are named, problems of each, and characters of a kernel's symbol."""
 _TIMES = 4
 """Multiply-adds of the largest official problem that is tried, in those of the largest that is verified by default."""
@@ -76,7 +76,7 @@ def described(missing: Mapping[Path, Sequence[str]], own: Paths, searched: Mappi
         searched: Problems on which the missing ones are searched for races.
     """
     kernels = {kernel for kernel, *_ in own}
-    for path in list(missing)[:_NAMED]:
+    for path in list(missing)[:_KERNELS]:
         kernel, block, cluster, shared = path
         how = f" with a block of {block}, a cluster of {cluster} and {shared} bytes of shared memory"
         what = missing[path]
@@ -84,8 +84,8 @@ def described(missing: Mapping[Path, Sequence[str]], own: Paths, searched: Mappi
         where = f"; races are searched for on {searched[path].name}" if path in searched else ""
         name = f"{clip(kernel, _SYMBOL)}{how if kernel in kernels else ''}"
         yield f"not launched here: {name}, which is for {', '.join(what[:_NAMED])}{others}{where}"
-    if len(missing) > _NAMED:
-        yield f"not launched here: {plural(len(missing) - _NAMED, 'more kernel')}"
+    if len(missing) > _KERNELS:
+        yield f"not launched here: {plural(len(missing) - _KERNELS, 'more kernel')}"
 
 
 def best(calls: Mapping[int, SimulatedCall]) -> int:

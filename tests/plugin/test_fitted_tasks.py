@@ -63,5 +63,19 @@ def test_a_wait_for_a_wrong_stage_of_an_instance_for_an_official_k_is_a_race(tmp
     copy = next(at for at, line in enumerate(lines, 1) if '"l"(from)' in line)
     read = next(at for at, line in enumerate(lines, 1) if "part += fp4(x[byte]" in line)
     (failed,) = (line for line in said.splitlines() if line.startswith("FAILED wrong.py::races[fitted]"))
-    assert f"wrong.py:{copy} (cp.async.bulk)" in failed
-    assert f"wrong.py:{read} (ld.shared)" in said
+    assert f"wrong.py:{copy} called at " in failed
+    assert "(cp.async.bulk) in warp 0" in failed
+    assert f"wrong.py:{read} called at " in said
+
+
+def test_a_race_in_an_instance_that_the_fitted_problem_does_not_launch_is_found(tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    text = (KERNELS / "gemv_stages.py").read_text()
+    order = "__syncwarp();"
+    assert text.count(order) == 1
+    (tmp_path / "wrong.py").write_text(text.replace(order, f"if (K != 2048) {order}"))
+    said = ran(tmp_path, "wrong.py", "-k", "races and fitted")
+    assert " 1 failed" in said, said
+    assert "wrong.py::races[fitted]: 384x1x4096: every stage is refilled" in said
+    assert "not launched here: product_2048, which is for gpumode-" in said
+    assert "failed on 128x1x2048, simulated under the eager schedule" in said
