@@ -260,7 +260,7 @@ def _branch(ins: Instruction, emitter: Emitter) -> None:
 
 
 def _of_grid(text: str) -> str:
-    """Return an expression for all warps of a gang: a grid's facts, and shared addresses, which its CTAs share."""
+    """Return an expression for all warps of a gang: facts of the grid, and shared addresses, equal in one rank."""
     return text.replace("w.cta.launch.", "G.cta.launch.").replace("w.cta.shared.base", "G.cta.shared.base")
 
 

@@ -32,7 +32,7 @@ _ABSENT = object()
 
 
 class Gang:
-    """Warps with all 32 lanes at one place.
+    """Warps with all 32 lanes at one place, in CTAs of one rank, so that a shared variable has one address.
 
     Attributes:
         warps: The warps; ``first`` is the first one, and ``cta`` its CTA.

@@ -61,8 +61,8 @@ class Scheduler:
             set() if trace is not None or grid.machine.asynchronous.shuffles else program.gangs.entries
         )
         """Places where warps wait for others to form a gang."""
-        self._gathered: dict[int, list[Warp]] = {}
-        """Warps that wait there."""
+        self._gathered: dict[tuple[int, int], list[Warp]] = {}
+        """Warps that wait there, by place and rank of their CTA in its cluster; see ``Gang``."""
         self._alone: set[Warp] = set()
         """Warps that have found no others, or have just left a gang."""
         self._short: Counter[int] = Counter()
@@ -144,7 +144,7 @@ class Scheduler:
             self._ended(warp)
         elif warp.select() is not None:
             if not spins and self._joins(warp):
-                self._gathered.setdefault(warp.groups[0].pc, []).append(warp)
+                self._gathered.setdefault((warp.groups[0].pc, warp.cta.rank), []).append(warp)
             elif spins:
                 self._spun_at = before
                 places = set(self._cycles[warp])
@@ -293,13 +293,13 @@ class Scheduler:
 
     def _run_gang(self) -> None:
         """Run the warps that wait at one place as a gang, with those of clusters that can start now."""
-        place, warps = next(iter(self._gathered.items()))
+        (place, rank), warps = next(iter(self._gathered.items()))
         if len(warps) < _GANG and not self.ready:
             if not self.grid.machine.asynchronous.pending():
                 self._retire()
             if self._more():
                 return
-        del self._gathered[place]
+        del self._gathered[place, rank]
         for start in range(0, len(warps), _GANG):
             some = warps[start : start + _GANG]
             if len(some) == 1:

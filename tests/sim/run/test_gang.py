@@ -52,6 +52,9 @@ FORMS = {
         "inside": "mov.b64 %rd6, {%f1, %f2}; mov.b64 %rd7, {%f4, %f6}; fma.rn.f32x2 %rd6, %rd6, %rd7, %rd6;"
         "mov.b64 {%f1, %f10}, %rd6;",
     },
+    "shared memory": {
+        "inside": "mov.u32 %r8, smem; mad.lo.s32 %r8, %r2, 4, %r8; st.shared.f32 [%r8], %f1; ld.shared.f32 %f1, [%r8];"
+    },
 }
 
 
@@ -71,7 +74,9 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def product(order: str = "eager", *, depth: int = DEPTH, monitored: bool = False, **parts: str) -> Ran:
+def product(
+    order: str = "eager", *, depth: int = DEPTH, monitored: bool = False, cluster: int = 1, **parts: str
+) -> Ran:
     """Run the product of a matrix and a vector, a row for each thread, with some parts of the text."""
     draw = np.random.default_rng(3)
     a = draw.standard_normal((ROWS, DEPTH)).astype(np.float32)
@@ -87,24 +92,26 @@ def product(order: str = "eager", *, depth: int = DEPTH, monitored: bool = False
         read_only=("x",),
         grid=(ROWS // 64, 1, 1),
         block=(64, 1, 1),
+        cluster=(cluster, 1, 1),
         shared=256,
         machine=machine,
         prepare=None if detector is None else detector.launched,
     )
 
 
+@pytest.mark.parametrize("cluster", [1, 2])
 @pytest.mark.parametrize("monitored", [False, True])
 @pytest.mark.parametrize("order", ["eager", "lazy"])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_gang_computes_what_its_warps_compute(
-    form: str, order: str, monitored: bool, blocks: list[int], monkeypatch: pytest.MonkeyPatch
+    form: str, order: str, monitored: bool, cluster: int, blocks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ganged = product(order, monitored=monitored, **FORMS[form])
+    ganged = product(order, monitored=monitored, cluster=cluster, **FORMS[form])
     assert blocks, "no gang was formed"
     assert max(blocks) >= (2 if form != "a branch of some lanes" else 1)
     blocks.clear()
     monkeypatch.setattr(GangCode, "entries", frozenset())
-    single = product(order, monitored=monitored, **FORMS[form])
+    single = product(order, monitored=monitored, cluster=cluster, **FORMS[form])
     assert not blocks
     assert ganged["out"].tobytes() == single["out"].tobytes()
     assert ganged.grid.counters == single.grid.counters
