@@ -168,7 +168,7 @@ class Bench:
             why = "skipped", "it has an entry in its settings, and is not called under GPU MODE's contract"
         if why is None:
             try:
-                spec, base = KernelSpec.from_files(path, **own.of_job)
+                spec, base = KernelSpec.from_files(path, roots=(self.settings.root,), **own.of_job)
             except (OSError, SyntaxError, UnicodeDecodeError) as error:
                 why = "failed", f"{path}: cannot be read: {error}"
         if why is not None:

@@ -153,7 +153,7 @@ def eval_command(
     except (SettingsError, ProblemError) as error:
         _stop(str(error), PopcornExit.SPEC)
     try:
-        spec, base = KernelSpec.from_files(kernel, **own.of_job)
+        spec, base = KernelSpec.from_files(kernel, roots=(settings.root,), **own.of_job)
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         _stop(f"{kernel}: cannot be read: {error}", PopcornExit.VALIDATION)
     with temporary_folder("eval") as name:

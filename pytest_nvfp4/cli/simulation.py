@@ -139,6 +139,7 @@ def runnable(
             entry = Entry.of_call(own.call, kernel=path, function=own.called, root=settings.root, source=source)
         spec, base = KernelSpec.from_files(
             path,
+            roots=(settings.root,),
             entry=None if entry is None else entry.function,
             entry_file=None if entry is None else entry.file,
             **replace(own, arch=how.arch or own.arch, compile_options=options).of_job,

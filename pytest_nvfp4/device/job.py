@@ -6,7 +6,7 @@ import hashlib
 import io
 import re
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal, Self
 
@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, model_validator
 from pytest_nvfp4 import schedules
 from pytest_nvfp4.isolation.door.fields import STRICT
 from pytest_nvfp4.problem import GROUP_GEMM, Axis, Group, Problem
-from pytest_nvfp4.toolchain.own_files import extension_sources
+from pytest_nvfp4.toolchain.own_files import extension_sources, imported_sources
 
 SCHEMA: Literal[1] = 1
 """Version of the JSON of jobs and results; a worker rejects a job of another version."""
@@ -138,7 +138,8 @@ class KernelSpec(Model):
         cls,
         main: Path,
         *,
-        others: Iterable[Path] = (),
+        others: Iterable[Path] | None = None,
+        roots: Sequence[Path] = (),
         arch: str,
         entry: str | None = None,
         entry_file: Path | None = None,
@@ -153,8 +154,9 @@ class KernelSpec(Model):
 
         Args:
             main: The kernel's file.
-            others: Further files that it needs, such as a trace's dependencies; sources of extensions below its folder
-                are packed without being named.
+            others: Further files that it needs, such as a trace's dependencies; by default the modules beside it and
+                below ``roots`` that it imports. Sources of extensions below its folder are packed without being named.
+            roots: Further folders of the import path.
             arch: Architecture to compile for.
             entry: Name of the entry function, for a kernel outside the contract.
             entry_file: File of the entry function; the kernel's file if None.
@@ -165,6 +167,8 @@ class KernelSpec(Model):
             network: Whether it may use the network.
             others_sha256: Hash of what else its trace depends on.
         """
+        if others is None:
+            others = imported_sources(main, entry_file, roots=roots)
         paths = {main.resolve(), *(path.resolve() for path in others)}
         if entry_file is not None:
             paths.add(entry_file.resolve())

@@ -15,7 +15,6 @@ from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.toolchain import trace_archive
 from pytest_nvfp4.toolchain.cache import TraceCache, content_key
 from pytest_nvfp4.toolchain.events import Events
-from pytest_nvfp4.toolchain.own_files import imported_sources
 from pytest_nvfp4.toolchain.request import Entry, TraceRequest
 from pytest_nvfp4.toolchain.trace import Trace
 from pytest_nvfp4.toolchain.tracer import Limits, Tracer
@@ -86,10 +85,9 @@ class RemoteTracer(Tracer):
     def _make(self, request: TraceRequest, key: str) -> Trace:
         entry = request.entry
         try:
-            files = imported_sources(request.kernel, entry.file if entry else None, roots=(self._root,))
             spec, base = KernelSpec.from_files(
                 request.kernel,
-                others=files,
+                roots=(self._root,),
                 arch=request.arch,
                 entry=entry.function if entry else None,
                 entry_file=entry.file if entry else None,

@@ -108,6 +108,17 @@ class TestCost:
             second["floor"]["us_if_published_peaks_were_reached"] > first["floor"]["us_if_published_peaks_were_reached"]
         )
 
+    def test_it_imports_modules_beside_it_and_of_its_project(self, cli, fill, tmp_path) -> None:
+        (tmp_path / "pyproject.toml").write_text("[tool.pytest_nvfp4]\n")
+        (tmp_path / "whole.py").write_text("ROWS = 40\n")
+        (folder := tmp_path / "kernels").mkdir()
+        (folder / "beside.py").write_text("from whole import ROWS\n")
+        kernel = fill.rename(folder / "fill.py")
+        kernel.write_text("from beside import ROWS\n" + FILL.replace("grid=(40, 1, 1)", "grid=(ROWS, 1, 1)"))
+        shown = cli("cost", str(kernel), "--problem", SHAPE)
+        assert shown.code == 0, shown.out + shown.err
+        assert "40 in 40 clusters" in shown.out
+
     def test_what_is_wrong_with_it_is_said(self, cli, fill) -> None:
         fill.write_text(FILL.replace("grid=(40, 1, 1)", "grid=(39, 1, 1)"))
         shown = cli("cost", str(fill), "--problem", SHAPE)

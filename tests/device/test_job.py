@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -80,6 +81,24 @@ def test_packages_and_helpers_are_packed_with_their_folders(tmp_path: Path) -> N
         "pkg/sub/k.py",
     ]
     assert kernel.sha256 != KernelSpec.from_files(package / "k.py", arch="sm_100a")[0].sha256
+
+
+def test_imported_modules_are_packed_by_default(tmp_path: Path) -> None:
+    folder, root = tmp_path / "own", tmp_path / "common"
+    for place in (folder, root):
+        place.mkdir()
+    (folder / "k.py").write_text("import json\n\nimport tiles\n")
+    (folder / "tiles.py").write_text("from shared import layout\n")
+    (folder / "unused.py").write_text("")
+    (root / "shared.py").write_text("layout = 1\n")
+
+    def packed(**options: Any) -> list[str]:
+        kernel, _ = KernelSpec.from_files(folder / "k.py", arch="sm_100a", **options)
+        return [file.path for file in kernel.files]
+
+    assert packed() == ["k.py", "tiles.py"]
+    assert packed(roots=[root]) == ["common/shared.py", "own/k.py", "own/tiles.py"]
+    assert packed(others=()) == ["k.py"]
 
 
 class TestBlob:

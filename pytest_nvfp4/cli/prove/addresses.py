@@ -57,6 +57,7 @@ def _simulated(traced: Traced) -> tuple[tuple[Claim, ...], str] | str:
     try:
         spec, base = KernelSpec.from_files(
             request.kernel,
+            roots=request.roots,
             arch=request.arch,
             compile_options=request.options,
             readable=request.readable,

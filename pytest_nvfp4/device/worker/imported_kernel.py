@@ -63,7 +63,7 @@ def import_kernel(
     file = Path(source).name
     contract.provide_task()
     try:
-        module = load(sources / source)
+        module = load(sources / source, beside=[sources])
     except BaseException as error:
         raise RefusedKernelError(from_exception("import", f"{file} could not be imported", error, own)) from None
     try:

@@ -32,7 +32,6 @@ from pytest_nvfp4.problem import Problem, ProblemError
 from pytest_nvfp4.settings import SettingsError, load
 from pytest_nvfp4.temporary import temporary_folder
 from pytest_nvfp4.text import clip
-from pytest_nvfp4.toolchain.own_files import imported_sources
 
 _MOST: Final = 8000
 OpenPlace = Callable[..., AbstractContextManager[Place]]
@@ -147,8 +146,7 @@ class Measurer:
             settings = load(root)
             own = settings.for_kernel(root / kernel.file)
             chosen = next((each for each in own if (each.name or "") == kernel.config), own[0])
-            others = imported_sources(root / kernel.file, None, roots=(root,))
-            spec, _ = KernelSpec.from_files(root / kernel.file, others=others, **chosen.of_job)
+            spec, _ = KernelSpec.from_files(root / kernel.file, roots=(root,), **chosen.of_job)
             return spec, settings.resolve_problems(kernel.problems)
         except (SettingsError, ProblemError, OSError, SyntaxError, ValueError) as error:
             raise InfrastructureError(f"the {name} {commit[:12]} cannot be measured: {error}") from error
