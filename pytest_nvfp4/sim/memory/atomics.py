@@ -116,6 +116,7 @@ def _in_space(
     else:
         values, changed = _together(data, offset, pattern, mask, b, c, op, flush=flush)
     w.cta.launch.machine.changes += changed
+    w.cta.launch.machine.updates += changed
     return values
 
 

@@ -23,6 +23,7 @@ _HINT = (
     "check what each warp waits for: a missing arrive, a wrong phase or count, or an expect_tx without a copy of "
     "as many bytes"
 )
+_POLL_HINT = "check who writes the flag or counter, how often, and which value the loop expects"
 _CTAS = 4
 """Groups of CTAs with equal waits that are reported in full."""
 _DEFAULT_SUSPICION = 3
@@ -43,8 +44,13 @@ class _Blocked:
     rank: tuple[int, int]
 
 
-def deadlock(scheduler: Scheduler) -> Fault:
-    """Return the fault of a deadlock. Its place is that of the likeliest cause."""
+def deadlock(scheduler: Scheduler, *, polls: int | None = None) -> Fault:
+    """Return the fault of a deadlock. Its place is that of the likeliest cause.
+
+    Args:
+        scheduler: The scheduler.
+        polls: The instruction with which the warps of each CTA together poll memory, if they do (``Repetition``).
+    """
     grid = scheduler.grid
     ctas = [cta for cluster in scheduler.resident for cta in cluster.ctas if cta.exited < len(cta.warps)]
     all_blocked: list[_Blocked] = []
@@ -69,11 +75,14 @@ def deadlock(scheduler: Scheduler) -> Fault:
         notes.append(f"{waiting} clusters have not started: {grid.capacity} CTAs fit on the device at once")
     message = f"no warp can continue in {len(ctas)} CTA{'s' if len(ctas) > 1 else ''}"
     first = min(all_blocked, key=lambda blocked: blocked.rank) if all_blocked else None
-    cause = cause_of([(entry.warp, entry.group) for entry in all_blocked], ctas)
+    cause = None if polls is not None else cause_of([(entry.warp, entry.group) for entry in all_blocked], ctas)
     hint = _HINT
     if cause is not None:
         message = f"{cause.text}; so {message}"
         hint = cause.hint
+    elif polls is not None:
+        message += ", where all warps together poll memory that no warp changes"
+        hint = _POLL_HINT
     elif first is not None:
         message += f"; look first at warp {first.warp.index} of CTA {first.warp.cta.index}, which {first.reason}"
     fault = Fault(
@@ -84,6 +93,8 @@ def deadlock(scheduler: Scheduler) -> Fault:
     )
     if cause is not None:
         fault.where = grid.where(cause.warp, cause.at)
+    elif first is not None and polls is not None:
+        fault.where = grid.where(first.warp, polls)
     elif first is not None:
         fault.where = grid.where(first.warp, first.group.pc, mask=first.group.mask)
     return fault

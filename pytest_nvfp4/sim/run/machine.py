@@ -26,6 +26,7 @@ class Machine(HasUnits):
         asynchronous: The schedule of asynchronous work.
         changes: Number of changes that another warp may see. A warp that repeats its state while this number is
             constant spins forever.
+        updates: Those that atomic operations have made.
         monitor: Receiver of a launch's events, such as the race detector, if any.
         trace: The recorder of a timeline, if any.
         operands: The recorder of what MMAs read, if any.
@@ -42,6 +43,7 @@ class Machine(HasUnits):
         self.model = model
         self.asynchronous = asynchronous or Eager()
         self.changes = 0
+        self.updates = 0
         self.monitor: Monitor | None = None
         self.trace: Trace | None = None
         self.operands: OperandRecorder | None = None

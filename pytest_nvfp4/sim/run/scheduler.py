@@ -8,9 +8,7 @@ can start and warps still wait, the launch is deadlocked.
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from pytest_nvfp4.finding import Where
 from pytest_nvfp4.sim.fault import Fault
@@ -19,6 +17,7 @@ from pytest_nvfp4.sim.lower.compiler import Program
 from pytest_nvfp4.sim.lower.control import SPLIT
 from pytest_nvfp4.sim.run.gang import Gang
 from pytest_nvfp4.sim.run.polling import Polled, polled
+from pytest_nvfp4.sim.run.repetition import Repetition, difference, places
 
 if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cluster
@@ -42,6 +41,8 @@ _CYCLE = 32
 """Blocks within which a warp must return to the same state, when it has run few blocks without a change."""
 _LONG_CYCLE = 20_000
 """The same, after a whole turn without a change."""
+_UNENDING = 1 << 11
+"""Turns without the end of a warp after which the others that can do something do it: see ``Scheduler._watch``."""
 
 
 class Scheduler:
@@ -72,6 +73,9 @@ class Scheduler:
         self._idle: dict[Warp, tuple[int, int]] = {}
         """Blocks that warps have run since they last changed something, and at how many they are checked for spinning.
         """
+        self._unending = 0
+        """Turns since a warp has ended."""
+        self._repetition: Repetition | None = None
         self._forced: Counter[tuple[Group, int]] = Counter()
         self._forced_at = -1
 
@@ -93,6 +97,9 @@ class Scheduler:
                 self._turn(warp)
                 if self.spinning and machine.changes != self._spun_at:
                     self._unspin()
+                self._unending += 1
+                if self._unending >= _UNENDING:
+                    self._watch(warp)
                 continue
             if self._gathered:
                 self._run_gang()
@@ -147,8 +154,9 @@ class Scheduler:
                 self._gathered.setdefault((warp.groups[0].pc, warp.cta.rank), []).append(warp)
             elif spins:
                 self._spun_at = before
-                places = set(self._cycles[warp])
-                self.spinning[warp] = polled(warp, places, self.program.polling, self.grid.machine.memory)
+                self.spinning[warp] = polled(
+                    warp, set(self._cycles[warp]), self.program.polling, self.grid.machine.memory
+                )
             else:
                 self._queue(warp)
         self._alone.discard(warp)
@@ -254,6 +262,7 @@ class Scheduler:
 
     def _ended(self, warp: Warp) -> None:
         cta = warp.cta
+        self._unending, self._repetition = 0, None
         cta.exited += 1
         self.grid.counters[f"instructions.warp{warp.index}"] += warp.executed
         for role in warp.does:
@@ -344,6 +353,33 @@ class Scheduler:
                 self._queue(warp)
         return True
 
+    def _watch(self, warp: Warp) -> None:
+        """Do what else is possible while warps run without end, and search for a deadlock if it is nothing.
+
+        Warps that poll memory between barriers of their CTA do not spin as a warp by itself does. What they wait for
+        may be written by warps that wait for others to form a gang, by a copy, or by a cluster that has not started.
+
+        Raises:
+            Fault: The warps that run repeat what they did, and nothing else is possible.
+        """
+        if self._repetition is not None and not self._gathered and self._repetition.ended(warp):
+            from pytest_nvfp4.sim.run.deadlock import deadlock
+
+            self.spinning.update(dict.fromkeys(self.ready))
+            raise deadlock(self, polls=self._repetition.polls)
+        if self._unending % _UNENDING:
+            return
+        schedule = self.grid.machine.asynchronous
+        if self._gathered:
+            self._run_gang()
+        elif not schedule.step():
+            started = [self._more() for _ in range(len(self.resident))]
+            if not any(started):
+                if self._unending.bit_count() == 1 and not schedule.shuffles:
+                    self._repetition = Repetition(self, warp)
+                return
+        self._repetition = None
+
     def _force(self) -> bool:
         """Make one ``try_wait`` return False, at most twice for one state of the machine."""
         if self._forced_at != self.grid.machine.changes:
@@ -364,8 +400,8 @@ class Scheduler:
 
     def _unspin(self) -> None:
         """Run the spinning warps again, but for those that would read what they have read."""
-        for warp, places in list(self.spinning.items()):
-            if places is None or warp.queued or any(place != before for place, before in places):
+        for warp, read in list(self.spinning.items()):
+            if read is None or warp.queued or any(place != before for place, before in read):
                 del self.spinning[warp]
                 self._queue(warp)
         self._spun_at = self.grid.machine.changes
@@ -378,40 +414,20 @@ class Scheduler:
         """
         machine = self.grid.machine
         before, ticks = machine.changes, machine.tick()
-        state = sorted((g.pc, g.mask, g.waiting is None) for g in warp.groups)
+        state = places(warp)
         registers = list(warp.registers)
         differs = 0
-        places: list[int] = []
+        passed: list[int] = []
         for _ in range(most):
-            places += [group.pc for group in warp.groups if group.waiting is None]
+            passed += [group.pc for group in warp.groups if group.waiting is None]
             self._run(warp, 1, fairly=True)
             if machine.changes != before or not warp.groups or warp.select() is None:
                 return False
-            if sorted((g.pc, g.mask, g.waiting is None) for g in warp.groups) == state:
-                differs = _difference(warp.registers, registers, differs) if registers else -1
+            if places(warp) == state:
+                differs = difference(warp.registers, registers, differs) if registers else -1
                 if differs < 0:
                     if machine.tick() != ticks + 1:
                         return False
-                    self._cycles[warp] = places
+                    self._cycles[warp] = passed
                     return True
         return False
-
-
-def _difference(one: list[Any], other: list[Any], first: int) -> int:
-    """Return an index where two register files differ, or -1. ``first`` is tried first: it differed the last time."""
-    if not _same(one[first], other[first]):
-        return first
-    try:
-        if one == other:  # most values are the same objects, or numbers
-            return -1
-    except ValueError:  # of different arrays
-        pass
-    return next((index for index, value in enumerate(one) if not _same(value, other[index])), -1)
-
-
-def _same(a: Any, b: Any) -> bool:
-    if a is b:
-        return True
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return np.array_equal(a, b)
-    return bool(a == b)

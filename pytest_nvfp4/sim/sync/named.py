@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, Predicate, guard_mask, uniform
@@ -180,6 +181,16 @@ class NamedBarriers:
         while number >= len(self.barriers):
             self.barriers.append(NamedBarrier(self.cta, len(self.barriers)))
         return self.barriers[number]
+
+    def state(self) -> list[tuple[Any, ...]]:
+        """Return a copy of all that determines what later arrivals and waits do."""
+        return [
+            (
+                *(each.expected, each.whole, each.operation, each.holding, each.threads, [*each.arrivals]),
+                *map(dict, (each.partial, each.inside, each.released, each.results)),
+            )
+            for each in self.barriers
+        ]
 
     def lanes_exited(self, w: Warp) -> None:
         """Check the barriers that only lanes which have now exited held up."""
