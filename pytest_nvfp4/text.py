@@ -16,8 +16,11 @@ import re
 import unicodedata
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_COMMAND = re.compile(r"^(\s*):(?=:)|(?<=#)#(?=\[|vso\[)", re.MULTILINE)
-"""Start of a workflow command: ``::name`` after blanks, ``##[name]`` anywhere (GitHub's runner), ``##vso[`` (Azure)."""
+_COMMAND = re.compile(r"^(\s*):(?=:\s*[^\s\"'(:])|(?<=#)#(?=\[|vso\[)", re.MULTILINE)
+"""Start of a workflow command: ``::name`` after blanks, ``##[name]`` anywhere (GitHub's runner), ``##vso[`` (Azure).
+
+No name begins with a quotation mark, as operands of inline assembly do: ``::"r"(address)``.
+"""
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 """Letters and marks without a glyph (Unicode, Default_Ignorable_Code_Point, and the empty braille pattern)."""
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})

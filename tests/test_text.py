@@ -72,12 +72,18 @@ def test_what_is_printed_is_text_alone() -> None:
         "Traceback:\n\tFile \"k.py\", line 3\n\u00fcber = \u03b1 + \u65e5\u672c \U0001f600\n",
         "std::vector<int> and a::b::c, # a comment, ## a heading",
         "key: value :: more",
+        '    ::"r"(dst), "l"(map) : "memory");\n    :: "r"(bar)\n  ::\'x\'',
         "",
     ],
 )  # fmt: skip
 def test_honest_text_is_printed_as_it_is(text: str) -> None:
     assert printed(text) == text
     assert json.loads(json_text({"text": text})) == {"text": text}
+
+
+@pytest.mark.parametrize("line", ["::error::no", "  ::add-mask::a", ":: error::no", "a\n\t::stop-commands::t"])
+def test_workflow_commands_are_none(line: str) -> None:
+    assert printed(line) == line.replace("::", "\\x3a:", 1)
 
 
 def test_colours_of_others_are_dropped_and_own_ones_stay() -> None:
