@@ -271,7 +271,9 @@ class GlobalMemory:
         return Fault(
             "out-of-bounds",
             f"{what}: {verb} {size} bytes{place}, outside every tensor{nearest}",
-            hint="check the predicate that guards the last rows or columns, and the strides",
+            hint="check the predicate that guards the last rows or columns, and the strides"
+            if beside
+            else "check for an offset that overflows, and for data_ptr() of a tensor in host memory",
         )
 
     def read(self, address: int, size: int, *, what: str) -> NDArray[np.uint8]:

@@ -145,6 +145,14 @@ class TestFaults:
         with pytest.raises(Fault, match=r"lane 31.*outside every tensor"):
             case.run("red.global.add.u64 [%d1], %d2;", d1=region.start + 8 + 8 * LANE, d2=1)
 
+    def test_far_from_every_tensor_the_hint_is_of_addresses(self):
+        case = Case()
+        region = case.tensor(np.zeros(256, np.uint8), "C")
+        for distance, hint in ((0, "predicate that guards"), (1 << 33, "data_ptr.. of a tensor in host memory")):
+            with pytest.raises(Fault) as caught:
+                case.run("red.global.add.u32 [%d1], 1;", mask=1, d1=region.end + distance)
+            assert re.search(hint, caught.value.hint)
+
     def test_bounds_alignment_and_read_only(self):
         case = Case()
         region = case.tensor(np.zeros(256, np.uint8), "C")
