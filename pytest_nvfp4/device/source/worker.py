@@ -33,6 +33,7 @@ from pytest_nvfp4.host.loaded_modules import LoadedModules
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, taken
 from pytest_nvfp4.isolation.wall import enter_from_environment
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.ptx.lexer import PtxError
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.session import Session
@@ -132,6 +133,7 @@ class Launcher:
         self._folder = folder
         self._session = session
         self._addresses: dict[str, int] = {}
+        self._regions: list[Region] = []
         self._kept: list[Any] = []
 
     def allocate(self) -> None:
@@ -142,6 +144,7 @@ class Launcher:
             address = memory.allocate(max(size, 1))
             self._addresses[array["name"]] = address
             region = memory.name(address, array["name"], describe=_describer(array), size=size)
+            self._regions.append(region)
             if array["initialised"]:
                 data = (self._folder / f"array-{number}").read_bytes()
                 ctypes.memmove(address, data, size)
@@ -195,9 +198,8 @@ class Launcher:
 
     def results(self) -> None:
         """Write the elements of each array."""
-        for number, array in enumerate(self._job["arrays"]):
-            data = ctypes.string_at(self._addresses[array["name"]], array["size"]) if array["size"] else b""
-            (self._folder / f"array-{number}").write_bytes(data)
+        for number, (array, region) in enumerate(zip(self._job["arrays"], self._regions, strict=True)):
+            (self._folder / f"array-{number}").write_bytes(region.raw[: array["size"]])
 
 
 def _describer(array: Mapping[str, Any]) -> Callable[[int], str]:

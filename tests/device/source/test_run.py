@@ -207,3 +207,19 @@ def test_a_kernel_that_does_not_end_is_stopped() -> None:
     done = run_source(spin, grid=1, block=32, args=[Uninitialised((32,), "u32"), 7], deadline_s=6)
     assert done.status in ("timeout", "error")  # the simulator may see that nothing can change
     assert done.findings
+
+
+@pytest.mark.slow
+def test_an_index_that_overflows_in_an_array_of_more_than_2_gib() -> None:
+    source = """extern "C" __global__ void fill(signed char *y) {
+    int at = blockIdx.x * (1u << 30) + threadIdx.x;
+    y[at] = 1;  // overflow
+}
+"""
+    done = run_source(source, grid=3, block=32, args=[Uninitialised(((1 << 31) + 32,), "i8", "y")])
+    assert done.status == "error"
+    assert "2147483648 bytes before y" in done.findings[0].message
+    assert (done.findings[0].file, done.findings[0].line) == (__file__, line_of("// overflow"))
+    assert done.arrays["y"].size == (1 << 31) + 32
+    assert done.arrays["y"][:32].all()
+    assert not (done.arrays["y"][-32:] == 1).any()
