@@ -136,8 +136,8 @@ def test_lanes_that_wait_for_a_polling_lane_change_nothing() -> None:
     buffers = {"flag": np.zeros(2, np.uint32), "out": np.zeros(2, np.uint32)}
     recording, counters = record(HEAD + body, buffers, grid=(2, 1, 1))
     assert recording.refused == ()
-    assert counters["instructions"] > 30 + 4 * 3  # 30 without vain polls: a warp is parked after 4 blocks
-    assert sum(int(each.mixes[:, :-1].sum()) for each in recording.programs) < 50
+    assert counters["instructions"] > 30  # without vain polls
+    assert sum(int(each.mixes[:, :-1].sum()) for each in recording.programs) == 30
     assert modelled(recording) == pytest.approx(FENCE + LOAD + 2 * ISSUE, abs=0.1)
 
 

@@ -199,7 +199,7 @@ class BarrierState:
         if self.near_complete is not None:
             generic = self.clocks.generic
             ticks[VISIBLE, generic] = self.near_complete.ticks[VISIBLE, generic]
-        return {self.clocks.number: ticks, **(self.complete.foreign or {})}
+        return {**(self.complete.foreign or {}), self.clocks.number: ticks}
 
     def finish(self) -> None:
         """Complete the phase."""

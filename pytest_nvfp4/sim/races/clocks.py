@@ -47,6 +47,8 @@ _FIRST = 48
 """Initial columns of a clock; they double when a cluster has more agents."""
 _MOST_JOINS = 4096
 """Joins that are remembered, a few kilobytes each."""
+_MOST_SNAPSHOTS = 512
+"""The same for snapshots, a hundred bytes a cluster each."""
 
 
 class Memo(dict[Key, Value]):
@@ -87,33 +89,22 @@ class Clock:
 
     Attributes:
         ticks: The ticks of the cluster's agents.
-        foreign: The ticks of other clusters' agents, by the cluster's number. Clocks share it, so it is never changed,
-            but replaced.
-        joins: The last join of another clock's ``foreign`` with this one's: both, and the result.
+        foreign: The ticks of other clusters' agents, by the cluster's number; ``ticks`` has all of the own cluster's
+            that may be among them. Clocks share it, so it is never changed, but replaced.
     """
 
-    __slots__ = ("_joined", "foreign", "joins", "ticks")
+    __slots__ = ("_joins", "foreign", "ticks")
 
     def __init__(self, size: int, joins: Joins) -> None:
-        self._joined = joins.of
+        self._joins = joins
         self.ticks: Ticks = np.zeros((ROWS, size), np.int64)
         self.foreign: Snapshot | None = None
-        self.joins: tuple[Snapshot, Snapshot, Snapshot] | None = None
 
     def join(self, other: Clock) -> None:
         """Join the clock of the same cluster."""
         np.maximum(self.ticks, other.ticks, out=self.ticks)
-        theirs, mine = other.foreign, self.foreign
-        if not theirs or theirs is mine:
-            return
-        # The warps of a CTA that meet at a barrier know the same of other clusters, and then the same more.
-        known = other.joins
-        if mine is not None and known is not None and known[0] is mine and known[1] is theirs:
-            self.foreign = known[2]
-            return
-        self.join_foreign(theirs)
-        if mine is not None:
-            other.joins = mine, theirs, self.foreign  # type: ignore[assignment]
+        if other.foreign:
+            self._join_foreign(other.foreign)
 
     def join_performed(self, other: Clock, generic: NDArray[np.bool_]) -> None:
         """Join the clock of the same cluster, without the visibility of the writes of some agents."""
@@ -121,26 +112,10 @@ class Clock:
         self.join(other)
         self.ticks[VISIBLE, generic] = visible
 
-    def join_foreign(self, foreign: Snapshot, *, own: int = -1) -> None:
-        """Join ticks of other clusters; those of the cluster ``own`` are left out."""
+    def _join_foreign(self, foreign: Snapshot) -> None:
         mine = self.foreign
-        if mine is None:
-            self.foreign = foreign if own not in foreign else {n: t for n, t in foreign.items() if n != own}
-            return
-        changed: Snapshot | None = None
-        theirs = own not in foreign
-        for number, ticks in foreign.items():
-            known = mine.get(number)
-            if known is not ticks and number != own:
-                # Of equal copies the other one is taken: whoever joins the same clock again has the same object then.
-                new = ticks if known is None else self._joined(ticks, known)
-                if new is not known:
-                    if changed is None:
-                        changed = mine.copy()
-                    changed[number] = new
-                theirs &= new is ticks
-        if changed is not None:
-            self.foreign = foreign if theirs and len(changed) == len(foreign) else changed
+        if mine is not foreign:
+            self.foreign = foreign if mine is None else self._joins.of_snapshots(mine, foreign)
 
     def join_ticks(self, ticks: Ticks) -> None:
         """Join ticks of the same cluster, possibly copied when it had fewer agents."""
@@ -157,7 +132,7 @@ class Clock:
         if ticks is not None:
             self.join_ticks(ticks)
         if len(snapshot) > (ticks is not None):
-            self.join_foreign(snapshot, own=own)
+            self._join_foreign(snapshot)
 
 
 def joined(first: Ticks, second: Ticks) -> Ticks:
@@ -192,11 +167,50 @@ def _covered(ticks: Ticks) -> Ticks:
     return covered
 
 
+def _relaxed(ticks: Ticks, *, covered: bool) -> Ticks | None:
+    """Return a copy with nothing but what a relaxed access passes on; None if that is nothing."""
+    rows = slice(TENSOR, (SC if covered else ISSUED) + 1)
+    if not np.count_nonzero(ticks[rows]):
+        return None
+    only = np.zeros_like(ticks)
+    only[rows] = ticks[rows]
+    return only
+
+
 class Joins:
     """Joins of copies of ticks in a launch. All CTAs that meet learn the same, so that few of their joins differ."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], tuple[Ticks, Ticks, Ticks]] = {}
+        self._snapshots: dict[tuple[int, int], tuple[Snapshot, Snapshot, Snapshot]] = {}
+        self._relaxed: dict[tuple[int, bool], tuple[Ticks, Ticks | None]] = {}
+
+    def of_snapshots(self, first: Snapshot, second: Snapshot) -> Snapshot:
+        """Return the join of two snapshots, which never change. It is one of them if that has all of the other."""
+        key = id(first), id(second)
+        known = self._snapshots.get(key)
+        if known is None:
+            if len(self._snapshots) >= _MOST_SNAPSHOTS:
+                self._snapshots.clear()
+            known = self._snapshots[key] = first, second, self._joined(first, second)
+        return known[2]
+
+    def _joined(self, first: Snapshot, second: Snapshot) -> Snapshot:
+        changed: Snapshot | None = None
+        all_second = True
+        for number, ticks in second.items():
+            known = first.get(number)
+            if known is not ticks:
+                # Of equal copies the second is taken: whoever joins the same snapshot again has the same object then.
+                new = ticks if known is None else self.of(ticks, known)
+                if new is not known:
+                    if changed is None:
+                        changed = first.copy()
+                    changed[number] = new
+                all_second &= new is ticks
+        if changed is None:
+            return first
+        return second if all_second and len(changed) == len(second) else changed
 
     def of(self, first: Ticks, second: Ticks) -> Ticks:
         """Return the join of two copies, which never change."""
@@ -207,6 +221,25 @@ class Joins:
                 self._known.clear()
             known = self._known[key] = first, second, joined(first, second)  # the references keep identities unique
         return known[2]
+
+    def relaxed_part(self, snapshot: Snapshot, *, covered: bool = True) -> Snapshot:
+        """Return the part of a snapshot that a relaxed access passes on.
+
+        This is what a ``fence.sc`` has covered (if ``covered``), which takes effect behind another ``fence.sc``, and
+        the tcgen05 work ordered before a synchronisation of threads, for which a relaxed access is enough
+        (``tensor_order``).
+        """
+        parts = self._relaxed
+        if len(parts) >= _MOST_JOINS:
+            parts.clear()
+        result: Snapshot = {}
+        for number, ticks in snapshot.items():
+            known = parts.get((id(ticks), covered))
+            if known is None:
+                known = parts[id(ticks), covered] = ticks, _relaxed(ticks, covered=covered)
+            if known[1] is not None:
+                result[number] = known[1]
+        return result
 
 
 class Clocks:
@@ -304,10 +337,7 @@ class Agent:
     def snapshot(self) -> Snapshot:
         """Return a copy of the agent's clock."""
         clock = self.clock
-        result = {self.clocks.number: clock.ticks.copy()}
-        if clock.foreign:
-            result.update(clock.foreign)
-        return result
+        return {**(clock.foreign or {}), self.clocks.number: clock.ticks.copy()}
 
     def release(self, clock: Clock) -> None:
         """Add everything up to now to ``clock``; later actions belong to the next tick."""

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
-import numpy as np
-
-from pytest_nvfp4.sim.races.clocks import ISSUED, SC, TENSOR, Agent, Joins, Snapshot
+from pytest_nvfp4.sim.races.clocks import Agent, Joins, Snapshot
 from pytest_nvfp4.sim.races.names import WarpId
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, GPU, Order
 
@@ -61,17 +59,17 @@ class _Variable:
         if release.scope == GPU:
             if len(self.wide) > _SEPARATE:
                 release = _Release(GPU, None, -1)
-            self.all_wide = _join(self.all_wide, snapshot, self._joins) if self.wide else snapshot
+            self.all_wide = self._joins.of_snapshots(self.all_wide, snapshot) if self.wide else snapshot
             self._relaxed = None
         entries = self.wide if release.scope == GPU else self.narrow
         earlier = entries.get(release)
-        entries[release] = snapshot if earlier is None else _join(earlier, snapshot, self._joins)
+        entries[release] = snapshot if earlier is None else self._joins.of_snapshots(earlier, snapshot)
 
     @property
     def relaxed(self) -> Snapshot:
         """What a relaxed read of ``all_wide`` acquires."""
         if self._relaxed is None:
-            self._relaxed = _relaxed_part(self.all_wide)
+            self._relaxed = self._joins.relaxed_part(self.all_wide)
         return self._relaxed
 
 
@@ -147,7 +145,7 @@ class SyncVariables:
             if order.acquires:
                 agent.acquire_snapshot(snapshot)
             elif fences.observe(needed, snapshot):
-                agent.acquire_snapshot(_relaxed_part(snapshot))
+                agent.acquire_snapshot(self._joins.relaxed_part(snapshot))
 
     def _write(self, address: Hashable, agent: Agent, fences: FenceState, warp: WarpId, order: Order) -> None:
         variable = self._variables.get(address)
@@ -161,32 +159,8 @@ class SyncVariables:
             for scope, snapshot in fences.fenced.items():
                 if scope <= order.scope and (scope == order.scope or scope + 1 not in fences.fenced):
                     released[scope] = snapshot
-        relaxed = {} if order.releases else _relaxed_part(agent.snapshot(), covered=order.scope == GPU)
+        relaxed = {} if order.releases else self._joins.relaxed_part(agent.snapshot(), covered=order.scope == GPU)
         if relaxed:
-            released[order.scope] = _join(relaxed, released.get(order.scope, {}), self._joins)
+            released[order.scope] = self._joins.of_snapshots(relaxed, released.get(order.scope, {}))
         for scope, snapshot in released.items():
             variable.add(_Release(scope, warp.cta, warp.cluster), snapshot)
-
-
-def _relaxed_part(snapshot: Snapshot, *, covered: bool = True) -> Snapshot:
-    """Return the part of a snapshot that a relaxed access passes on.
-
-    This is what a ``fence.sc`` has covered (if ``covered``), which takes effect behind another ``fence.sc``, and the
-    tcgen05 work ordered before a synchronisation of threads, for which a relaxed access is enough (``tensor_order``).
-    """
-    rows = slice(TENSOR, (SC if covered else ISSUED) + 1)
-    result: Snapshot = {}
-    for number, ticks in snapshot.items():
-        if np.count_nonzero(ticks[rows]):
-            result[number] = only = np.zeros_like(ticks)
-            only[rows] = ticks[rows]
-    return result
-
-
-def _join(first: Snapshot, second: Snapshot, joins: Joins) -> Snapshot:
-    result = dict(first)
-    for number, ticks in second.items():
-        mine = result.get(number)
-        if mine is not ticks:
-            result[number] = ticks if mine is None else joins.of(mine, ticks)
-    return result

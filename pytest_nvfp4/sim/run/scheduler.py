@@ -95,11 +95,13 @@ class Scheduler:
                 if not warp.groups:
                     continue  # woken and ended in the same turn
                 self._turn(warp)
-                if self.spinning and machine.changes != self._spun_at:
+                if schedule.shuffles:
                     self._unspin()
                 self._unending += 1
                 if self._unending >= _UNENDING:
                     self._watch(warp)
+                continue
+            if self._unspin():  # last, when most of what they wait for has come
                 continue
             if self._gathered:
                 self._run_gang()
@@ -107,16 +109,13 @@ class Scheduler:
             if machine.asynchronous.step():
                 continue
             self._retire()
-            if self.spinning and machine.changes != self._spun_at:
-                self._unspin()
-            elif self._more() or self._force():
+            if self._unspin() or self._more() or self._force():
                 continue
-            elif not self.resident:
+            if not self.resident:
                 return
-            else:
-                from pytest_nvfp4.sim.run.deadlock import deadlock
+            from pytest_nvfp4.sim.run.deadlock import deadlock
 
-                raise deadlock(self)
+            raise deadlock(self)
 
     def _queue(self, warp: Warp) -> None:
         if not warp.queued:
@@ -173,7 +172,7 @@ class Scheduler:
         cycle = self._cycles.pop(warp, None)
         if cycle is not None and self._spins(warp, len(cycle)):
             return True
-        first = _POLL if self.program.polling else _PROBE
+        first = 2 if self.program.polling else _PROBE
         while blocks > 0:
             before = machine.changes
             idle, check = self._idle.get(warp, (0, first))
@@ -357,7 +356,8 @@ class Scheduler:
         """Do what else is possible while warps run without end, and search for a deadlock if it is nothing.
 
         Warps that poll memory between barriers of their CTA do not spin as a warp by itself does. What they wait for
-        may be written by warps that wait for others to form a gang, by a copy, or by a cluster that has not started.
+        may be written by a warp that has been spinning, by warps that wait for others to form a gang, by a copy, or by
+        a cluster that has not started.
 
         Raises:
             Fault: The warps that run repeat what they did, and nothing else is possible.
@@ -370,6 +370,7 @@ class Scheduler:
         if self._unending % _UNENDING:
             return
         schedule = self.grid.machine.asynchronous
+        self._unspin()
         if self._gathered:
             self._run_gang()
         elif not schedule.step():
@@ -398,13 +399,17 @@ class Scheduler:
                 return True
         return False
 
-    def _unspin(self) -> None:
-        """Run the spinning warps again, but for those that would read what they have read."""
+    def _unspin(self) -> bool:
+        """Queue the spinning warps again, but for those that would read what they have read; return whether any is."""
+        changes = self.grid.machine.changes
+        if not self.spinning or changes == self._spun_at:
+            return False
+        self._spun_at = changes
         for warp, read in list(self.spinning.items()):
             if read is None or warp.queued or any(place != before for place, before in read):
                 del self.spinning[warp]
                 self._queue(warp)
-        self._spun_at = self.grid.machine.changes
+        return bool(self.ready)
 
     def _spins(self, warp: Warp, most: int) -> bool:
         """Return whether the warp returns to the same registers and places in some blocks while no memory changes.
@@ -423,7 +428,13 @@ class Scheduler:
             self._run(warp, 1, fairly=True)
             if machine.changes != before or not warp.groups or warp.select() is None:
                 return False
-            if places(warp) == state:
+            now = places(warp)
+            if [waits for *_, waits in now] != [waits for *_, waits in state]:
+                # A group has arrived at a barrier meanwhile, and stays there: the loop of the others begins now.
+                state, registers, passed = now, list(warp.registers), []
+                ticks = machine.tick()
+                continue
+            if now == state:
                 differs = difference(warp.registers, registers, differs) if registers else -1
                 if differs < 0:
                     if machine.tick() != ticks + 1:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.races import clocks as clocks_module
-from pytest_nvfp4.sim.races.clocks import BEFORE, Agent, Clocks, Joins, joined
+from pytest_nvfp4.sim.races.clocks import BEFORE, ISSUED, SC, TENSOR, Agent, Clocks, Joins, joined
 from pytest_nvfp4.sim.races.names import AgentInfo
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, GPU, Order
 from pytest_nvfp4.sim.races.sync_variables import FenceState, SyncVariables
@@ -155,3 +155,30 @@ def test_a_remembered_join_is_the_join() -> None:
         for one in copies:
             for other in copies:
                 assert (joins.of(one, other) == joined(one, other)).all()
+
+
+def test_a_remembered_join_of_snapshots_is_their_join() -> None:
+    joins, draw = Joins(), np.random.default_rng(1)
+    ticks = [draw.integers(0, 2, (8, 4)) for _ in range(4)]
+    snapshots = [{n: ticks[draw.integers(4)] for n in range(5) if draw.integers(2)} for _ in range(12)]
+    for _ in range(2):
+        for one in snapshots:
+            for other in snapshots:
+                made = joins.of_snapshots(one, other)
+                assert set(made) == set(one) | set(other)
+                for number, found in made.items():
+                    held = [each[number] for each in (one, other) if number in each]
+                    assert (found == np.maximum.reduce(held)).all()
+                if all(number in one and (one[number] == made[number]).all() for number in made):
+                    assert made is one or made is other
+    assert joins.of_snapshots(snapshots[0], snapshots[0]) is snapshots[0]
+
+
+def test_a_relaxed_access_passes_on_covered_and_tensor_work_only() -> None:
+    joins, empty = Joins(), np.zeros((8, 4), np.int64)
+    full = np.ones((8, 4), np.int64)
+    for _ in range(2):
+        passed = joins.relaxed_part({0: empty, 1: full})
+        assert list(passed) == [1]
+        assert passed[1].any(axis=1).tolist() == [row in (TENSOR, ISSUED, SC) for row in range(8)]
+        assert joins.relaxed_part({1: full}, covered=False)[1].any(axis=1).nonzero()[0].tolist() == [TENSOR, ISSUED]

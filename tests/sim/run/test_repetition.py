@@ -58,6 +58,16 @@ def test_so_it_may_under_the_race_detector() -> None:
     assert polled(CTAS - 1, detector=True)["seen"][0] == CTAS - 1
 
 
+SIGNAL = """add.s32 %r7, %r7, 1; min.u32 %r7, %r7, 3001; setp.eq.s32 %p4, %r7, 3000;
+@%p4 st.release.gpu.global.b32 [%rd101], %r7;"""
+SPIN = "SPIN: ld.acquire.gpu.global.b32 %r6, [%rd101]; setp.eq.s32 %p5, %r6, 0; @%p5 bra SPIN;"
+
+
+@pytest.mark.parametrize("order", ["eager", "lazy", "7"])
+def test_so_it_may_from_warps_that_have_been_spinning(order: str) -> None:
+    assert polled(CTAS - 1, order=order, inside=SIGNAL, work=SPIN)["seen"][0] == CTAS - 1
+
+
 @pytest.mark.parametrize("atom", [READ, "ld.acquire.gpu.global.u32 %r3, [%rd100];"])
 @pytest.mark.parametrize("order", ["eager", "lazy"])
 def test_a_count_that_never_comes_is_a_deadlock_of_the_poll(order: str, atom: str) -> None:
