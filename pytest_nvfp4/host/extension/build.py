@@ -32,6 +32,11 @@ _MOST: Final = 6000
 """Characters of a compiler's messages that are reported."""
 _ANY_TOOLKIT: Final = ("-DCCCL_DISABLE_CTK_COMPATIBILITY_CHECK",)
 """The wheels of nvcc may be newer than those of the headers, which torch pins; the C++ library refuses that."""
+_VARIABLES: Final = (
+    *("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH"),
+    *("COMPILER_PATH", "GCC_EXEC_PREFIX"),
+)
+"""Variables that change what nvcc and GCC build, which a kernel may set."""
 _TORCH_NAMES: Final = ("c10", "torch_cpu", "torch", "torch_python", "c10_cuda")
 
 
@@ -83,6 +88,7 @@ class Extension:
         """Return the digest of all that is known before a compiler runs, wherever the author's folder lies."""
         digest = hashlib.sha256()
         parts = [self.name, self.arch, sys.version, *self.cxx, "", *self.nvcc, "", *self.linker, "", *self.headers]
+        parts += [os.environ.get(name, "") for name in _VARIABLES]
         parts += compilers.versions()
         parts += [getattr(importlib.import_module("torch"), "__version__", "")] if self.torch else []
         for part in parts:
@@ -120,7 +126,8 @@ def build(extension: Extension, compilers: Compilers, folder: Path) -> tuple[Pat
             f"{'has' if len(missing) == 1 else 'have'} no stand-in without a GPU; launch kernels of its own instead, "
             "or run it on a GPU"
         )
-    return library, sorted(set(_read(folder)))
+    linked = [path for option in extension.linker if (path := Path(option).absolute()).is_file()]
+    return library, sorted({*_read(folder), *linked})
 
 
 def _commands(extension: Extension, compilers: Compilers, folder: Path) -> Iterator[tuple[list[str], Path]]:

@@ -1,6 +1,7 @@
 import ctypes
 import dataclasses
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,40 @@ def test_an_extension_is_built_again_with_other_compilers(tmp_path: Path) -> Non
         for name in ("first", "second", "again")
     )
     assert first == again != second
+
+
+@pytest.mark.parametrize("name", ["NVCC_APPEND_FLAGS", "CPATH", "LIBRARY_PATH"])
+def test_an_extension_is_built_again_with_other_variables_of_the_compilers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A kernel may set them, for each problem to other values."""
+    file = tmp_path / "plain.cpp"
+    file.write_text("")
+    extension, found = Extension(name="plain", sources=(file,), torch=False), compilers.Compilers(None, "true", (), ())
+    keys = []
+    for value in ("-DTILE=64", "-DTILE=128", "-DTILE=64"):
+        monkeypatch.setenv(name, value)
+        monkeypatch.setenv("NVFP4_ANOTHER", str(len(keys)))
+        keys.append(extension.key(tmp_path, found))
+    assert keys[0] == keys[2] != keys[1]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_a_kept_library_is_not_used_once_an_object_that_it_contains_has_changed(tmp_path: Path) -> None:
+    file, other, linked = tmp_path / "plain.cpp", tmp_path / "other.cpp", tmp_path / "other.o"
+    file.write_text('extern "C" int other(); extern "C" int number() { return other(); }\n')
+
+    def compile_other(number: int) -> None:
+        other.write_text(f'extern "C" int other() {{ return {number}; }}\n')
+        subprocess.run(["g++", "-fPIC", "-c", str(other), "-o", str(linked)], check=True)
+
+    compile_other(7)
+    found = compilers.find(cuda=False)
+    extension = Extension(name="plain", sources=(file,), linker=(str(linked), "-lm"), torch=False)
+    cache = CompileCache(keep=tmp_path / "kept", known=(tmp_path / "kept",))
+    library, read = build(extension, found, tmp_path / "built")
+    assert ctypes.CDLL(str(library)).number() == 7
+    kept.store(cache, "0" * 40, library, read, tmp_path)
+    assert kept.find(cache, "0" * 40, "plain", tmp_path) is not None
+    compile_other(8)
+    assert kept.find(cache, "0" * 40, "plain", tmp_path) is None
