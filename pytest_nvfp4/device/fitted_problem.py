@@ -174,8 +174,10 @@ class _Fit:
 
     def fit(self) -> FittedProblem:
         found = self._chosen()
-        if not (own := official_path.paths(found.shown) | self._alike):
+        if not (own := official_path.paths(found.shown)):
             return found
+        if not self._ahead:  # else the official problems show which of them there are
+            own |= self._alike
         launched = {f"k = {k}": taken for k, taken in self._official.items()}
         small: dict[Problem, official_path.Paths] = {}
         if self._ahead:
@@ -186,11 +188,9 @@ class _Fit:
             verified = [each for each in problems if self._contract.multiply_adds(each) <= self._contract.most]
             small |= {each: launched[each.name] for each in sorted(verified, key=self._contract.multiply_adds)}
         missing = official_path.unlaunched(own, launched)
-        searched = {
-            path: next(problem for problem, paths in small.items() if path in paths)
-            for path in list(missing)[:_MOST_OTHERS]
-            if any(path in paths for paths in small.values())
-        }
+        on = {path: next((problem for problem, paths in small.items() if path in paths), None) for path in missing}
+        searched = {path: problem for path, problem in on.items() if problem is not None}
+        searched = dict(list(searched.items())[:_MOST_OTHERS])
         why = official_path.described(missing, own, searched)
         return replace(found, why=(*found.why, *why), others=tuple(dict.fromkeys(searched.values())))
 

@@ -11,7 +11,7 @@ from pytest_nvfp4.contracts.gemv import Gemv
 from pytest_nvfp4.contracts.group_gemm import GroupGemm
 from pytest_nvfp4.device.fitted_problem import FittedProblem, fit
 from pytest_nvfp4.device.ring_counts import REFILLS, not_refilled
-from pytest_nvfp4.problem import GPUMODE
+from pytest_nvfp4.problem import GPUMODE, Problem
 
 from .modelled_kernels import ModelledKernel
 
@@ -236,6 +236,42 @@ def test_a_kernel_that_is_chosen_by_the_rows_is_searched_on_an_official_problem(
     assert [problem.name for problem in found.others] == ["gpumode-9"], "the one with the fewest multiply-adds"
     assert "not launched here: gemm_of_many_rows, which is for gpumode-0, gpumode-2, gpumode-3, gpumode-4" in str(found)
     assert fitted(kernel, DualGemm()).others == (), "a kernel that is compiled for each problem"
+
+
+class ByColumns(ModelledKernel):
+    """Launches another kernel from 400 columns of all groups on: the fitted problem has more, one tile fewer."""
+
+    def _name(self, problem: Problem, instance: int) -> str:
+        return (
+            "gemm_of_few_columns"
+            if sum(group.n for group in problem.groups) < 400
+            else super()._name(problem, instance)
+        )
+
+
+def test_a_kernel_of_one_tile_is_searched_if_official_problems_launch_it():
+    found = fitted(ByColumns(), ahead=True)
+    assert {launch.kernel for launch in found.shown.call.launches} == {"gemm"}
+    official = [each for each in GROUP_GEMM.tests if sum(group.n for group in each.groups) < 400]
+    assert official
+    assert len(found.others) == 1
+    assert f"not launched here: gemm_of_few_columns, which is for {official[0].name}" in str(found)
+    assert "not launched here" not in str(fitted(ByColumns())), "a kernel that is compiled for each problem"
+
+
+class BySize(ModelledKernel):
+    """Launches another kernel for each number of rows and columns."""
+
+    def _name(self, problem: Problem, instance: int) -> str:
+        return f"{super()._name(problem, instance)}_{problem.groups[0].m}x{problem.groups[0].n}"
+
+
+def test_kernels_without_a_small_problem_take_the_place_of_no_other_one():
+    contract = DualGemm()
+    found = fitted(BySize(), contract, ahead=True)
+    small = [each.name for each in contract.tests if contract.multiply_adds(each) <= contract.most]
+    assert "gpumode-9" in small, "behind eight kernels for larger problems"
+    assert set(small) == {problem.name for problem in found.others}
 
 
 def test_one_kernel_for_all_problems_leaves_nothing_out():

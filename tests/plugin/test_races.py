@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.plugin.checks.kernel import job_case
 from pytest_nvfp4.plugin.checks.races import RaceOptions, _Races
 from pytest_nvfp4.plugin.failure import CheckFailure, KernelWarning, warn_of
 from pytest_nvfp4.problem import Group, Problem
@@ -61,6 +62,30 @@ def test_kernels_that_the_fitted_problem_does_not_launch_are_searched(
         assert searched == [(schedule, name) for schedule in ("eager", "1") for name in (None, "one", "other")]
     else:
         assert searched[-1] == ("eager", racing)
+
+
+@pytest.mark.parametrize("on", ["fitted", "other"])
+def test_a_warp_that_reads_too_early_is_delayed_on_the_same_problem(on: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = {name: Problem(name, (Group(128, 128, k),)) for name, k in (("fitted", 512), ("other", 768))}
+    fitted = SimpleNamespace(others=(problems["other"],), sms=None)
+    case = SimpleNamespace(variant=None)
+    kernel = SimpleNamespace(fitted=lambda: fitted, spec=lambda: (None, Path()), problem=problems["fitted"], case=case)
+    early = Finding("uninitialised", "read too early\n  CTA (0, 0, 0), warp 3, lane 0")
+
+    def simulate(*arguments: Any) -> object:
+        _, _, _, schedule, *given = arguments
+        asked = problems["fitted"] if given in ([], [None]) else given[0]
+        race = asked == problems[on] and schedule == "late-3"
+        return SimpleNamespace(errors=(Finding("race", "both"),) if race else (), case=SimpleNamespace(problem=asked))
+
+    monkeypatch.setattr(_Races, "_simulate", simulate)
+    monkeypatch.setattr(
+        _Races, "_failure", lambda _, done, schedule: CheckFailure(f"{done.case.problem.name} {schedule}")
+    )
+    races = _Races(kernel, RaceOptions("small", 1, None, warnings=False))  # type: ignore[arg-type]
+    done = SimpleNamespace(errors=(early,), case=job_case(problems[on]))
+    with pytest.raises(CheckFailure, match=f"^{on} late-3$"):
+        races.fail(done, "1")  # type: ignore[arg-type]
 
 
 def test_a_warning_stands_at_the_users_line(request: pytest.FixtureRequest) -> None:

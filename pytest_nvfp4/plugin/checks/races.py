@@ -286,11 +286,14 @@ class _Races:
         """
         errors = list(done.errors)
         if not any(finding.kind in _RACES for finding in errors):
-            if (alone := self._first_group(schedule)) is not None:
+            fitted = self._kernel.fitted()
+            others = () if fitted is None else fitted.others
+            problem = next((other for other in others if job_case(other).problem == done.case.problem), None)
+            if problem is None and (alone := self._first_group(schedule)) is not None:
                 raise self._failure(alone, schedule)
             if schedule == "eager":
                 self._defer(errors)
-            if (later := self._delayed(errors)) is not None:
+            if (later := self._delayed(errors, problem)) is not None:
                 raise self._failure(*later)
         raise self._failure(done, schedule)
 
@@ -310,8 +313,14 @@ class _Races:
         if not any(finding.kind in _OF_ORDER | _OF_PROCESS for finding in errors):
             self._kernel.defer_wrong_results(self._kernel.item.check.wrong_results_reported_by)
 
-    def _delayed(self, errors: Sequence[Finding]) -> tuple[SimulationResult, str] | None:
+    def _delayed(
+        self, errors: Sequence[Finding], problem: Problem | None = None
+    ) -> tuple[SimulationResult, str] | None:
         """Return the result of a schedule that shows a race, and the schedule; None if none is found.
+
+        Args:
+            errors: What was found under another schedule.
+            problem: The problem that it was found on, if that is not the item's.
 
         A warp that read data before it was written read too early by luck of the schedule. With that warp delayed, the
         data is there, and happens-before shows that nothing ordered the two accesses. The delayed schedule may make
@@ -326,7 +335,7 @@ class _Races:
                 return None
             delayed.append(int(place[1]))
             schedule = "late-" + "-".join(map(str, sorted(delayed)))
-            done = self._simulate(spec, base, schedule)
+            done = self._simulate(spec, base, schedule, problem)
             errors = done.errors
             if any(finding.kind in _RACES for finding in errors):
                 return done, schedule
