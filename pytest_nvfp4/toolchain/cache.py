@@ -199,7 +199,8 @@ class TraceCache:
             return None
         files, text = found
         trace = Trace.model_validate_json(text)
-        if (fresh and trace.session != session) or not _unchanged(trace.dependencies, file_hash):
+        of_session = session is not None and trace.session == session
+        if (fresh and not of_session) or not _unchanged(trace.dependencies, file_hash):
             return None
         built = {name.rpartition("/")[0] for name in files if name.endswith(f"/{_EXTENSION_FILE}")}
         names = [n for n in files if (place := n.rpartition("/")[0]) in built and place.partition("/")[0] == folder]

@@ -154,6 +154,9 @@ class TestBuiltExtensions:
         cache = self.cache(tmp_path, session="one")
         assert self.copied(cache, tmp_path / "a", session="two", fresh=True) is None
         assert self.copied(cache, tmp_path / "b", session="one", fresh=True) == 2
+        nameless = self.cache(tmp_path / "nameless")
+        assert self.copied(nameless, tmp_path / "c", fresh=True) is None
+        assert self.copied(nameless, tmp_path / "c") == 2
 
     def test_a_removed_trace_ends_them(self, tmp_path: Path) -> None:
         cache = self.cache(tmp_path)
