@@ -5,9 +5,10 @@ Most of a compile is not Python: of 17 s for a kernel of 1.3 MB of PTX, lowering
 and continues with the lowered module, the PTX and the CUBIN of the trace. The DSL's own file cache is no substitute: it
 is off for ``cute.compile``, and whenever PTX is dumped (``BaseDSL._prepare_compilation``).
 
-The key is the IR without its locations, the pipeline, and the versions of the DSL and Python. Locations depend on the
-folder of the sources. So a cache serves only processes with the same sources, because the line table of the PTX names
-the files of the process that filled it.
+The key is the IR with its locations, the pipeline, and the versions of the DSL and Python. Without the lines,
+two equal functions of a file would be one. The folders of the sources, which locations name too, are no part of the key.
+So a cache serves only processes with the same sources, because the line table of the PTX names the files of the process
+that filled it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -33,6 +35,8 @@ KEEP_VARIABLE = "NVFP4_COMPILED_INTO"
 _MODULE = "module.mlirbc"
 _MANIFEST = "manifest.json"
 _WRITTEN = (".ptx", ".cubin")
+_FOLDER = re.compile(r'"/(?:[^"\\\n]|\\.)*/')
+"""The folder of the file of a location, as MLIR writes it."""
 
 
 def folder_name(kernel: Path) -> str:
@@ -88,7 +92,7 @@ def _name(module: Any, pipeline: str, dump_dir: Path, how: Sequence[object]) -> 
     """Return the cache key of a compile. The dump folder in the pipeline's text does not affect the result."""
     dsl = importlib.import_module("cutlass")
     parts = (
-        module.operation.get_asm(enable_debug_info=False),
+        _FOLDER.sub('"', module.operation.get_asm(enable_debug_info=True)),
         pipeline.replace(str(dump_dir), "DUMP_DIR"),
         repr(how),
         getattr(dsl, "__version__", ""),
