@@ -68,7 +68,7 @@ class SimDevice:
         """Run a job in a worker process; see ``Device``."""
         environ = blas.variables()
         if self._compiled is not None and job.kernel is not None and base is not None:
-            copies = folder / "ptx" / "compiled"  # a kernel may read what is below "ptx"
+            copies = folder / "compiled"  # a kernel may read it, and not write
             if self._compiled(job.kernel, base, copies):
                 environ[COMPILED_VARIABLE] = str(copies)
         if self._dialogue is not None:

@@ -5,10 +5,10 @@ Most of a compile is not Python: of 17 s for a kernel of 1.3 MB of PTX, lowering
 and continues with the lowered module, the PTX and the CUBIN of the trace. The DSL's own file cache is no substitute: it
 is off for ``cute.compile``, and whenever PTX is dumped (``BaseDSL._prepare_compilation``).
 
-The key is the IR with its locations, the pipeline, and the versions of the DSL and Python. Without the lines,
-two equal functions of a file would be one. The folders of the sources, which locations name too, are no part of the key.
-So a cache serves only processes with the same sources, because the line table of the PTX names the files of the process
-that filled it.
+The key is the IR with its locations, the pipeline, and the versions of the DSL and Python. Without the lines, two equal
+functions of a file would be one. The folders of the sources, which locations name, too, are no part of the key. So a
+cache serves only processes with the same sources, because the line table of the PTX names the files of the process that
+filled it.
 """
 
 from __future__ import annotations

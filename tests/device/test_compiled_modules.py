@@ -10,6 +10,7 @@ from pytest_nvfp4.bench.twice import cases_of
 from pytest_nvfp4.device.compiled_modules import CompiledModules
 from pytest_nvfp4.device.job import Job, KernelSpec
 from pytest_nvfp4.device.local import LocalDevice
+from pytest_nvfp4.device.sim import SimDevice
 from pytest_nvfp4.device.verify import verify_job
 from pytest_nvfp4.host.compile_cache import COMPILED_VARIABLE, KEEP_VARIABLE
 from pytest_nvfp4.problem import Group, Problem
@@ -135,3 +136,34 @@ def test_only_the_first_process_lowers_a_kernel(tmp_path: Path) -> None:
     without_first, without_second, first, second = passes
     assert without_first == without_second == first > 0
     assert second == 0
+
+
+CHANGES = """\
+import os
+from pathlib import Path
+
+folder = Path(os.environ["CUTE_DSL_DUMP_DIR"]).parent / "compiled"
+module = folder / "one.ptx"
+print("read:", module.read_text())
+for change in (lambda: module.write_text("other"), module.unlink, lambda: folder.rename(folder.with_name("mine"))):
+    try:
+        change()
+        print("changed")
+    except OSError:
+        print("refused")
+
+
+def custom_kernel(data):
+    return [c for _, _, c in data[0]]
+"""
+
+
+def test_a_simulated_kernel_cannot_change_what_its_trace_compiled(tmp_path: Path) -> None:
+    def copy(_kernel: KernelSpec, _base: Path, into: Path) -> bool:
+        into.mkdir()
+        (into / "one.ptx").write_text("code")
+        return True
+
+    (tmp_path / "job").mkdir()
+    result = SimDevice(compiled=copy).run(job(tmp_path, CHANGES), folder=tmp_path / "job", base=tmp_path)
+    assert result.stdout.split("\n")[:4] == ["read: code", *["refused"] * 3]

@@ -50,6 +50,29 @@ said["other options"] = modules.reused
 said["grids"] = [launch.grid for launch in launches]
 said["same"] = [launch.module.ptx == launches[0].module.ptx and launch.module.sha256 == launches[0].module.sha256
                 for launch in launches[:2]]
+
+def first():
+    @cute.kernel
+    def same(x: cute.Tensor):
+        x[0] = 1
+    @cute.jit
+    def launch(x: cute.Tensor):
+        same(x).launch(grid=[1, 1, 1], block=[32, 1, 1])
+    return launch
+
+def second():
+    @cute.kernel
+    def same(x: cute.Tensor):
+        x[0] = 1
+    @cute.jit
+    def launch(x: cute.Tensor):
+        same(x).launch(grid=[1, 1, 1], block=[32, 1, 1])
+    return launch
+
+said["equal functions"] = []
+for function in (first(), second(), first(), second()):
+    cute.compile(function, tensor)
+    said["equal functions"].append(modules.reused - 2)
 for entry in store.iterdir():
     (entry / "module.mlirbc").write_bytes(b"damaged")
 cute.compile(once, tensor, 3)(tensor, 4)
@@ -64,7 +87,8 @@ def test_the_same_ir_is_compiled_once_and_another_is_compiled(tmp_path: Path) ->
     assert said["other options"] == 2
     assert said["grids"] == [[3, 1, 1], [3, 1, 1], [6, 1, 1], [6, 1, 1]]
     assert said["same"] == [True, True]
-    assert said["damaged"] == [2, [4, 1, 1]]
+    assert said["equal functions"] == [0, 0, 1, 2], "each has its own lines"
+    assert said["damaged"] == [4, [4, 1, 1]]
 
 
 @pytest.fixture(scope="module")
