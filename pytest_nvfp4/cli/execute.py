@@ -109,6 +109,7 @@ def exec_command(
         environ=environ,
         stdin=sys.stdin.buffer.read() if with_stdin else b"",
         deadline_s=timeout,
+        name=Path(program).name if _is_file(program) and program.endswith(".py") else "program.py",
     )
     written: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
 

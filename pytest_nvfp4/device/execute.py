@@ -18,8 +18,6 @@ from pytest_nvfp4.isolation.launcher import worker
 from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.temporary import temporary_folder
 
-_PROGRAM = "program.py"
-
 
 def place_files(program: PythonProgram, folder: Path) -> None:
     """Write a program's files below a folder.
@@ -78,7 +76,7 @@ def execution(
         work = folder / "work"
         work.mkdir()
         place_files(program, work)
-        main = folder / _PROGRAM
+        main = folder / program.name
         main.write_text(program.source, encoding="utf-8")
         stdin = folder / "stdin"
         stdin.write_bytes(program.stdin)

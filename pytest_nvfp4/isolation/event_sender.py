@@ -46,6 +46,11 @@ class EventSender:
             self._write_all((self._encode(last) + "\n").encode())
 
     @property
+    def sending(self) -> bool:
+        """Whether an event is being sent, by the code that a signal handler interrupts or by another thread."""
+        return self._lock.locked()
+
+    @property
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._start
 

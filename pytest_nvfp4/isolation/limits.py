@@ -6,14 +6,16 @@ import contextlib
 import faulthandler
 import os
 import resource
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Final
 
 PARENT_VARIABLE: Final = "NVFP4_PARENT_PID"
 DEADLINE_VARIABLE: Final = "NVFP4_DEADLINE"
 """Name of the variable with the time on the monotonic clock before which a process is not ended, in seconds."""
+_AGAIN_S: Final = 0.1
 _SHARE_OF_MACHINE: Final = 0.9
 """Largest share of the memory of this machine, or container, for one process."""
 _CGROUPS: Final = (("", "memory.max"), ("memory", "memory.limit_in_bytes"))
@@ -25,9 +27,33 @@ def write_stack_in_time(file: IO[str]) -> None:
 
     There is no deadline in a process that ``isolation.monitor`` has not started.
     """
-    with contextlib.suppress(KeyError, ValueError):
+    if (left := _left_s()) is not None:
+        faulthandler.dump_traceback_later(left, file=file)
+
+
+@contextlib.contextmanager
+def called_in_time(act: Callable[[], None]) -> Iterator[None]:
+    """Call a function in the main thread shortly before the deadline of this process, and repeatedly from then on."""
+    if (left := _left_s()) is None:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, lambda *_: act())
+    signal.siginterrupt(signal.SIGALRM, False)
+    signal.setitimer(signal.ITIMER_REAL, left, _AGAIN_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _left_s() -> float | None:
+    """Return the seconds from now to shortly before the deadline, and forget it; None if there is none."""
+    try:
         left = float(os.environ.pop(DEADLINE_VARIABLE)) - time.monotonic()
-        faulthandler.dump_traceback_later(max(0.05, left - min(3.0, 0.1 * left)), file=file)
+    except (KeyError, ValueError):
+        return None
+    return max(0.05, left - min(3.0, 0.1 * left))
 
 
 def machine_bytes() -> int | None:

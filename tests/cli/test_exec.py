@@ -15,7 +15,7 @@ from pytest_nvfp4.cli import mounts
 from tests.cli.helpers import ROOT, Result, git, run_process
 from tests.device.remote.programs import SLEEPS, read_pids
 from tests.device.remote.ssh.conftest import Sshd, sshd
-from tests.waiting import LONGEST_S, alive, until
+from tests.waiting import LONGEST_S, alive, far_enough, until
 
 __all__ = ["sshd"]
 
@@ -49,6 +49,25 @@ cute.compile(host, pointer)(pointer)
 torch.cuda.synchronize()
 print(torch.cuda.get_device_name(0), int(c.sum()))
 sys.exit(int(sys.argv[1]))
+"""
+
+ENDLESS = """
+import multiprocessing, torch, triton
+import triton.language as tl
+
+@triton.jit
+def spin(flag):
+    n = 0
+    while n < 5:
+        tl.atomic_add(flag, 1)
+        n = n * 2
+
+def launch():
+    spin[(1,)](torch.zeros(1, dtype=torch.int32, device="cuda"))
+
+if __name__ == "__main__":
+    multiprocessing.get_context("spawn").Process(target=launch).start()
+    launch()
 """
 
 
@@ -92,6 +111,21 @@ def test_races_of_a_program(tmp_path: Path, options: list[str], races: bool, sta
     assert done.code == status, done.err
     assert all(word in done.err for word in found)
     assert ("race" in done.err) is bool(found)
+
+
+@pytest.mark.slow
+def test_where_a_launch_is_at_the_timeout(tmp_path: Path) -> None:
+    """Also that of a process which the program has started."""
+    pytest.importorskip("triton")
+    program = tmp_path / "endless.py"
+    program.write_text(ENDLESS)
+
+    def stopped(deadline_s: float) -> Result:
+        return run("--device", "sim", "--timeout", deadline_s, "--mount-dir", f"{tmp_path}:.", program)
+
+    done = far_enough(stopped, lambda done: done.err.count("had not ended") == 2, first_s=20)
+    assert done.code == 124
+    assert done.err.count("endless.py:9: simulated, timeout: spin had not ended when its time was over: 1 CTA") == 2
 
 
 @pytest.mark.slow

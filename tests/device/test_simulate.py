@@ -17,7 +17,7 @@ from pytest_nvfp4.device.sim import SimDevice
 from pytest_nvfp4.device.simulate import SimulationResult, simulate
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.toolchain.sealed_files import SealedFiles
-from tests.waiting import LONGEST_S
+from tests.waiting import LONGEST_S, far_enough
 
 from .simulated_jobs import KERNEL, cases, spec_of
 
@@ -58,6 +58,41 @@ def test_several_jobs_at_once_share_the_cases(tmp_path: Path) -> None:
     assert [result.case for result in results] == list(wanted)
     assert all(result.case.problem.name in result.findings[0].message.split() for result in results)
     assert len({result.findings[0].message for result in results}) == 3
+
+
+@pytest.mark.slow
+def test_where_a_launch_is_that_does_not_end(tmp_path: Path) -> None:
+    """The worker ends the job itself, shortly before its deadline, and names the statement that its warps execute."""
+    pytest.importorskip("triton")
+    source = """import triton
+import triton.language as tl
+
+@triton.jit
+def count(c, step):
+    n = 0
+    while n < 5:
+        tl.atomic_add(c, 1)
+        n += step
+
+def custom_kernel(data):
+    abc, _, _, sizes = data
+    count[(2,)](abc[0][2].view(-1).view(dtype=__import__("torch").int32), int(sizes[0][0] == 7))
+    return [c for _, _, c in abc]
+"""
+    spec, base = spec_of(tmp_path, source)
+
+    def run(shape: str, deadline_s: float) -> SimulationResult:
+        folder = tmp_path / "jobs"
+        return simulate(SimDevice(), spec, cases(shape), folder=folder, base=base, deadline_s=deadline_s)[0]
+
+    done = far_enough(lambda deadline_s: run("9x128x256", deadline_s), lambda done: done.findings[0].line, first_s=12)
+    assert done.status == "timeout"
+    finding = done.findings[0]
+    assert (finding.kind, finding.file) == ("timeout", str(base / "kernel.py"))
+    assert finding.text in ("while n < 5:", "tl.atomic_add(c, 1)", "n += step")
+    assert "count had not ended when its time was over" in finding.message
+    assert "raise the timeout" in finding.message
+    assert run("7x128x256", LONGEST_S).status == "failed"  # C is not zero
 
 
 class TestWhatIsTold:

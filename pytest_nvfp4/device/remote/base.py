@@ -304,6 +304,7 @@ class PythonProgram:
         environ: Environment variables, in addition to the scrubbed environment.
         stdin: Standard input.
         deadline_s: Seconds after which it is stopped.
+        name: Name of its file, ``*.py``; remotes use ``program.py``.
     """
 
     source: str
@@ -312,6 +313,7 @@ class PythonProgram:
     environ: Mapping[str, str] = field(default_factory=dict)
     stdin: bytes = b""
     deadline_s: float = 600.0
+    name: str = "program.py"
 
 
 @runtime_checkable

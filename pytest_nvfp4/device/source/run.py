@@ -200,8 +200,9 @@ def _result(outcome: Outcome, prepared: Prepared, folder: Path, deadline_s: floa
     except DoorError as error:
         return SourceResult("crashed", (Finding("answer", f"{error}: the answer is refused"),))
     wrong = any(finding.severity == "error" for finding in answer.findings)
+    overdue = any(finding.kind == "timeout" for finding in answer.findings)
     return SourceResult(
-        "error" if wrong else "passed",
+        "timeout" if overdue else "error" if wrong else "passed",
         tuple(answer.findings),
         arrays,
         tuple(answer.launches),

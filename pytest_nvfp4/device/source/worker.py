@@ -14,6 +14,7 @@ import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from pytest_nvfp4.host import nvrtc
 from pytest_nvfp4.host.device_side import local
 from pytest_nvfp4.host.loaded_modules import LoadedModules
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, taken
+from pytest_nvfp4.isolation.limits import called_in_time
 from pytest_nvfp4.isolation.wall import enter_from_environment
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.globals import Region
@@ -248,18 +250,20 @@ def simulate(job: Mapping[str, Any], folder: Path, answer: dict[str, Any]) -> No
             attributes[int(LaunchAttribute.CLUSTER_DIMENSION)] = struct.pack("<III", *job["cluster"]).ljust(
                 _VALUE_BYTES, b"\0"
             )
-        modules.launch(
-            handle,
-            grid=tuple(job["grid"]),
-            block=tuple(job["block"]),
-            dynamic_smem=job["smem"],
-            stream=0,
-            params=launcher.parameters(
-                tuple(size for _, size in entry.params), ptx_module.parameter_types(text, symbol), symbol
-            ),
-            attributes=attributes,
-            cooperative=job["cooperative"],
+        params = launcher.parameters(
+            tuple(size for _, size in entry.params), ptx_module.parameter_types(text, symbol), symbol
         )
+        with called_in_time(partial(_end_overdue, session)):
+            modules.launch(
+                handle,
+                grid=tuple(job["grid"]),
+                block=tuple(job["block"]),
+                dynamic_smem=job["smem"],
+                stream=0,
+                params=params,
+                attributes=attributes,
+                cooperative=job["cooperative"],
+            )
     except Fault:
         pass  # recorded by the session
     except PtxError as error:
@@ -268,6 +272,12 @@ def simulate(job: Mapping[str, Any], folder: Path, answer: dict[str, Any]) -> No
         raise RefusedError(Finding("launch", f"{Path(job['file']).name}: {error}", file=job["file"])) from None
     _report(job, session, grids, answer)
     launcher.results()
+
+
+def _end_overdue(session: Session) -> None:
+    """Raise the Fault of the launch that runs; a signal handler."""
+    if session.running is not None and (fault := session.running.unended()) is not None:
+        raise fault
 
 
 def _report(job: Mapping[str, Any], session: Session, grids: list[Grid], answer: dict[str, Any]) -> None:

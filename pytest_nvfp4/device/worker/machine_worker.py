@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -28,7 +29,7 @@ from pytest_nvfp4.driver.device_model import DeviceModel, for_arch
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.host.compile_cache import COMPILED_VARIABLE
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, taken
-from pytest_nvfp4.isolation.limits import PARENT_VARIABLE
+from pytest_nvfp4.isolation.limits import PARENT_VARIABLE, called_in_time
 from pytest_nvfp4.isolation.prctl import die_with_parent
 from pytest_nvfp4.isolation.wall import NAMESPACES, WALL_VARIABLE, Wall, enter
 from pytest_nvfp4.toolchain.worker.loading import end_imports
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.worker.simulation import Simulation
     from pytest_nvfp4.sim.debug.debugger import Debugger
     from pytest_nvfp4.sim.run.grid import Grid
+    from pytest_nvfp4.sim.run.session import Session
 
 
 class MachineWorker(JobSteps):
@@ -82,8 +84,9 @@ class MachineWorker(JobSteps):
         self._check(self._job.kernel)
         kernel, simulation = self._start()
         end_imports()
-        self._import_kernel(kernel, self._job.kernel)
-        self._run(kernel, simulation)
+        with called_in_time(partial(self._end_overdue, simulation.session)):
+            self._import_kernel(kernel, self._job.kernel)
+            self._run(kernel, simulation)
 
     def _check(self, kernel: KernelSpec) -> None:
         model = self._model
@@ -160,6 +163,17 @@ class MachineWorker(JobSteps):
     def _show_progress(self, grid: Grid) -> None:
         started, total = grid.progress
         self._events.part(f"CTA {started} of {total}")
+
+    def _end_overdue(self, session: Session) -> None:
+        """End the job and this process, a signal handler, if a launch runs: the finding says where its warps are."""
+        from pytest_nvfp4.device.worker.sim_findings import worker_finding
+
+        fault = None if session.running is None or self._events.sending else session.running.unended()
+        if fault is not None:
+            with contextlib.suppress(StopError):
+                self._finish("timeout", worker_finding(fault.finding()))
+            self._events.end()
+            os._exit(0)
 
     def _import_kernel(self, kernel: KernelProcess, spec: KernelSpec) -> None:
         self._events.stage("import kernel")

@@ -1,8 +1,9 @@
 """The simulator as ``device="cuda"`` of one process of a program, and what it reports there.
 
 Findings and faults are written to standard error by the process that launched the kernel, as soon as the launch has
-ended: a pool ends its processes by a signal, and a program may catch the exception of a fault. The processes of one
-program share its folder, in which a file records that one of them has reported an error.
+ended: a pool ends its processes by a signal, and a program may catch the exception of a fault. A launch that still runs
+shortly before the program's deadline is reported then. The processes of one program share its folder, in which a file
+records that one of them has reported an error.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import re
 import socket
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from multiprocessing.context import ForkServerProcess, SpawnProcess
 from multiprocessing.util import Finalize
@@ -28,6 +30,7 @@ from pytest_nvfp4.driver.launches import Launch
 from pytest_nvfp4.driver.user_line import user_line, user_variable
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.host import redirect
+from pytest_nvfp4.isolation.limits import DEADLINE_VARIABLE, called_in_time
 from pytest_nvfp4.sim.fault import Fault
 
 _DEFAULT_ARCH = "sm_100a"
@@ -57,6 +60,7 @@ class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
         self._seen = 0
         self._said: set[tuple[str, str]] = set()
         self._forked_after_use = False
+        self._overdue = False
         self._at_exit: Finalize | None = None
 
     def __enter__(self) -> Self:
@@ -77,6 +81,10 @@ class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
             )
         )
         self._session.memory.allocating = _allocating
+        if threading.current_thread() is threading.main_thread():
+            deadline = os.environ.get(DEADLINE_VARIABLE)
+            self._stack.enter_context(called_in_time(self._report_overdue))
+            os.environ.update({} if deadline is None else {DEADLINE_VARIABLE: deadline})  # for its own processes
         os.environ[VARIABLE] = json.dumps({"folder": str(self._folder), "settings": settings.model_dump()})
         paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         os.environ["PYTHONPATH"] = os.pathsep.join([FOLDER, *(path for path in paths if path and path != FOLDER)])
@@ -125,6 +133,13 @@ class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
         found = self._session.findings
         new, self._seen = found[self._seen :], len(found)
         self._say(map(worker_finding, merge_by_statement(new)))
+
+    def _report_overdue(self) -> None:
+        """Write once where the warps are of the launch that runs; a signal handler."""
+        running = None if self._overdue else self._session.running
+        if running is not None and (fault := running.unended()) is not None:
+            self._overdue = True
+            self._say([worker_finding(fault.finding())])
 
     def _say(self, findings: Iterable[Finding]) -> None:
         for finding in findings:

@@ -1,5 +1,7 @@
 """Report of a deadlock: the wait that most likely causes it, and the place and wait of every warp.
 
+A launch that has not ended in its time is reported alike, with the place of the warps that run.
+
 Most warps of a deadlock wait because another warp does. The likely cause is ranked by the state of the awaited object
 (``Waitable.suspicion``): byte counts that do not match, then a phase with some but not all arrivals, then a phase
 without arrivals, then everything else. Ties go to the warp whose next operation is a load, then to the one whose next
@@ -8,8 +10,10 @@ operation is an arrival, because warps downstream of these wait for them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.ptx.syntax import Instruction
@@ -18,6 +22,7 @@ from pytest_nvfp4.sim.run.deadlock_cause import cause_of
 from pytest_nvfp4.sim.run.scheduler import Scheduler
 from pytest_nvfp4.sim.run.source import quoted
 from pytest_nvfp4.sim.run.warp import Group, Warp
+from pytest_nvfp4.text import plural
 
 _HINT = (
     "check what each warp waits for: a missing arrive, a wrong phase or count, or an expect_tx without a copy of "
@@ -52,27 +57,9 @@ def deadlock(scheduler: Scheduler, *, polls: int | None = None) -> Fault:
         polls: The instruction with which the warps of each CTA together poll memory, if they do (``Repetition``).
     """
     grid = scheduler.grid
-    ctas = [cta for cluster in scheduler.resident for cta in cluster.ctas if cta.exited < len(cta.warps)]
-    all_blocked: list[_Blocked] = []
-    notes: list[str] = []
-    by_lines: dict[tuple[str, ...], list[Cta]] = {}
-    for cta in ctas:
-        blocked = list(_blocked(scheduler, cta))
-        all_blocked.extend(blocked)
-        by_lines.setdefault(tuple(_lines(scheduler, cta, blocked)), []).append(cta)
-    listed = 0
-    for lines, alike in list(by_lines.items())[:_CTAS]:
-        listed += len(alike)
-        notes += [f"CTA {alike[0].index} {line}" for line in lines]
-        if len(alike) > 1:
-            others = ", ".join(str(cta.index) for cta in alike[1 : 1 + _CTAS])
-            more = f" and {len(alike) - 1 - _CTAS} more" if len(alike) - 1 > _CTAS else ""
-            notes.append(f"the same in CTA {others}{more}")
-    if listed < len(ctas):
-        notes.append(f"and {len(ctas) - listed} more CTAs")
-    waiting = grid.clusters_left
-    if waiting:
-        notes.append(f"{waiting} clusters have not started: {grid.capacity} CTAs fit on the device at once")
+    ctas = _ctas(scheduler)
+    all_blocked = [entry for cta in ctas for entry in _blocked(scheduler, cta)]
+    notes = _notes(scheduler, ctas, all_blocked)
     message = f"no warp can continue in {len(ctas)} CTA{'s' if len(ctas) > 1 else ''}"
     first = min(all_blocked, key=lambda blocked: blocked.rank) if all_blocked else None
     cause = None if polls is not None else cause_of([(entry.warp, entry.group) for entry in all_blocked], ctas)
@@ -89,7 +76,7 @@ def deadlock(scheduler: Scheduler, *, polls: int | None = None) -> Fault:
         "deadlock",
         message,
         hint=hint,
-        notes=tuple(notes),
+        notes=notes,
     )
     if cause is not None:
         fault.where = grid.where(cause.warp, cause.at)
@@ -98,6 +85,59 @@ def deadlock(scheduler: Scheduler, *, polls: int | None = None) -> Fault:
     elif first is not None:
         fault.where = grid.where(first.warp, first.group.pc, mask=first.group.mask)
     return fault
+
+
+def unended(scheduler: Scheduler) -> Fault:
+    """Return the fault of a launch that has not ended in its time. Its place is where most warps are that can run."""
+    grid, running = scheduler.grid, scheduler.running
+    ctas = _ctas(scheduler)
+    warps = [entry for cta in ctas for entry in _blocked(scheduler, cta)]
+    fault = Fault(
+        "timeout",
+        f"{grid.kernel.name} had not ended when its time was over: {plural(len(ctas), 'CTA')} of "
+        f"{prod(grid.shape)} {'runs' if len(ctas) == 1 else 'run'}",
+        hint="a loop whose condition never holds, or who writes the memory that it reads; if the launch is only large, "
+        "raise the timeout or take a smaller problem",
+        notes=_notes(scheduler, ctas, warps),
+    )
+    now = grid.program.frames.place_now() if running is not None else None
+    if running is not None and now is not None:
+        fault.where = grid.where(running, now[0], mask=now[1])
+        return fault
+    able = [entry for entry in warps if entry.group.waiting is None] or warps
+    if able:
+        most, _ = Counter(entry.group.pc for entry in able).most_common(1)[0]
+        first = next(entry for entry in able if entry.group.pc == most)
+        fault.where = grid.where(first.warp, most, mask=first.group.mask)
+    return fault
+
+
+def _ctas(scheduler: Scheduler) -> list[Cta]:
+    return [cta for cluster in scheduler.resident for cta in cluster.ctas if cta.exited < len(cta.warps)]
+
+
+def _notes(scheduler: Scheduler, ctas: list[Cta], blocked: list[_Blocked]) -> tuple[str, ...]:
+    """Return lines about the places and waits of the warps of each CTA, and how many CTAs have not started."""
+    grid = scheduler.grid
+    notes: list[str] = []
+    by_lines: dict[tuple[str, ...], list[Cta]] = {}
+    for cta in ctas:
+        lines = _lines(scheduler, cta, [entry for entry in blocked if entry.warp.cta is cta])
+        by_lines.setdefault(tuple(lines), []).append(cta)
+    listed = 0
+    for alike_lines, alike in list(by_lines.items())[:_CTAS]:
+        listed += len(alike)
+        notes += [f"CTA {alike[0].index} {line}" for line in alike_lines]
+        if len(alike) > 1:
+            others = ", ".join(str(cta.index) for cta in alike[1 : 1 + _CTAS])
+            more = f" and {len(alike) - 1 - _CTAS} more" if len(alike) - 1 > _CTAS else ""
+            notes.append(f"the same in CTA {others}{more}")
+    if listed < len(ctas):
+        notes.append(f"and {len(ctas) - listed} more CTAs")
+    if grid.clusters_left:
+        have = "cluster has" if grid.clusters_left == 1 else "clusters have"
+        notes.append(f"{grid.clusters_left} {have} not started: {grid.capacity} CTAs fit on the device at once")
+    return tuple(notes)
 
 
 def _blocked(scheduler: Scheduler, cta: Cta) -> Iterator[_Blocked]:

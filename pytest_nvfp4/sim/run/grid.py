@@ -337,6 +337,12 @@ class Grid(HasUnits):
         """The warp that executes an instruction now."""
         return self._scheduler.running if self._scheduler is not None else None
 
+    def unended(self) -> Fault | None:
+        """Return where the warps are that this process executes now, as the fault of a launch that takes too long."""
+        from pytest_nvfp4.sim.run.deadlock import unended
+
+        return None if self._scheduler is None else unended(self._scheduler)
+
     def resident(self, cta: Dim3, warp: int) -> Warp | None:
         """Return a warp of a CTA that has started and whose cluster was not discarded yet."""
         clusters = self._scheduler.resident if self._scheduler is not None else []

@@ -65,6 +65,7 @@ class Session:
         log_ctas: Largest number of CTAs of a launch whose operations on mbarriers are logged; it runs in one process.
         launch_only: Whether launches are recorded and not executed.
         detailed: Whether the detail of launches is recorded (``run.detail``).
+        running: The launch that is being executed, if any.
     """
 
     machine: Machine
@@ -81,6 +82,7 @@ class Session:
     log_ctas: int = 0
     launch_only: bool = False
     detailed: bool = False
+    running: Grid | None = field(default=None, init=False)
     _variables: dict[int, tuple[ModuleImage, Mapping[str, Extent]]] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -134,6 +136,7 @@ class Session:
         log = self.machine.barrier_log = BarrierLog(grid) if logged else None
         overlap = self._overlap(launch)
         judged = False
+        self.running = grid
         try:
             if self.prepare is not None:
                 self.prepare(grid)
@@ -159,6 +162,7 @@ class Session:
             self.faults.append(fault)
             raise
         finally:
+            self.running = None
             if trace is not None:
                 trace.end()
             self.machine.barrier_log = None

@@ -209,6 +209,25 @@ def test_a_kernel_that_does_not_end_is_stopped() -> None:
     assert done.findings
 
 
+def test_where_a_kernel_is_that_changes_memory_for_ever() -> None:
+    """Which is no deadlock: a value of the flag might end the loop."""
+    source = """extern "C" __global__ void spin(int *flag, int last) {
+    if (threadIdx.x == 0)
+        while (atomicAdd(flag, 1) != last) {}  // for ever
+    __syncthreads();
+    flag[1 + threadIdx.x] = 1;
+}
+"""
+    arguments = {"grid": 1, "block": 64, "args": [np.zeros(65, np.int32)]}
+    done = run_source(source, **{**arguments, "args": [*arguments["args"], -5]}, deadline_s=5)
+    (finding,) = done.findings
+    assert (done.status, finding.kind) == ("timeout", "timeout")
+    assert (finding.file, finding.line) == (__file__, line_of("// for ever"))
+    assert "spin had not ended when its time was over: 1 CTA of 1 runs" in finding.message
+    assert "waits for barrier 0, 32 of 64 threads arrived" in finding.message
+    assert run_source(source, **{**arguments, "args": [*arguments["args"], 5]}, deadline_s=5).check()
+
+
 @pytest.mark.slow
 def test_an_index_that_overflows_in_an_array_of_more_than_2_gib() -> None:
     source = """extern "C" __global__ void fill(signed char *y) {
