@@ -253,11 +253,21 @@ class KernelProcess:
         while True:
             ready = {descriptor for descriptor, _ in poll.poll()}
             if self._requests.fileno() in ready:
-                self._answer(self._requests.receive())
+                try:
+                    request = self._requests.receive()
+                except HungUpError:
+                    return self._last_answer()
+                self._answer(request)
             elif self._commands.fileno() in ready:
                 return self._commands.receive()
             else:
-                raise HungUpError
+                return self._last_answer()
+
+    def _last_answer(self) -> Message:
+        """Return the answer that the process has sent before it ended or hung up. Raises HungUpError."""
+        if not select.select([self._commands], [], [], 0)[0]:
+            raise HungUpError
+        return self._commands.receive()
 
     def _answer(self, request: Message) -> None:
         kind = "ok"

@@ -35,19 +35,19 @@ _REST_S = 0.05
 
 def serve(commands: Channel, requests: Channel, room: tuple[int, int]) -> NoReturn:
     """Execute commands to the end of the process."""
-    exit_process = os._exit
+    exit_process, status = os._exit, 1
     try:
         _KernelSide(commands, requests, room).run()
+        status = 0
     except HungUpError:
-        exit_process(1)
+        pass
     except BaseException:
         sys.excepthook(*sys.exc_info())
-        exit_process(1)
     finally:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        exit_process(0)
+        exit_process(status)
     raise AssertionError
 
 
