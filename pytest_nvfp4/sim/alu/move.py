@@ -24,7 +24,7 @@ from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
-from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Sink, Vector
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Register, Sink, Vector
 from pytest_nvfp4.sim.run.warp import Warp
 
 _TYPES = (*tuple(f"{letter}{width}" for letter in "bus" for width in (16, 32, 64)), "f32", "f64", "b128")
@@ -65,6 +65,8 @@ def _pack(read: OpcodeReader, e: Emitter, dst: Operand, source: Vector, total: i
     on_ints = " | ".join(f"{name} << {bits * number}" if number else name for number, name in enumerate(names))
     if total == 128:
         e.assign(dst, inline(e, on_ints, _packer(bits), *names), total)
+    elif isinstance(dst, Register) and dst.slot in e.apart:
+        e.assign_packed(dst, f"({', '.join(names)})", names, source.items, bits=bits)
     else:
         e.assign_packed(dst, inline(e, on_ints, _packer(bits), *names), names, source.items, bits=bits)
 
@@ -83,12 +85,16 @@ def _unpack(read: OpcodeReader, e: Emitter, dst: Vector, source: Operand, total:
                 e.assign(item, name, bits)
         return
     a = atom(e, source, total)
+    apart = isinstance(source, Register) and source.slot in e.apart
     count = len(dst.items)
     last = count - 1
     names: list[str] = []
     for number, item in enumerate(dst.items):
         if isinstance(item, Sink):
             names.append("")
+            continue
+        if apart:
+            names.append(e.temporary(f"{a}[{number}]"))
             continue
         shift = f" >> {bits * number}" if number else ""
         cut = f" & {MASKS[bits]}" if number != last else ""

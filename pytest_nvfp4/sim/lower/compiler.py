@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.deferred import deferred_slots
 from pytest_nvfp4.sim.fault import Unsupported, needs_data
 from pytest_nvfp4.sim.lower import registers
+from pytest_nvfp4.sim.lower.apart import BITS, apart_slots
 from pytest_nvfp4.sim.lower.batches import batched
 from pytest_nvfp4.sim.lower.control import TERMINATORS, converged, meets, terminate
 from pytest_nvfp4.sim.lower.control_slice import ControlSlice
@@ -112,8 +112,12 @@ class Program:
         """Blocks by place, for a warp without parked groups."""
         self.deferred = deferred_slots(kernel, accumulators)
         """Slots whose value may be deferred until it is read."""
+        self.apart = frozenset() if stepped else apart_slots(kernel)
+        """Slots of registers whose value is a tuple of its items."""
         self._notes = unfenced(kernel)
-        self.registers = [False if r.bits == 1 else _poison(r.bits) for r in kernel.registers]
+        self.registers: list[Any] = [False if r.bits == 1 else _poison(r.bits) for r in kernel.registers]
+        for slot in self.apart:
+            self.registers[slot] = (_poison(BITS),) * 2
         self._parked: dict[tuple[int, tuple[int, ...]], Block] = {}
         self._lowerings = lowerings
         self._starts = set(range(len(kernel.instructions))) if stepped else set(self.flow.leaders)
@@ -234,6 +238,7 @@ class Program:
             symbol=self.symbol,
             parameter=self.parameter,
             deferred=self.deferred,
+            apart=self.apart,
             notes=self._notes,
             used=self.reads,
         )
@@ -396,13 +401,13 @@ class Program:
         for follower in self.flow.successors(at) if after is None else (after,):
             live |= self.liveness.live_before(follower)
         lines = []
-        for slot, bits in emitter.written.items():
+        for slot in emitter.written:
             kept = slot in live or self._stepped
             if slot in keep or kept:
                 emitter.packs.need(slot)
             if slot in keep:
-                merge = emitter.constant(lanes.merge if bits > 1 else lanes.merge_predicate)
-                lines.append(f"R[{slot}] = {merge}(m, v{slot}, R[{slot}]{f', {bits}' if bits > 1 else ''})")
+                merged = emitter.merged(self.kernel.registers[slot], "m", f"v{slot}", f"R[{slot}]")
+                lines.append(f"R[{slot}] = {merged}")
             elif kept:
                 lines.append(f"R[{slot}] = v{slot}")
         return lines

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.deferred import NOTHING_DEFERRED, DeferredSlots, Pending, joined, renaming, split
 from pytest_nvfp4.sim.fault import Unsupported
+from pytest_nvfp4.sim.lower.apart import merge_apart
 from pytest_nvfp4.sim.lower.operands import Operands, widen
 from pytest_nvfp4.sim.ptx.roles import results as written
 from pytest_nvfp4.sim.ptx.syntax import Guard, Instruction, Operand, Pair, Register, Sink, Vector
@@ -29,7 +30,7 @@ class Emitter(Operands):
     """The assigning half of the emitter: results, guards, and masked regions; ``Operands`` is the reading half.
 
     Args:
-        special, symbol, parameter, deferred: See ``Operands``.
+        special, symbol, parameter, deferred, apart: See ``Operands``.
         notes: Notes for lowerings by place, from an analysis of the whole kernel.
         used: Whether any instruction of the kernel reads a slot.
     """
@@ -41,10 +42,11 @@ class Emitter(Operands):
         symbol: Callable[[str], str],
         parameter: Callable[[str], int | None],
         deferred: DeferredSlots = NOTHING_DEFERRED,
+        apart: frozenset[int] = frozenset(),
         notes: Mapping[int, str] = _NO_NOTES,
         used: Callable[[int], bool] = lambda _slot: True,
     ) -> None:
-        super().__init__(special=special, symbol=symbol, parameter=parameter, deferred=deferred)
+        super().__init__(special=special, symbol=symbol, parameter=parameter, deferred=deferred, apart=apart)
         self.notes = notes
         self.used = used
         self._guarded = False
@@ -88,7 +90,7 @@ class Emitter(Operands):
         if self._guarded:
             old = self._read(register)
             new = self.temporary(expression)
-            self.line(f"{name} = {new} if {self._whole} else {self._merged(register.bits, new, old)}")
+            self.line(f"{name} = {new} if {self._whole} else {self.merged(register, self._mask, new, old)}")
         else:
             self.line(f"{name} = {expression}")
         self.written[register.slot] = register.bits
@@ -257,7 +259,7 @@ class Emitter(Operands):
                     pending = self.constant(Pending)
                     self.line(f"if {value}.__class__ is {pending}: {value} = {value}.settle()")
                     self.line(f"if {old}.__class__ is {pending}: {old} = {old}.settle()")
-                self.line(f"{value} = {self._merged(register.bits, value, old)}")
+                self.line(f"{value} = {self.merged(register, mask, value, old)}")
             self._indent -= 1
         self._indent -= 1
         self._mask = self._outer = outer
@@ -278,10 +280,13 @@ class Emitter(Operands):
     def _whole(self) -> str:
         return f"{self._mask} == {self._outer}"
 
-    def _merged(self, bits: int, new: str, old: str) -> str:
-        if bits == 1:
-            return self.call(lanes.merge_predicate, self._mask, new, old)
-        return self.call(lanes.merge, self._mask, new, old, str(bits))
+    def merged(self, register: Register, mask: str, new: str, old: str) -> str:
+        """Return an expression of a register's value: ``new`` in the lanes of a mask, and ``old`` in the others."""
+        if register.slot in self.apart:
+            return self.call(merge_apart, mask, new, old)
+        if register.bits == 1:
+            return self.call(lanes.merge_predicate, mask, new, old)
+        return self.call(lanes.merge, mask, new, old, str(register.bits))
 
     def _close_guard(self) -> None:
         self._indent -= 1

@@ -7,7 +7,7 @@ whose lines need the warp is executed warp by warp if it is an access to memory 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -24,7 +24,7 @@ from pytest_nvfp4.sim.memory.load import load_parameter, load_parameter_signed
 from pytest_nvfp4.sim.memory.read import read_global, read_shared
 from pytest_nvfp4.sim.memory.write import WRITERS
 from pytest_nvfp4.sim.ptx.roles import is_strong, products, results, sources
-from pytest_nvfp4.sim.ptx.syntax import Instruction, Label, Special, Vector
+from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Label, Operand, Register, Special, Vector
 from pytest_nvfp4.sim.run.gang import Gang, each, merge
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ class _GangEmitter(Emitter):
             value = value[0]  # the literal of an expression, which a numpy scalar is for any number of lanes
         return super().constant(value, hint)
 
-    def _merged(self, bits: int, new: str, old: str) -> str:
-        return super().call(merge, "G", self._mask, new, old, str(bits))
+    def merged(self, register: Register, mask: str, new: str, old: str) -> str:
+        return super().call(merge, "G", mask, new, old, str(register.bits))
 
     def multiply(self, products: int) -> None:
         if self._guarded:
@@ -102,6 +102,8 @@ class GangCode:
         self._kernel = program.kernel
         self._blocks: dict[int, GangBlock | None] = {}
         self._safe: dict[int, bool] = {}
+        self._alone: dict[Hashable, bool] = {}
+        """Whether the code of an instruction needs no warp, by what decides about it."""
 
     def forget(self) -> None:
         """Compile everything anew: other instructions are watched, which gangs do not execute."""
@@ -156,18 +158,22 @@ class GangCode:
     @cached_property
     def _costly(self) -> list[bool]:
         """Whether an instruction takes numpy's time: floating point, and what else differs between lanes."""
+        instructions = self._kernel.instructions
+        read = [{register.slot for register in sources(ins)} for ins in instructions]
+        written = [{register.slot for register in results(ins)} for ins in instructions]
         varying: set[int] = set()
+        varying.update(*(slots for ins, slots in zip(instructions, written, strict=True) if _names_lane(ins)))
         grown = True
         while grown:
             before = len(varying)
-            for ins in self._kernel.instructions:
-                if _differs(ins, varying):
-                    varying.update(register.slot for register in results(ins))
+            for slots, outcome in zip(read, written, strict=True):
+                if not varying.isdisjoint(slots):
+                    varying |= outcome
             grown = len(varying) > before
         return [
             (ins.root in _COSTLY and not _REAL.isdisjoint(ins.parts))
-            or (ins.root != "mov" and computing(ins) and any(each.slot in varying for each in results(ins)))
-            for ins in self._kernel.instructions
+            or (ins.root != "mov" and not varying.isdisjoint(slots) and computing(ins))
+            for ins, slots in zip(instructions, written, strict=True)
         ]
 
     def _emitter(self) -> _GangEmitter:
@@ -192,15 +198,27 @@ class GangCode:
             or any(each.slot in self._program.deferred.slots for each in sources(ins))
         ):
             return False
-        emitter = self._emitter()
-        try:
-            emitter.begin(ins)
-            self._program.lower(ins, emitter)
-            emitter.packs.need_all()
-            emitter.end()
-        except (Unsupported, Fault):
-            return False
-        return not any(_WARP.search(line) for line in emitter.lines)
+        guard = None if ins.guard is None else ins.guard.negated
+        key = ins.opcode, guard, tuple(map(self._form, ins.operands))
+        if key not in self._alone:
+            emitter = self._emitter()
+            try:
+                emitter.begin(ins)
+                self._program.lower(ins, emitter)
+                emitter.packs.need_all()
+                emitter.end()
+                self._alone[key] = not any(_WARP.search(line) for line in emitter.lines)
+            except (Unsupported, Fault):
+                self._alone[key] = False
+        return self._alone[key]
+
+    def _form(self, operand: Operand) -> object:
+        """Return an operand without the number of its register and its offset, which are not in question here."""
+        if isinstance(operand, Register):
+            return operand.bits, operand.negated, self._program.reads(operand.slot)
+        if isinstance(operand, Address):
+            return Address, self._form(operand.base)
+        return tuple(map(self._form, operand.items)) if isinstance(operand, Vector) else operand
 
     def _compile(self, start: int) -> GangBlock | None:
         program, instructions = self._program, self._kernel.instructions
@@ -270,9 +288,7 @@ def _special(name: str) -> tuple[str, int]:
     return (_of_grid(text) if text.startswith(grid) else text), bits
 
 
-def _differs(ins: Instruction, varying: set[int]) -> bool:
-    """Return whether what an instruction writes may differ between the lanes of a warp."""
+def _names_lane(ins: Instruction) -> bool:
+    """Return whether an instruction has an operand that differs between the lanes of a warp by itself."""
     operands = [item for each in ins.operands for item in (each.items if isinstance(each, Vector) else (each,))]
-    if any(isinstance(each, Special) and each.name.startswith(("tid", "lane")) for each in operands):
-        return True
-    return any(register.slot in varying for register in sources(ins))
+    return any(isinstance(each, Special) and each.name.startswith(("tid", "lane")) for each in operands)

@@ -34,6 +34,7 @@ class Operands:
         symbol: The expression of a variable's or parameter's address by name.
         parameter: The byte offset of a kernel parameter in the parameter block, or None if the name is not one.
         deferred: Slots that can hold a ``Pending``; a read of one settles it first.
+        apart: Slots that hold a tuple of two items (``apart``).
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class Operands:
         symbol: Callable[[str], str],
         parameter: Callable[[str], int | None],
         deferred: DeferredSlots = NOTHING_DEFERRED,
+        apart: frozenset[int] = frozenset(),
     ) -> None:
         self.deferred = deferred
+        self.apart = apart
         self.lines: list[str] = []
         self.line_at: list[tuple[int, str]] = []
         """Index of the instruction that each line belongs to, and the name of the mask of its lanes."""

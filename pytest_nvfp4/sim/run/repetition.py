@@ -115,6 +115,8 @@ def _equal(one: list[Any], other: list[Any]) -> bool:
 def _same(a: Any, b: Any) -> bool:
     if a is b:
         return True
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return all(map(_same, a, b))
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return np.array_equal(a, b)
     return bool(a == b)

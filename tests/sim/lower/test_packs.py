@@ -5,9 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pytest_nvfp4.sim.lower.apart import apart_slots
 from pytest_nvfp4.sim.lower.packs import Packs
+from pytest_nvfp4.sim.ptx.parser import parse
 from tests.sim.ptx_case import run_ptx
 
+HEADER = """.version 8.7
+.target sm_100a
+.address_size 64
+.visible .entry k() { .reg .b16 %rs<9>; .reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<3>; BODY }
+"""
 THREADS = 32
 _HEAD = "mov.u32 %r1, %tid.x; add.s32 %r2, %r1, 100; mul.wide.u32 %rd1, %r1, 8; add.s64 %rd2, %rd100, %rd1;\n"
 LANES = np.arange(THREADS, dtype=np.uint64)
@@ -57,10 +64,49 @@ def out(body: str) -> np.ndarray:
             "st.global.b64 [%rd2], %rd5; END: mov.b64 %rd3, %rd4;",
             PACKED,
         ),
+        ("mov.b64 %rd4, {%r1, %r2}; bra NEXT; NEXT: mov.b64 {%r3, %r4}, %rd4; mov.b64 %rd3, {%r3, %r4};", PACKED),
+        (
+            "mov.b64 %rd4, %rd5; mov.b64 %rd4, {%r1, 7}; mov.b64 %rd5, %rd4; bra NEXT; NEXT: mov.b64 %rd4, %rd5; "
+            "mov.b64 {%r3, %r4}, %rd4; mov.b64 %rd3, {%r3, %r4};",
+            LOW | np.uint64(7 << 32),
+        ),
+        (
+            "mov.b64 %rd4, {%r1, %r2}; setp.lt.u32 %p1, %r1, 9; @!%p1 bra END; mov.b64 %rd4, {%r2, 3}; "
+            "END: mov.b64 {%r3, %r4}, %rd4; mov.b64 %rd3, {%r3, %r4};",
+            np.where(LANES < 9, HIGH | np.uint64(3 << 32), PACKED),
+        ),
+        (
+            "mov.b64 %rd4, {%r1, %r2}; setp.lt.u32 %p1, %r1, 9; @%p1 bra LOW; bra END; LOW: mov.b64 %rd4, {%r2, %r2}; "
+            "mov.b32 %r5, 0; LOOP: add.s32 %r5, %r5, 1; setp.lt.u32 %p2, %r5, %r1; @%p2 bra LOOP; "
+            "mov.b64 {%r3, %r4}, %rd4; mov.b64 %rd4, {%r5, %r4}; "
+            "END: mov.b64 {%r3, %r4}, %rd4; mov.b64 %rd3, {%r3, %r4};",
+            np.where(LANES < 9, np.maximum(LANES, np.uint64(1)) | HIGH << np.uint64(32), PACKED),
+        ),
     ],
 )
-def test_a_pack_is_what_it_was_when_it_was_made(body: str, want: np.ndarray | int) -> None:
-    assert (out(body) == want).all()
+@pytest.mark.parametrize("before", ["", "tcgen05.fence::before_thread_sync; "])
+def test_a_pack_is_what_it_was_when_it_was_made(before: str, body: str, want: np.ndarray | int) -> None:
+    """In kernels that use tensor memory, a register that nothing else reads or writes holds its items (``apart``)."""
+    assert (out(before + body) == want).all()
+
+
+@pytest.mark.parametrize(
+    ("body", "want"),
+    [
+        ("mov.b64 %rd1, {%r1, %r2}; mov.b64 {_, %r3}, %rd1;", {"%rd1"}),
+        ("mov.b64 %rd1, {%r1, %r2}; mov.b64 {%rs1, %rs2, %rs3, %rs4}, %rd1;", set()),
+        ("mov.b64 %rd1, {%r1, %r2}; add.s64 %rd2, %rd1, 1;", set()),
+        ("mov.b64 %rd1, {%r1, %r2}; @%p1 mov.b64 %rd1, {%r2, %r1};", set()),
+        ("mov.b64 %rd1, {%r1, %r2}; mov.b64 %rd2, %rd1; mov.b64 %rd3, %rd2;", {"%rd1", "%rd2", "%rd3"}),
+        ("mov.b64 %rd1, {%r1, %r2}; mov.b64 %rd2, %rd1; mov.b64 %rd3, %rd2; add.s64 %rd3, %rd3, 1;", set()),
+        ("mov.b64 %rd1, 0; mov.b64 {%r1, %r2}, %rd1;", set()),
+    ],
+)
+@pytest.mark.parametrize("tensor", [True, False])
+def test_which_registers_hold_their_items(tensor: bool, body: str, want: set[str]) -> None:
+    text = f"{'tcgen05.fence::before_thread_sync;' * tensor} {body} ret;"
+    (kernel,) = parse(HEADER.replace("BODY", text)).kernels.values()
+    assert {kernel.registers[slot].name for slot in apart_slots(kernel)} == (want if tensor else set())
 
 
 def test_a_pack_that_nothing_reads_is_not_written() -> None:
