@@ -30,6 +30,7 @@ _PROFILE_WORKER = "pytest_nvfp4.device.worker.profile_worker"
 _TOOL_LAUNCH = "pytest_nvfp4.device.worker.tool_launch"
 _PRELOAD = (
     *PRELOAD,
+    "numpy.ma",  # which numpy imports when it is first used
     "pytest_nvfp4.device.job",
     "pytest_nvfp4.isolation.seal.audit",
     "pytest_nvfp4.device.worker.device_info",
@@ -43,6 +44,9 @@ _PRELOAD = (
     "pytest_nvfp4.isolation.seal.keeper",
     "pytest_nvfp4.device.worker.verify",
     "pytest_nvfp4.host.remote",
+    "pytest_nvfp4.numerics.families",
+    *(f"pytest_nvfp4.sim.{unit}.table" for unit in ("alu", "memory", "sync", "tcgen05", "tma", "wgmma")),
+    "pytest_nvfp4.sim.lower.ganged",
 )
 """Modules that a worker imports before its kernel. A worker for a GPU is not forked: CUDA does not survive a fork."""
 _FILE_BYTES = 8 << 30

@@ -10,6 +10,7 @@ PRELOAD: Final = (
     "pytest_nvfp4.host.compile_cache",
     "pytest_nvfp4.host.redirect",
     "pytest_nvfp4.driver.tensormap",
+    "pytest_nvfp4.host.large_random",
     "pytest_nvfp4.host.torch_cuda",
     "pytest_nvfp4.toolchain.worker.capture",
     "pytest_nvfp4.toolchain.worker.contract",

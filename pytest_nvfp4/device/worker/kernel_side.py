@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pytest_nvfp4.collection import rare_collection
 from pytest_nvfp4.device.worker.conversation import Player, PlayError
 from pytest_nvfp4.device.worker.imported_kernel import ImportedKernel, RefusedKernelError, import_kernel, watch
 from pytest_nvfp4.device.worker.kernel_stack import write_stack_to
@@ -37,7 +38,8 @@ def serve(commands: Channel, requests: Channel, room: tuple[int, int]) -> NoRetu
     """Execute commands to the end of the process."""
     exit_process, status = os._exit, 1
     try:
-        _KernelSide(commands, requests, room).run()
+        with rare_collection():
+            _KernelSide(commands, requests, room).run()
         status = 0
     except HungUpError:
         pass

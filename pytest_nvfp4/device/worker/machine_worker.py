@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from pytest_nvfp4.collection import rare_collection
 from pytest_nvfp4.cores import cores
 from pytest_nvfp4.device.job import Job, KernelSpec, Simulating
 from pytest_nvfp4.device.worker import device_info
@@ -259,7 +260,8 @@ def main() -> NoReturn:
         enter(replace(wall, without=(*wall.without, *NAMESPACES)))
         job = Job.model_validate_json(Path(file).read_bytes())
         Path(file).unlink()  # it reveals which calls are judged, and their inputs
-        MachineWorker(job, Path(folder), events, forked, compiled=compiled, commands=commands).run()
+        with rare_collection():  # one of its own for each launch would end with a collection
+            MachineWorker(job, Path(folder), events, forked, compiled=compiled, commands=commands).run()
 
     completed(events, run)
     for stream in (sys.stdout, sys.stderr):
