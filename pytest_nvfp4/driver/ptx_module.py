@@ -28,11 +28,14 @@ _REQUIRED: Final = re.compile(rf"\.reqntid\s+{_EXTENTS}")
 _MOST: Final = re.compile(rf"\.(?:maxntid|reqntid)\s+{_EXTENTS}")
 _CLUSTER: Final = re.compile(rf"\.reqnctapercluster\s+{_EXTENTS}")
 _VARIABLE: Final = re.compile(
-    r"(\.extern\s+)?(?:\.(?:weak|visible|common)\s+){0,2}\.(shared|global|const)\s+(?:\.align\s+(\d{1,9})\s+)?"
+    r"\.(shared|global|const)\s+(?:\.align\s+(\d{1,9})\s+)?"
     r"(?:\.v([248])\s+)?\.[a-z]+(\d{1,4})\s+([\w$%]+)((?:\[\d{0,15}\])*)"
 )
+_EXTERN: Final = re.compile(r"\.extern\s+(?:\.(?:weak|visible|common)\s+){0,2}\Z")
+_BEFORE: Final = 100
+"""Characters before a variable's state space in which ``.extern`` is searched; more white space than that is none of a
+compiler's."""
 _EXTENT: Final = re.compile(r"\[(\d*)\]")
-_NAME: Final = re.compile(r"[\w$%]+")
 _TCGEN05: Final = re.compile(r"\btcgen05\.[\w.:]*\b(cta_group::[12])")
 
 
@@ -163,21 +166,29 @@ def parse(text: str) -> PtxModule:
             )
         if entry.name in found:
             raise PtxModuleError(f"the kernel {entry.name} is defined twice")
-        used = set(_NAME.findall(entry.body)) if shared else set()
         own = [variable for variable in _variables(entry.body) if variable.space == "shared"]
         found[entry.name] = CubinKernel(
             name=entry.name,
             params=tuple(_params(entry.name, entry.params)),
-            static_smem=_packed([*own, *(variable for variable in shared if variable.name in used)]),
+            static_smem=_packed([*own, *(variable for variable in shared if _names(entry.body, variable.name))]),
             threads=_extents(_REQUIRED, entry.directives),
-            cta_groups=frozenset(_TCGEN05.findall(entry.body)),
+            cta_groups=_cta_groups(entry.body),
         )
         if (cluster := _extents(_CLUSTER, entry.directives)) is not None:
             clusters[entry.name] = cluster
     if not found:
         raise PtxModuleError("the PTX has no .entry")
     variables = {each.name: each.size for each in outside if each.space != "shared"}
-    return PtxModule(found, clusters, variables, frozenset(_TCGEN05.findall(text)))
+    return PtxModule(found, clusters, variables, _cta_groups(text))
+
+
+def _names(text: str, name: str) -> bool:
+    """Return whether a text has a name, and not only as part of another one."""
+    return name in text and re.search(rf"(?<![\w$%]){re.escape(name)}(?![\w$%])", text) is not None
+
+
+def _cta_groups(text: str) -> frozenset[str]:
+    return frozenset(_TCGEN05.findall(text)) if "tcgen05." in text else frozenset()
 
 
 def shared_bytes(scanned: Scanned) -> int:
@@ -238,10 +249,10 @@ def _parameters(name: str, text: str) -> Iterator[re.Match[str]]:
 def _variables(text: str) -> Iterator[_Variable]:
     """Yield the variables in shared, global and constant memory that have a size here."""
     for match in _VARIABLE.finditer(text):
-        element = int(match[5]) // 8 * int(match[4] or 1)
-        extents = [int(extent or 0) for extent in _EXTENT.findall(match[7])]
-        if not match[1]:
-            yield _Variable(match[2], match[6], int(match[3] or element) or 1, element * math.prod(extents))
+        element = int(match[4]) // 8 * int(match[3] or 1)
+        extents = [int(extent or 0) for extent in _EXTENT.findall(match[6])]
+        if not _EXTERN.search(text[max(0, match.start() - _BEFORE) : match.start()]):
+            yield _Variable(match[1], match[5], int(match[2] or element) or 1, element * math.prod(extents))
 
 
 def _packed(variables: list[_Variable]) -> int:
