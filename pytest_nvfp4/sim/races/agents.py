@@ -69,8 +69,8 @@ class WarpAgent(Agent):
 
     __slots__ = (
         "__weakref__", "acquired", "agents", "failed_tests", "fences", "id", "initialised", "lane_order", "lanes",
-        "launch", "ld", "ld_issued", "ld_waited", "memory", "pipe", "queue", "seen", "seen_issued", "st", "st_issued",
-        "st_waited", "started", "uses",
+        "launch", "ld", "ld_issued", "ld_waited", "memory", "pipe", "polled", "queue", "seen", "seen_issued", "st",
+        "st_issued", "st_waited", "started", "uses",
     )  # fmt: skip
 
     def __init__(self, memory: CtaMemory, w: Warp) -> None:
@@ -92,6 +92,8 @@ class WarpAgent(Agent):
         self.failed_tests: dict[int, FailedTest] = {}
         self.started: set[int] = set()
         self.acquired: dict[int, Snapshot] = {}
+        self.polled: tuple[tuple[object, ...], int, int] | None = None
+        """The last strong access to global memory, if it was a read, and the versions of the clock and of the lanes."""
         self.queue: object = None
         self.pipe: Agent | None = None
 
@@ -111,6 +113,11 @@ class WarpAgent(Agent):
             self.acquired[id(snapshot)] = snapshot  # kept, so that no other object gets this identity
         if self.lane_order.open and (ticks := snapshot.get(self.clocks.number)) is not None:
             self.lane_order.acquire(ticks[BEFORE])
+
+    def repeats(self, read: tuple[object, ...]) -> bool:
+        """Return whether a strong read is the last one again, and nothing has changed since: a poll, as it was."""
+        last = self.polled
+        return last is not None and last[0] == read and last[1:] == (self.version, self.lanes.sync_count)
 
     def fence_before_sync(self) -> None:
         """Execute ``tcgen05.fence::before_thread_sync``: order its tcgen05 work before what it releases."""

@@ -22,7 +22,7 @@ Model"):
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cached_property
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -37,6 +37,8 @@ TickRow: TypeAlias = NDArray[np.int64]
 """One row of them."""
 Snapshot: TypeAlias = dict[int, Ticks]
 """Immutable copy of a clock: by cluster, the ticks of its agents."""
+Part: TypeAlias = Callable[[Ticks], Ticks | None]
+"""What a fence or an access makes of a copy of ticks, which it returns if it changes nothing; None for nothing."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -49,6 +51,8 @@ _MOST_JOINS = 4096
 """Joins that are remembered, a few kilobytes each."""
 _MOST_SNAPSHOTS = 512
 """The same for snapshots, a hundred bytes a cluster each."""
+_MOST_STEPS = 128
+"""Steps from a snapshot to a later one that are followed."""
 
 
 class Memo(dict[Key, Value]):
@@ -152,29 +156,37 @@ def joined(first: Ticks, second: Ticks) -> Ticks:
     return result
 
 
-def _fenced(ticks: Ticks) -> Ticks:
-    """Return a copy with everything that happened before visible to the async proxy in global memory."""
+def _proxy_fenced(ticks: Ticks) -> Ticks:
+    """Return ticks with everything that happened before visible to the async proxy in global memory."""
+    if np.array_equal(ticks[ASYNC_GLOBAL], ticks[BEFORE]):
+        return ticks
     fenced = ticks.copy()
     fenced[ASYNC_GLOBAL] = fenced[BEFORE]
     return fenced
 
 
 def _covered(ticks: Ticks) -> Ticks:
-    """Return a copy behind a ``fence.sc`` of the device."""
+    """Return ticks behind a ``fence.sc`` of the device."""
+    if (ticks[:ASYNC_SHARED] >= ticks[SC]).all() and np.array_equal(ticks[SC], ticks[VISIBLE]):
+        return ticks
     covered = ticks.copy()
     covered[:ASYNC_SHARED] = np.maximum(ticks[:ASYNC_SHARED], ticks[SC])
     covered[SC] = covered[VISIBLE]
     return covered
 
 
-def _relaxed(ticks: Ticks, *, covered: bool) -> Ticks | None:
-    """Return a copy with nothing but what a relaxed access passes on; None if that is nothing."""
-    rows = slice(TENSOR, (SC if covered else ISSUED) + 1)
+def _relaxed(ticks: Ticks, most: int = ISSUED) -> Ticks | None:
+    """Return the rows of a copy that a relaxed access passes on, up to ``most``; None if that is nothing."""
+    rows = slice(TENSOR, most + 1)
     if not np.count_nonzero(ticks[rows]):
         return None
     only = np.zeros_like(ticks)
     only[rows] = ticks[rows]
     return only
+
+
+def _relaxed_covered(ticks: Ticks) -> Ticks | None:
+    return _relaxed(ticks, SC)
 
 
 class Joins:
@@ -183,10 +195,15 @@ class Joins:
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], tuple[Ticks, Ticks, Ticks]] = {}
         self._snapshots: dict[tuple[int, int], tuple[Snapshot, Snapshot, Snapshot]] = {}
-        self._relaxed: dict[tuple[int, bool], tuple[Ticks, Ticks | None]] = {}
+        self._wholes: dict[int, tuple[Snapshot, Snapshot]] = {}
+        """By identity, a snapshot and a later one that has all of it."""
+        self._of_ticks: dict[tuple[int, Part], tuple[Ticks, Ticks | None]] = {}
+        self._of_snapshot: dict[tuple[int, Part], tuple[Snapshot, Snapshot]] = {}
 
     def of_snapshots(self, first: Snapshot, second: Snapshot) -> Snapshot:
         """Return the join of two snapshots, which never change. It is one of them if that has all of the other."""
+        if self._within(first, second):
+            return second
         key = id(first), id(second)
         known = self._snapshots.get(key)
         if known is None:
@@ -194,6 +211,41 @@ class Joins:
                 self._snapshots.clear()
             known = self._snapshots[key] = first, second, self._joined(first, second)
         return known[2]
+
+    def extended(self, first: Snapshot, second: Snapshot, base: Snapshot | None, own: int) -> Snapshot:
+        """Return the join of two snapshots.
+
+        If ``base`` is given, it is all of the second but for the ticks of the cluster ``own``.
+        """
+        if base is None or not self._within(base, first):
+            result = self.of_snapshots(first, second)
+        else:
+            known = first.get(own)
+            new = second[own] if known is None else self.of(second[own], known)
+            result = first if new is known else {**first, own: new}
+        for part in (first, base):
+            if part is not None and part is not result:
+                self._record(part, result)
+        return result
+
+    def _record(self, part: Snapshot, whole: Snapshot) -> None:
+        if len(self._wholes) >= _MOST_SNAPSHOTS:
+            self._wholes.clear()
+        self._wholes[id(part)] = part, whole
+
+    def _within(self, part: Snapshot, whole: Snapshot) -> bool:
+        """Return whether a snapshot is known to have all of another: it was made from that, perhaps in steps."""
+        at = part
+        for _ in range(_MOST_STEPS):
+            if at is whole:
+                if at is not part:
+                    self._record(part, whole)
+                return True
+            step = self._wholes.get(id(at))
+            if step is None:
+                return False
+            at = step[1]
+        return False
 
     def _joined(self, first: Snapshot, second: Snapshot) -> Snapshot:
         changed: Snapshot | None = None
@@ -229,16 +281,30 @@ class Joins:
         the tcgen05 work ordered before a synchronisation of threads, for which a relaxed access is enough
         (``tensor_order``).
         """
-        parts = self._relaxed
-        if len(parts) >= _MOST_JOINS:
-            parts.clear()
+        return self.part(snapshot, _relaxed_covered if covered else _relaxed)
+
+    def part(self, snapshot: Snapshot, part: Part) -> Snapshot:
+        """Return a part of each of a snapshot's ticks, the same object for the same snapshot or ticks."""
+        whole = self._of_snapshot.get((id(snapshot), part))
+        if whole is not None:
+            return whole[1]
+        known = self._of_ticks
+        if len(known) >= _MOST_JOINS:
+            known.clear()
         result: Snapshot = {}
+        same = True
         for number, ticks in snapshot.items():
-            known = parts.get((id(ticks), covered))
-            if known is None:
-                known = parts[id(ticks), covered] = ticks, _relaxed(ticks, covered=covered)
-            if known[1] is not None:
-                result[number] = known[1]
+            made = known.get((id(ticks), part))
+            if made is None:
+                made = known[id(ticks), part] = ticks, part(ticks)
+            same &= made[1] is ticks
+            if made[1] is not None:
+                result[number] = made[1]
+        if same:
+            result = snapshot
+        if len(self._of_snapshot) >= _MOST_SNAPSHOTS:
+            self._of_snapshot.clear()
+        self._of_snapshot[id(snapshot), part] = snapshot, result
         return result
 
 
@@ -307,9 +373,23 @@ class Agent:
         tick: Its current tick.
         version: Counts changes of the clock.
         joined: State (agent, version) of the other agent's clock that this clock joined last.
+        relaxed_reads: By variable, the snapshots of which relaxed reads have brought a part that the clock lacks, of
+            other clusters. It decides nothing before the agent passes it on or executes a fence, and often an acquire
+            brings it before.
     """
 
-    __slots__ = ("_released", "asynchronous", "clock", "clocks", "info", "joined", "number", "tick", "version")
+    __slots__ = (
+        "_released",
+        "asynchronous",
+        "clock",
+        "clocks",
+        "info",
+        "joined",
+        "number",
+        "relaxed_reads",
+        "tick",
+        "version",
+    )
 
     def __init__(self, clocks: Clocks, info: AgentInfo, *, asynchronous: bool = False) -> None:
         self.clocks = clocks
@@ -321,6 +401,7 @@ class Agent:
         self.tick = 1
         self.version = 0
         self.joined: tuple[int, int] | None = None
+        self.relaxed_reads: dict[Hashable, Snapshot] = {}
         self._released = False
         self.clock.ticks[: SC if asynchronous else ASYNC_SHARED, self.number] = 1
 
@@ -334,13 +415,30 @@ class Agent:
         self.clock.join_snapshot(self.clocks.number, snapshot)
         self.version += 1
 
+    def acquire_relaxed(self, variable: Hashable, snapshot: Snapshot) -> None:
+        """Order what a relaxed read of a variable brings of a snapshot; later reads of it bring all of it, too."""
+        own, joins = self.clocks.number, self.clocks.joins
+        if own in snapshot:
+            self.clock.join_snapshot(own, joins.relaxed_part({own: snapshot[own]}))
+        self.relaxed_reads[variable] = snapshot
+        self.version += 1
+
+    def _join_relaxed(self) -> None:
+        for snapshot in self.relaxed_reads.values():
+            self.clock.join_snapshot(self.clocks.number, self.clocks.joins.relaxed_part(snapshot))
+        self.relaxed_reads.clear()
+
     def snapshot(self) -> Snapshot:
         """Return a copy of the agent's clock."""
+        if self.relaxed_reads:
+            self._join_relaxed()
         clock = self.clock
         return {**(clock.foreign or {}), self.clocks.number: clock.ticks.copy()}
 
     def release(self, clock: Clock) -> None:
         """Add everything up to now to ``clock``; later actions belong to the next tick."""
+        if self.relaxed_reads:
+            self._join_relaxed()
         clock.join(self.clock)
         self._released = True
 
@@ -365,6 +463,8 @@ class Agent:
 
     def fence_proxy(self, *, shared: bool = True, everywhere: bool = False) -> None:
         """Make everything that happened before visible to the async proxy: in shared memory, in global, or both."""
+        if self.relaxed_reads:
+            self._join_relaxed()
         ticks = self.clock.ticks
         if shared:
             ticks[ASYNC_SHARED] = ticks[BEFORE]
@@ -373,17 +473,19 @@ class Agent:
         self.version += 1
         foreign = self.clock.foreign
         if foreign and (everywhere or not shared):
-            self.clock.foreign = {number: _fenced(known) for number, known in foreign.items()}
+            self.clock.foreign = self.clocks.joins.part(foreign, _proxy_fenced)
         self.advance()
 
     def fence_sc(self) -> None:
         """Execute a ``fence.sc`` of the device: acquire what earlier ones covered, then cover everything before."""
+        if self.relaxed_reads:
+            self._join_relaxed()
         ticks = self.clock.ticks
         seen = ticks[:ASYNC_SHARED]
         np.maximum(seen, ticks[SC], out=seen)
         ticks[SC] = ticks[VISIBLE]
         if foreign := self.clock.foreign:
-            self.clock.foreign = {number: _covered(known) for number, known in foreign.items()}
+            self.clock.foreign = self.clocks.joins.part(foreign, _covered)
         self.version += 1
         self.advance()
 

@@ -106,6 +106,9 @@ class MemoryHooks(Hooks):
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         order = launch.order[at]
+        polled = at, offset, where, mask, w.cta.launch.machine.changes
+        if agent.polled is not None and order.strong and agent.repeats(polled):
+            return
         memory = launch.memory
         shadow = memory.shadow(region)
         writes = kind != READ
@@ -155,6 +158,7 @@ class MemoryHooks(Hooks):
                 for item in (0,) if where.__class__ is int else set(where.offsets.tolist()):  # type: ignore[union-attr]
                     address = region.start + offset + item
                     launch.variables.access(address, agent, agent.fences, agent.id, order, write=writes)
+            agent.polled = None if writes else (polled, agent.version, lanes.sync_count)
 
     def async_copied(
         self, w: Warp, at: int, index: int, target: Pattern, sources: Sequence[tuple[Region, int, Pattern | int]]

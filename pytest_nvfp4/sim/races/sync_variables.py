@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from pytest_nvfp4.sim.races.clocks import Agent, Joins, Snapshot
+import numpy as np
+
+from pytest_nvfp4.sim.races.clocks import BEFORE, TENSOR, Agent, Joins, Snapshot
 from pytest_nvfp4.sim.races.names import WarpId
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, GPU, Order
 
@@ -28,6 +30,23 @@ class _Release(NamedTuple):
     cluster: int
 
 
+class _Released(NamedTuple):
+    """What releases pass on.
+
+    Attributes:
+        snapshot: All of it, but for ``also``.
+        by: Cluster and number of the agent that executed all of them; None for several.
+        also: A snapshot whose relaxed part (``Joins.relaxed_part``) they pass on, too; None for no more.
+    """
+
+    snapshot: Snapshot
+    by: tuple[int, int] | None
+    also: Snapshot | None = None
+
+
+_NOTHING: dict[_Release, _Released] = {}
+
+
 class _PendingAcquire(NamedTuple):
     """What a strong read observed, and the scope that a fence needs to acquire it."""
 
@@ -39,38 +58,50 @@ class _Variable:
     """The releases that a read of one address observes: those since its last plain write.
 
     Attributes:
-        wide: Those of GPU scope.
-        narrow: Those of narrower scopes.
+        wide: Those of GPU scope, by cluster.
+        narrow: Those of narrower scopes, by cluster.
         all_wide: The join of ``wide``, which any read of GPU scope observes. Most readers have most of its ticks
             already, as the same objects, where the separate releases would have to be compared tick by tick.
     """
 
-    __slots__ = ("_joins", "_relaxed", "all_wide", "narrow", "wide")
+    __slots__ = ("_joins", "_separate", "all_wide", "narrow", "wide")
 
     def __init__(self, joins: Joins) -> None:
         self._joins = joins
-        self.wide: dict[_Release, Snapshot] = {}
-        self.narrow: dict[_Release, Snapshot] = {}
+        self._separate = 0
+        self.wide: dict[int, dict[_Release, _Released]] = {}
+        self.narrow: dict[int, dict[_Release, _Released]] = {}
         self.all_wide: Snapshot = {}
-        self._relaxed: Snapshot | None = None
 
-    def add(self, release: _Release, snapshot: Snapshot) -> None:
-        """Add a release."""
+    def add(self, release: _Release, snapshot: Snapshot, agent: Agent, base: Snapshot | None) -> None:
+        """Add a release of an agent, whose snapshot has ``base`` and ticks of its own cluster, if that is known."""
+        joins, own = self._joins, agent.clocks.number
+        also = agent.relaxed_reads.get(self)
         if release.scope == GPU:
-            if len(self.wide) > _SEPARATE:
+            if self._separate > _SEPARATE:
                 release = _Release(GPU, None, -1)
-            self.all_wide = self._joins.of_snapshots(self.all_wide, snapshot) if self.wide else snapshot
-            self._relaxed = None
-        entries = self.wide if release.scope == GPU else self.narrow
+            self.all_wide = joins.extended(self.all_wide, snapshot, base, own) if self.wide else snapshot
+        entries = (self.wide if release.scope == GPU else self.narrow).setdefault(release.cluster, {})
         earlier = entries.get(release)
-        entries[release] = snapshot if earlier is None else self._joins.of_snapshots(earlier, snapshot)
+        if earlier is None:
+            self._separate += release.scope == GPU
+        if earlier is None or (earlier.by == (own, agent.number) and _is_later(agent, snapshot, earlier.snapshot)):
+            entries[release] = _Released(snapshot, (own, agent.number), also)
+        else:
+            by = earlier.by if earlier.by == (own, agent.number) else None
+            whole = joins.of_snapshots(earlier.snapshot, snapshot)
+            if earlier.also is not None:
+                whole = joins.of_snapshots(whole, joins.relaxed_part(earlier.also))
+            entries[release] = _Released(whole, by, also)
 
-    @property
-    def relaxed(self) -> Snapshot:
-        """What a relaxed read of ``all_wide`` acquires."""
-        if self._relaxed is None:
-            self._relaxed = self._joins.relaxed_part(self.all_wide)
-        return self._relaxed
+
+def _is_later(agent: Agent, one: Snapshot, other: Snapshot) -> bool:
+    """Return whether the first of two snapshots of an agent's releases of one scope surely has all of the second.
+
+    The agent's tick in a snapshot tells when it was taken: every release begins a tick, and clocks only grow.
+    """
+    own, number = agent.clocks.number, agent.number
+    return own in one and own in other and bool(one[own][BEFORE, number] > other[own][BEFORE, number])
 
 
 class FenceState:
@@ -78,12 +109,14 @@ class FenceState:
 
     Attributes:
         fenced: By scope, the warp's clock at its last fence of at least that scope.
+        foreign: What of other clusters it had seen at its last fence.
         pending: What strong reads observed and no fence has acquired yet: by identity of the snapshot, and all releases
             of GPU scope of a variable by the variable.
     """
 
     def __init__(self) -> None:
         self.fenced: dict[int, Snapshot] = {}
+        self.foreign: Snapshot | None = None
         self.pending: dict[int | _Variable, _PendingAcquire] = {}
 
     def observe(self, scope: int, snapshot: Snapshot) -> bool:
@@ -100,14 +133,29 @@ class FenceState:
 
     def fence(self, agent: Agent, scope: int) -> None:
         """Execute a fence: acquire for the reads before it, release for the writes after it."""
-        for pending in self.pending.values():
+        for read, pending in self.pending.items():
             if pending.scope <= scope:
+                agent.relaxed_reads.pop(read, None)
                 agent.acquire_snapshot(pending.snapshot)
         self.pending.clear()
         now = agent.snapshot()
         for each in range(scope + 1):
             self.fenced[each] = now
+        self.foreign = agent.clock.foreign
         agent.advance()
+
+    def covers(self, agent: Agent, scope: int, variable: _Variable) -> bool:
+        """Return whether a relaxed write to a variable passes on nothing but the last fence, of at least this scope.
+
+        What a relaxed read of the variable has brought is in the variable already.
+        """
+        fenced = self.fenced.get(scope)
+        if fenced is None or fenced is not self.fenced[CTA]:
+            return False
+        if not agent.relaxed_reads.keys() <= {variable} or agent.clock.foreign is not self.foreign:
+            return False
+        before, now = fenced[agent.clocks.number], agent.clock.ticks
+        return before.shape == now.shape and np.array_equal(before[TENSOR:], now[TENSOR:])
 
 
 class SyncVariables:
@@ -132,16 +180,25 @@ class SyncVariables:
             return
         whole = order.scope == GPU and bool(variable.wide)
         if whole and order.acquires:
+            agent.relaxed_reads.pop(variable, None)
+            fences.pending.pop(variable, None)
             agent.acquire_snapshot(variable.all_wide)
         elif whole and fences.observe_all(variable):
-            agent.acquire_snapshot(variable.relaxed)
+            agent.acquire_relaxed(variable, variable.all_wide)
         # A later fence may have a narrower scope, so that it acquires only the releases in the warp's surroundings.
-        separate = variable.narrow if whole and order.acquires else {**variable.wide, **variable.narrow}
-        for release, snapshot in separate.items():
+        # Those of other clusters are wide, or do not count.
+        near = dict(variable.narrow.get(warp.cluster, _NOTHING))
+        if not (whole and order.acquires):
+            near |= variable.wide.get(warp.cluster, _NOTHING)
+        for release, (snapshot, by, also) in near.items():
+            if by == (warp.cluster, agent.number):
+                continue
             # Each scope must include the other thread (PTX ISA, "Scope" and "Moral strength").
             needed = CTA if release.cta == warp.cta else CLUSTER if release.cluster == warp.cluster else GPU
             if needed > release.scope or needed > order.scope or (whole and needed == GPU):
                 continue
+            if also is not None:
+                agent.acquire_snapshot(self._joins.relaxed_part(also))
             if order.acquires:
                 agent.acquire_snapshot(snapshot)
             elif fences.observe(needed, snapshot):
@@ -152,15 +209,20 @@ class SyncVariables:
         if variable is None or not order.updates:
             variable = self._variables[address] = _Variable(self._joins)
         released: dict[int, Snapshot] = {}
+        base = None
         if order.releases:
             released[order.scope] = agent.snapshot()
+            base = agent.clock.foreign
             agent.advance()
         else:
             for scope, snapshot in fences.fenced.items():
                 if scope <= order.scope and (scope == order.scope or scope + 1 not in fences.fenced):
                     released[scope] = snapshot
-        relaxed = {} if order.releases else self._joins.relaxed_part(agent.snapshot(), covered=order.scope == GPU)
-        if relaxed:
-            released[order.scope] = self._joins.of_snapshots(relaxed, released.get(order.scope, {}))
+        if not order.releases and fences.covers(agent, order.scope, variable):
+            base = fences.foreign
+        elif not order.releases:
+            relaxed = self._joins.relaxed_part(agent.snapshot(), covered=order.scope == GPU)
+            if relaxed:
+                released[order.scope] = self._joins.of_snapshots(relaxed, released.get(order.scope, {}))
         for scope, snapshot in released.items():
-            variable.add(_Release(scope, warp.cta, warp.cluster), snapshot)
+            variable.add(_Release(scope, warp.cta, warp.cluster), snapshot, agent, base)
