@@ -42,6 +42,17 @@ FORMS = {
         "before": "setp.lt.u32 %p3, %r2, 40;",
         "inside": "@%p3 bra SKIP; mul.f32 %f1, %f1, 0fBF800000; SKIP:",
     },
+    "a step of a sector": {"inside": "add.s64 %rd3, %rd3, 16; add.s64 %rd4, %rd4, 16;", "end": "24"},
+    "a step of each warp": {
+        "before": "shr.u32 %r7, %r2, 5; mul.wide.u32 %rd8, %r7, 32;",
+        "inside": "add.s64 %rd3, %rd3, %rd8;",
+        "end": "12",
+    },
+    "a step back": {
+        "before": "add.s64 %rd3, %rd3, 160; add.s64 %rd4, %rd4, 128;",
+        "inside": "sub.s64 %rd3, %rd3, 48; sub.s64 %rd4, %rd4, 48;",
+        "end": "16",
+    },
     "bytes and conversions": {
         "inside": "ld.global.b8 %rs1, [%rd3]; cvt.rn.f32.u16 %f10, %rs1; cvt.rn.f16.f32 %rs2, %f10;"
         "cvt.rn.f16x2.f32 %r11, %f1, %f10; cvt.f32.f16 %f11, %rs2; fma.rn.f32 %f1, %f11, 0f3F000000, %f1;"
