@@ -96,7 +96,10 @@ class AccessSets:
         if old is None and len(known) >= _PRUNED_SIZE and not len(known) & (len(known) - 1):
             result = {other: member for other, member in result.items() if not covers(self.accesses[member - 1])}
         result[key] = access
-        return self._add(result)
+        made = self._add(result)
+        if key.strong and self._strong.get(number):
+            self._strong[made] = True
+        return made
 
     def retain(self, used: Iterable[int]) -> dict[int, int]:
         """Drop all sets but these, and return their new numbers by the old ones."""
