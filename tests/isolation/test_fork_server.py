@@ -242,6 +242,18 @@ def test_what_needs_no_torch_is_not_forked_from_a_server_with_it(workers: Worker
     assert sorted(map(int, by[:2])) == sorted(FORK_SERVERS.pids)
 
 
+def test_a_worker_has_no_modules_of_the_package_that_were_preloaded_for_others(workers: Workers) -> None:
+    loaded = PARENT + (
+        "import sys\nname = 'pytest_nvfp4.layout.grammar'\nprint(name in sys.modules, 'colorsys' in sys.modules)\n"
+        "import pytest_nvfp4.layout.grammar as again\nprint(again.__name__ == name)\n"
+    )
+    both, first = (*PRELOAD, "pytest_nvfp4.layout.grammar"), (*PRELOAD, "colorsys")
+    printed = [workers.run(loaded, preload=preload).stdout.text.split() for preload in (first, both, first, both)]
+    assert len({by for by, *_ in printed}) == 1
+    assert [found for _, found, *_ in printed] == ["False", "True", "False", "True"]
+    assert all(others == ["True", "True"] for _, _, *others in printed)
+
+
 def test_an_idle_server_makes_room_for_a_key_that_is_requested_again(workers: Workers) -> None:
     def server(threads: int) -> int:
         return int(workers.run(PARENT, environ={"OMP_NUM_THREADS": str(threads)}).stdout.text.split()[0])

@@ -80,7 +80,8 @@ class _Server:
         self._package = package
         self._base_path = list(sys.path)
         self._children: list[_Child] = []
-        self._loaded: set[str] = set()
+        self._loaded: dict[str, frozenset[str]] = {}
+        """By preloaded module, the modules of the package that were imported when it was."""
         self._failure: str | None = None
         # The end of the control socket shows the end of the parent only between requests, and not if a process that the
         # parent has forked holds the other side open. PDEATHSIG cannot be used: it follows the parent's thread.
@@ -145,6 +146,7 @@ class _Server:
             reports.close()
         if pid == 0:
             self._close_in_child()
+            self._forget_others(request["worker"]["preload"])
             return _ForkedChild(request, descriptors, reports, path, server)
         for descriptor in descriptors[:-1]:
             os.close(descriptor)
@@ -158,6 +160,18 @@ class _Server:
             control.close()
         for child in self._children:
             child.close()
+
+    def _forget_others(self, names: Sequence[str]) -> None:
+        """Forget the modules of the package that were preloaded for other workers, and which this one might not import.
+
+        A worker that seals its memory would list and compare them (``isolation.seal``).
+        """
+        own = self._loaded[names[-1]]
+        for name in self._own_modules() - own:
+            del sys.modules[name]
+
+    def _own_modules(self) -> frozenset[str]:
+        return frozenset(name for name in sys.modules if name.partition(".")[0] == self._package)
 
     def _preload(self, names: Sequence[str]) -> None:
         """Import the modules that have not been imported yet, and prepare this process for forking."""
@@ -173,7 +187,7 @@ class _Server:
                 # A half-imported module must not be imported again, and a plain process shows the whole error.
                 self._failure = f"{name} cannot be imported: {type(error).__name__}: {error}"
                 raise _RefusedError(self._failure) from error
-            self._loaded.add(name)
+            self._loaded[name] = self._own_modules()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         ctypes.CDLL(None).fflush(None)  # every child would write what is still buffered
