@@ -97,7 +97,7 @@ def unended(scheduler: Scheduler) -> Fault:
         f"{grid.kernel.name} had not ended when its time was over: {plural(len(ctas), 'CTA')} of "
         f"{prod(grid.shape)} {'runs' if len(ctas) == 1 else 'run'}",
         hint="a loop whose condition never holds, or who writes the memory that it reads; if the launch is only large, "
-        "raise the timeout or take a smaller problem",
+        "raise the timeout (--nvfp4-device-timeout, --timeout) or take a smaller problem",
         notes=_notes(scheduler, ctas, warps),
     )
     now = grid.program.frames.place_now() if running is not None else None
