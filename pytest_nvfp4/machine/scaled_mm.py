@@ -114,7 +114,7 @@ def _elements(mat: torch.Tensor) -> torch.Tensor:
         raise HostSideError(f"torch._scaled_mm: elements of {mat.dtype} with block scales have no stand-in")
     values = torch.tensor([*_E2M1, *(-value for value in _E2M1)], dtype=torch.float64)
     codes = mat.view(torch.uint8).to(torch.int64)
-    return values[torch.stack((codes & 15, codes >> 4), dim=-1)].reshape(codes.shape[0], -1)
+    return values[torch.stack((codes & 15, codes >> 4), dim=-1)].flatten(1)
 
 
 def _block(scales: torch.dtype) -> int:

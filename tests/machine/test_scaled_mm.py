@@ -15,7 +15,7 @@ from tests.machine.scaled_operands import operand
 
 
 @pytest.mark.parametrize("kind", ["nvfp4", "mxfp4", "mxfp8"])
-@pytest.mark.parametrize(("m", "n", "k"), [(128, 128, 64), (5, 130, 96), (200, 8, 160)])
+@pytest.mark.parametrize(("m", "n", "k"), [(128, 128, 64), (5, 130, 96), (200, 8, 160), (0, 130, 96), (8, 0, 64)])
 def test_it_is_the_product_of_the_scaled_values(kind: str, m: int, n: int, k: int) -> None:
     a, scale_a, left = operand(m, k, kind, 1)
     b, scale_b, right = operand(n, k, kind, 2)
