@@ -280,8 +280,8 @@ REPORTS = (
         "vllm-project/vllm#26026",
         "CUTLASS MLA hangs under load",
         "warps without work arrive at a named barrier again before its earlier use is complete",
-        "deadlock",
-        "arch.barrier",
+        "race",
+        "arch.barrier_arrive(barrier_id=1",
     ),
     Report(
         "NVIDIA/cutlass#3652",

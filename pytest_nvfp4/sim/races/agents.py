@@ -224,16 +224,35 @@ class BarrierState:
 
 
 class RoundState:
-    """The order that a named barrier or the cluster barrier creates. Its rounds form one chain, as an mbarrier's."""
+    """The order that a named barrier or the cluster barrier creates. Its rounds form one chain, as an mbarrier's.
+
+    Attributes:
+        number: Agent of the rounds: its tick is the number of rounds that are complete.
+        rounds: That number.
+        arrived: Everything released to it so far.
+        complete: ``arrived`` at the end of the last complete round, and by warp at the end of the last one in which the
+            warp arrived: a warp may go on late, when others have completed further rounds.
+        last, coming: By warp, the instruction of its arrival in the last complete round, and in the current one.
+        performed: Everything before its relaxed arrives (see ``cta_exit``).
+    """
 
     def __init__(self, clocks: Clocks) -> None:
+        self.clocks = clocks
+        self.number = clocks.agent(AgentInfo("barrier", "the rounds of a barrier"))
+        self.rounds = 0
         self.arrived = clocks.clock()
-        self.complete = clocks.clock()
+        self.complete: dict[WarpId | None, Snapshot] = {None: {}}
+        self.last: dict[WarpId, int] = {}
+        self.coming: dict[WarpId, int] = {}
         self.performed: Clock | None = None
 
     def finish(self) -> None:
         """Complete the round."""
-        self.complete.join(self.arrived)
+        self.rounds += 1
+        self.arrived.ticks[BEFORE, self.number] = self.rounds
+        complete = {**(self.arrived.foreign or {}), self.clocks.number: self.arrived.ticks.copy()}
+        self.complete.update(dict.fromkeys((None, *self.coming), complete))
+        self.last, self.coming = self.coming, {}
 
 
 class ClusterAgents:

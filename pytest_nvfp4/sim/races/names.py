@@ -8,7 +8,7 @@ from pytest_nvfp4.sim.run.warp import Warp
 
 AgentKind = Literal[
     "warp", "mbarrier", "pipe", "bulk-read", "bulk-write", "map-read", "map-load", "cp.async", "wgmma",
-    "tmem-store", "tmem-load", "grid",
+    "tmem-store", "tmem-load", "grid", "barrier",
 ]  # fmt: skip
 
 
@@ -42,7 +42,7 @@ class AgentInfo(NamedTuple):
         kind: ``warp``; ``mbarrier`` (the copies that complete at it); ``pipe`` (a tcgen05 pipe); ``bulk-read`` and
             ``bulk-write`` (the bulk groups of a thread); ``map-read`` and ``map-load`` (reads of tensor maps by a
             warp's stores and loads); ``cp.async``; ``wgmma``; ``tmem-store`` and ``tmem-load`` (of a warp); ``grid``
-            (the previous launch).
+            (the previous launch); ``barrier`` (the rounds of a named barrier or the cluster barrier).
         name: Name in messages.
         warp: The warp that issues the agent's work, if there is exactly one.
     """

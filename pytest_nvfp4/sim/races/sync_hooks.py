@@ -178,6 +178,9 @@ class SyncHooks(Hooks):
         """Release to the round of a named barrier or the cluster barrier."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         state = agent.agents.rounds[barrier]
+        if not hasattr(barrier, "cluster") and not agent.has_seen(state.number, state.rounds):
+            _report_mixed(agent, state, barrier, at)
+        state.coming[agent.id] = at
         with agent.lane_order.releasing(mask, w.live, at):
             if agent.launch.relaxed[at]:
                 _release_relaxed(agent, state, scope=CLUSTER)
@@ -193,11 +196,27 @@ class SyncHooks(Hooks):
         """Acquire from the round."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         state = agent.agents.rounds[barrier]
-        agent.acquire(state.complete)
+        agent.acquire_snapshot(state.complete.get(agent.id) or state.complete[None])
         agent.lanes.synchronise()
         agent.memory.peer_accesses.observe(state.performed)
         if hasattr(barrier, "cluster"):
             agent.memory.cluster_ticks.setdefault(agent.number, agent.epoch())
+
+
+def _report_mixed(agent: WarpAgent, state: RoundState, barrier: Any, at: int) -> None:
+    """Report an arrival at a named barrier that may count in the round before: nothing orders it behind that one."""
+    place = agent.launch.grid.place
+    earlier, where = next(reversed(state.last.items()))
+    agent.launch.reporter.other(
+        RACE,
+        f"{place(at)} in {agent.id} arrives at barrier {barrier.number}, and nothing orders it behind the last round "
+        f"of that barrier, in which {place(where)} in {earlier} arrived: if it comes first, it counts in that round, "
+        "and releases warps too early",
+        "a thread count of all threads that meet, or a barrier number for each group of warps that meets by itself",
+        warp=agent.id,
+        at=at,
+        group=("rounds", barrier.number),
+    )
 
 
 def _release(agent: WarpAgent, state: BarrierState, at: int, barrier: Mbarrier) -> None:

@@ -72,6 +72,39 @@ def test_barriers_order(first, second):
 
 READ_INITIAL = "st.shared.b32 [%r6+512], %r0; ld.shared.b32 %r20, [%r6+512];"
 
+FIRST_PAIR, SECOND_PAIR = (f"setp.{other}.u32 %p4, %r1, 2; @%p4 bra" for other in ("ge", "lt"))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "kinds"),
+    [
+        ("bar.sync 1, 64;", ["race"]),
+        ("bar.sync 0; bar.sync 1, 64;", ["race"]),
+        ("shr.u32 %r10, %r1, 1; bar.sync %r10, 64;", []),
+        (f"{FIRST_PAIR} MIDST; bar.sync 1, 64; MIDST: bar.sync 0; {SECOND_PAIR} LAST; bar.sync 1, 64; LAST:", []),
+        ("bar.sync 1, 128; bar.sync 1, 128;", []),
+        (f"{FIRST_PAIR} TAKE; bar.arrive 1, 128; bar.sync 2, 128; bra ON; TAKE: bar.sync 1, 128; bar.arrive 2, 128; ON:"
+         f"{FIRST_PAIR} TAKES; bar.arrive 1, 128; bra LAST; TAKES: bar.sync 1, 128; LAST:", []),
+        (f"{FIRST_PAIR} TAKE; bar.arrive 1, 128; bra ON; TAKE: bar.sync 1, 128; ON:"
+         f"{FIRST_PAIR} TAKES; bar.sync 1, 128; bra LAST; TAKES: bar.arrive 1, 128; LAST:", ["race", "deadlock"]),
+    ],
+    ids=["shared by groups", "behind a common barrier", "one of each group", "ordered uses", "one group",
+         "there and back", "there and back with one number"],
+)  # fmt: skip
+def test_an_arrival_belongs_to_one_round_of_its_barrier(rounds, kinds):
+    found, faults = findings_of(rounds, block=(128, 1, 1))
+    assert [one.kind for one in found] + faults == kinds
+    if kinds:
+        assert "and nothing orders it behind the last round of that barrier" in found[0].message
+
+
+@pytest.mark.parametrize(("count", "kinds"), [(64, ["race", "race"]), (128, [])])
+def test_a_warp_that_leaves_a_barrier_late_knows_no_later_round(count, kinds):
+    """Two warps complete a round of the second barrier before the other two, which take part in it, leave the first."""
+    other = EXCHANGE.replace("xor.b32 %r9, %r0, 32", "xor.b32 %r9, %r0, 64")
+    body = f"{other} {PUT} bar.sync 1, 128; {PUT} bar.sync 1, {count}; {GET}"
+    assert finding_kinds(body, block=(128, 1, 1)) == kinds
+
 
 def test_a_relaxed_cluster_barrier_orders_nothing():
     relaxed = "barrier.cluster.arrive.relaxed; barrier.cluster.wait;"
