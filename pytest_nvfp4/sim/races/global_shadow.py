@@ -9,13 +9,18 @@ a strong write may follow accesses that are unordered with it, and hides none of
 agent, and the reads stay. Reads of a region before its first write are recorded as boxes, because inputs are read by
 many and never written: for each place only the first readers.
 
+An ``atom`` that returns a value comes behind all strong writes so far in the order of the place's writes (PTX ISA,
+"Memory Consistency Model", "Coherence"), and what happens after it cannot come before them. So a weak access that is
+ordered behind such an ``atom`` does not race with them: who counts last sets the counter to 0 by a plain store, as in
+the CUDA Programming Guide's example of memory fences.
+
 Processes that share a large launch have a shadow each, so only CTAs of one process are compared. ``memory.coverage``
 finds CTAs that write the same bytes in any process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import NamedTuple, TypeAlias
@@ -43,6 +48,8 @@ _FEW = 64
 """Units whose numbers are listed at once; of more, it is first asked whether there are any."""
 _EMPTY: Set[int] = frozenset({0})
 """The numbers of units without accesses."""
+_MOST_OBSERVED = 4096
+"""Most places whose last ``atom`` is remembered."""
 _SETS = 1 << 17
 """Collect unreferenced access sets above this count."""
 
@@ -198,6 +205,7 @@ class GlobalShadow:
         self.sync_count = 0
         self.settled = False
         self.again = False
+        self._observed: dict[int, tuple[Access, Iterable[int]]] = {}
         self._limit = _SETS
 
     def shadow(self, region: Region) -> RegionShadow:
@@ -308,6 +316,23 @@ class GlobalShadow:
             reads[units] = 0
         writes[units] = self.sets.singletons[self.sets.number(access, self.sync_count)]
 
+    def observe(self, shadow: RegionShadow, offset: int, access: Access) -> None:
+        """Record that an ``atom`` at an offset, which has just been written, observed all strong writes there.
+
+        The last one is enough: what comes behind an earlier one only may race with the last.
+        """
+        if len(self._observed) >= _MOST_OBSERVED:
+            self._observed.clear()
+        members = self.sets.members(int(shadow.array("writes")[offset // shadow.unit]))
+        self._observed[shadow.region.start + offset] = access, members
+
+    def _behind(self, address: int, old: Access, new: Access, clock: Clock) -> bool:
+        """Return whether a strong write comes before an access in the order of the writes of a place."""
+        found = self._observed.get(address)
+        if found is None or old[2] != STRONG or new[2] & ASYNC or not _ordered(found[0], new, clock):
+            return False
+        return any(self.sets.access(number) is old for number in found[1])
+
     def _write_maps(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock) -> None:
         """Check a write against the uses of the tensor maps that it changes."""
         touched = np.arange(units.start, units.stop) if isinstance(units, slice) else units
@@ -406,6 +431,8 @@ class GlobalShadow:
                 if ordered and _ordered(old, access, clock, ASYNC_GLOBAL):
                     continue
                 byte = shadow.byte(units, numbers == number)
+                if old_writes and not ordered and self._behind(shadow.region.start + byte, old, access, clock):
+                    continue
                 self.report(GlobalConflict(shadow, byte, old, old_writes, access, new_writes, clock, ordered))
 
 

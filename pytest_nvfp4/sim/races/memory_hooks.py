@@ -157,6 +157,8 @@ class MemoryHooks(Hooks):
             with agent.lane_order.releasing(which, w.live, at):
                 for item in (0,) if where.__class__ is int else set(where.offsets.tolist()):  # type: ignore[union-attr]
                     address = region.start + offset + item
+                    if order.returns:
+                        memory.observe(shadow, offset + item, access)
                     launch.variables.access(address, agent, agent.fences, agent.id, order, write=writes)
             agent.polled = None if writes else (polled, agent.version, lanes.sync_count)
 

@@ -25,6 +25,7 @@ class Order:
         acquires, releases: Whether it is an acquire or a release by itself.
         updates: Whether it is a read-modify-write, which continues the release sequence of the value it reads.
         scope: Its scope.
+        returns: Whether it returns the value that it has read and updated: ``atom``, and not ``red``.
     """
 
     strong: bool = False
@@ -32,6 +33,7 @@ class Order:
     releases: bool = False
     updates: bool = False
     scope: int = GPU
+    returns: bool = False
 
 
 _WEAK = Order()
@@ -55,6 +57,7 @@ def order_of(instruction: Instruction) -> Order:
         releases="release" in parts or "acq_rel" in parts,
         updates=atomic,
         scope=scope,
+        returns=instruction.root == "atom",
     )
 
 

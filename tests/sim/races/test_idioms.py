@@ -433,6 +433,32 @@ def test_an_atomic_in_global_memory_hides_no_plain_access_before_it():
     assert finding_kinds(first + begun + each_waits, block=(96, 1, 1)) == []
 
 
+COUNT = "setp.ne.u32 %p8, %r0, 0; @%p8 bra COUNTED; atom.global.add.u32 %r10, [%rd100], 1;"
+LAST = "setp.ne.u32 %p7, %r10, 1; @%p7 bra COUNTED;"
+
+
+@pytest.mark.parametrize(
+    ("body", "kinds"),
+    [
+        (COUNT + LAST + "st.global.b32 [%rd100], 0; COUNTED:", []),
+        (COUNT + LAST + "ld.global.b32 %r20, [%rd100]; COUNTED:", []),
+        (COUNT + "st.global.b32 [%rd100], 0; COUNTED:", ["race"]),
+        (COUNT.replace("atom", "red").replace("%r10, ", "") + "ld.global.b32 %r20, [%rd100]; COUNTED:", ["race"]),
+        (COUNT.replace("[%rd100]", "[%rd101]") + LAST + "st.global.b32 [%rd100], %r0; COUNTED: red.global.add.u32 "
+         "[%rd100], 1;", ["race"]),
+        (COUNT + "st.shared.b32 [%r3+512], %r10; COUNTED: bar.sync 0; ld.shared.b32 %r10, [%r3+512];"
+         "setp.ne.u32 %p7, %r10, 1; setp.ne.or.u32 %p7, %r0, 40, %p7; @!%p7 st.global.b32 [%rd100], 0;", []),
+        (COUNT + LAST + "COUNTED: setp.eq.u32 %p7, %r4, 1; setp.eq.and.u32 %p7, %r0, 40, %p7;"
+         "@%p7 st.global.b32 [%rd100], 0;", ["race"]),
+    ],
+    ids=["who is last resets", "who is last reads", "each resets", "without the value", "another place's count",
+         "another warp behind a barrier", "another warp"],
+)  # fmt: skip
+def test_who_counts_last_may_reset_the_counter_by_a_plain_store(body, kinds):
+    """As in the example of the CUDA Programming Guide, "Memory Fence Functions"."""
+    assert sorted(set(finding_kinds(body, grid=(2, 1, 1)))) == kinds
+
+
 @pytest.mark.parametrize("left_out", [None, 0, 1, 2, 3])
 def test_who_reads_has_waited_for_each_that_adds(left_out):
     lane, add = "setp.eq.u32 %p4, %r2, 0; @%p4 ", "red.global.add.u32 [%rd100], 1;"
