@@ -249,6 +249,17 @@ class GlobalShadow:
             self._check(shadow, shadow.writes[units], units, access, clock, old_writes=True, new_writes=False)
         self._join(shadow.array("reads"), units, self.sets.number(access, self.sync_count), clock)
 
+    def written(self, shadow: RegionShadow, units: NDArray[np.intp] | slice) -> tuple[Access, int] | None:
+        """Return a recorded write of the first of some units that has one, and its offset."""
+        if shadow.writes is None:
+            return None
+        numbers = shadow.writes[units]
+        if not numbers.any():
+            return None
+        first = shadow.byte(units, numbers != 0)
+        members = self.sets.members(int(shadow.writes[first // shadow.unit]))
+        return self.sets.access(next(iter(members))), first
+
     def _join(
         self, array: NDArray[np.int32], units: NDArray[np.intp] | slice, number: int, clock: Clock | None
     ) -> None:

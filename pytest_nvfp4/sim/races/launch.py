@@ -87,6 +87,7 @@ class LaunchRaces:
         tensor_parts: The parts that operations of the tensor core touch.
         joins: Joins of copies of clocks.
         order, relaxed: By instruction, its memory order, and whether it is ``.relaxed``.
+        non_coherent: By load, whether it is ``.nc``.
         arrives_in_cta, acquires_in_cta: By mbarrier instruction, whether its scope is ``.cta``.
         narrow_scopes: Those that were executed and leave out a CTA.
         users: By weak load, the mask of the lanes that can use its value, by warp; None if all may (``users``).
@@ -115,6 +116,7 @@ class LaunchRaces:
         self.tensor_parts: dict[PipeAccesses, TensorParts] = {}
         instructions = grid.kernel.instructions
         self.order = Memo[int, Order](lambda at: order_of(instructions[at]))
+        self.non_coherent = Memo[int, bool](lambda at: "nc" in instructions[at].parts)
         self.relaxed = Memo[int, bool](lambda at: "relaxed" in instructions[at].parts)
         self.arrives_in_cta = Memo[int, bool](lambda at: arrives_in_cta(instructions[at]))
         self.acquires_in_cta = Memo[int, bool](lambda at: acquires_in_cta(instructions[at]))

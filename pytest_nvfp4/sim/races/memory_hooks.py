@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pytest_nvfp4.sim.memory.access import READ, WRITE
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.memory.pattern import Pattern
@@ -18,7 +21,7 @@ from pytest_nvfp4.sim.races.access import STRONG, Access, make_access
 from pytest_nvfp4.sim.races.agents import WarpAgent
 from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED
 from pytest_nvfp4.sim.races.findings import RACE
-from pytest_nvfp4.sim.races.global_shadow import item_rows
+from pytest_nvfp4.sim.races.global_shadow import RegionShadow, item_rows
 from pytest_nvfp4.sim.races.hooks import Hooks, has_started, shared_footprint
 from pytest_nvfp4.sim.races.lane_order import make_items
 from pytest_nvfp4.sim.races.users import part_of
@@ -136,7 +139,10 @@ class MemoryHooks(Hooks):
         if early:
             memory.read_early(shadow, offset, where, access)
         elif not writes:
-            memory.read(shadow, shadow.items(offset, where), access, agent.clock)
+            units = shadow.items(offset, where)
+            if launch.non_coherent[at]:
+                self._check_constant(agent, at, shadow, units)
+            memory.read(shadow, units, access, agent.clock)
         else:
             self.storing = region.data if kind == WRITE else None
             memory.write_items(shadow, offset, where, access, agent.clock)
@@ -161,6 +167,27 @@ class MemoryHooks(Hooks):
                         memory.observe(shadow, offset + item, access)
                     launch.variables.access(address, agent, agent.fences, agent.id, order, write=writes)
             agent.polled = None if writes else (polled, agent.version, lanes.sync_count)
+
+    @staticmethod
+    def _check_constant(agent: WarpAgent, at: int, shadow: RegionShadow, units: NDArray[np.intp] | slice) -> None:
+        """Report a non-coherent load of what the launch has written, whatever orders the two."""
+        launch = agent.launch
+        found = launch.memory.written(shadow, units)
+        if found is None:
+            return
+        old, offset = found
+        place = launch.grid.place
+        launch.reporter.other(
+            RACE,
+            f"{place(at)} in {agent.id} reads "
+            f"{shadow.region.place(shadow.region.start + offset)}, which {place(old.at)} in {old.warp} has written in "
+            "this launch: it may return what was there before",
+            # PTX ISA, "ld.global.nc": the memory is read-only for the duration of the kernel.
+            "a plain load (no __ldg, and no const __restrict__ pointer to memory that is written): the non-coherent "
+            "path (.nc) is for memory that no thread writes while the kernel runs",
+            warp=agent.id,
+            at=at,
+        )
 
     def async_copied(
         self, w: Warp, at: int, index: int, target: Pattern, sources: Sequence[tuple[Region, int, Pattern | int]]

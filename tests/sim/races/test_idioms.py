@@ -478,6 +478,24 @@ def test_fences_of_all_threads_around_a_count_of_one(release, acquire, races):
     assert finding_kinds(counted(release, acquire), grid=(2, 1, 1)) == (["race"] if races else [])
 
 
+@pytest.mark.parametrize(
+    ("write", "read", "kinds"),
+    [
+        ("st.global.b32 [%rd6], %r0;", "ld.global.nc.b32 %r20, [%rd6];", ["race"]),
+        ("st.global.b32 [%rd6], %r0;", "ld.global.b32 %r20, [%rd6];", []),
+        ("st.global.b32 [%rd6], %r0;", "ld.global.nc.b32 %r20, [%rd6+256];", []),
+        ("ld.global.nc.b32 %r20, [%rd6];", "st.global.b32 [%rd6], %r0;", []),
+    ],
+    ids=["what was written", "a coherent load", "other bytes", "before the write"],
+)
+def test_a_non_coherent_load_reads_what_the_launch_does_not_write(write, read, kinds):
+    address = "shl.b32 %r5, %r2, 2; cvt.u64.u32 %rd5, %r5; add.u64 %rd6, %rd100, %rd5;"
+    found, faults = findings_of(address + by_warp(write + "bar.sync 0;", "bar.sync 0;" + read))
+    assert [one.kind for one in found] + faults == kinds
+    if kinds:
+        assert "(ld.global.nc.b32) in warp 1 of CTA (0, 0, 0) reads x" in found[0].message
+
+
 # ---- cp.async ----------------------------------------------------------------------------------------------------
 
 
