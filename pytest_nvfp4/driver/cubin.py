@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,7 @@ _EIATTR_CBANK_PARAM_SIZE: Final = 0x19
 _EIATTR_REGCOUNT: Final = 0x2F
 _EIATTR_FRAME_SIZE: Final = 0x11
 _EIATTR_REQNTID: Final = 0x10
+_EIATTR_REG_RECONFIG: Final = 0x54
 _CTA_GROUPS: Final = {0x51: "cta_group::1", 0x52: "cta_group::2"}
 """EIATTR_TCGEN05_1CTA_USED and EIATTR_TCGEN05_2CTA_USED, and the modifiers of tcgen05 that they stand for."""
 _EIFMT_SIZED: Final = 4
@@ -51,6 +52,8 @@ class CubinKernel:
         local_bytes: Local memory per thread in bytes, that of spilled registers included; None if it has no count.
         threads: The only shape of a CTA with which it may be launched; None for any.
         cta_groups: Modifiers of its tcgen05 instructions: ``cta_group::1``.
+        moves_registers: Whether its code has ``setmaxnreg``. ptxas drops it from a kernel whose registers nothing
+            bounds (message C7508), or some of whose code needs more of them than it would have (C7507).
     """
 
     name: str
@@ -60,6 +63,7 @@ class CubinKernel:
     local_bytes: int | None = None
     threads: tuple[int, int, int] | None = None
     cta_groups: frozenset[str] = frozenset()
+    moves_registers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +149,22 @@ def parse(image: bytes) -> dict[str, CubinKernel]:
                     local_bytes=frames.get(name),
                     threads=_threads(blob),
                     cta_groups=frozenset(_CTA_GROUPS[at] for at, _, _ in _attributes(blob) if at in _CTA_GROUPS),
+                    moves_registers=any(at == _EIATTR_REG_RECONFIG for at, _, _ in _attributes(blob)),
                 )
     except CubinError:
         raise
     except (struct.error, IndexError, OverflowError, ValueError) as error:
         raise CubinError(f"the CUBIN of {len(image)} bytes is truncated or damaged ({error})") from error
     return kernels
+
+
+def moved_registers(kernels: Mapping[str, CubinKernel]) -> dict[str, int]:
+    """Return, by symbol, the registers per thread at the launch of the kernels that have ``setmaxnreg``."""
+    return {
+        name: kernel.registers
+        for name, kernel in kernels.items()
+        if kernel.moves_registers and kernel.registers is not None
+    }
 
 
 def _check_header(image: bytes) -> None:

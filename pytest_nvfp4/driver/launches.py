@@ -69,7 +69,7 @@ class ModuleImage:
         ptx: The text that the same compile wrote to ``CUTE_DSL_DUMP_DIR``, or that was loaded; None if
             ``CUTE_DSL_KEEP_PTX`` was not set (the image has no PTX).
         param_sizes: By kernel symbol, the sizes of its parameters in bytes, in order.
-        registers: By kernel symbol, the registers per thread at the launch, if known.
+        registers: By symbol, the registers per thread at the launch of the kernels whose CUBIN has ``setmaxnreg``.
     """
 
     cubin: bytes = field(repr=False)

@@ -113,8 +113,7 @@ class LoadedModules:
                 self._side.launches.variables(module, fresh=True)
         else:
             sizes = {name: tuple(size for _, size in entry.params) for name, entry in entries.items()}
-            registers = {name: entry.registers for name, entry in entries.items() if entry.registers is not None}
-            module = ModuleImage(cubin=image, ptx=text, param_sizes=sizes, registers=registers)
+            module = ModuleImage(cubin=image, ptx=text, param_sizes=sizes, registers=cubin.moved_registers(entries))
             if not has_variables:
                 unused.append(module)
         kernels = {name: next(self._handles) for name in entries}

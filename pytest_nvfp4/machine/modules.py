@@ -48,8 +48,9 @@ class Modules:
                 raise HostSideError(f"the PTX of a module has no kernel {min(missing)[:200]}")
             check_sizes(entries, written)
             check_code(entries, written)
-        registers = {name: entry.registers for name, entry in entries.items() if entry.registers is not None}
-        self._modules.append((ModuleImage(cubin=image, ptx=text, param_sizes=sizes, registers=registers), entries))
+        self._modules.append(
+            (ModuleImage(cubin=image, ptx=text, param_sizes=sizes, registers=cubin.moved_registers(entries)), entries)
+        )
         number = len(self._modules) - 1
         if written is not None and written.variables:
             self._with_variables.add(number)

@@ -24,9 +24,6 @@ from pytest_nvfp4.sim.run.parallel import run_grid
 from pytest_nvfp4.sim.run.programs import Programs
 from pytest_nvfp4.sim.sync.barrier_log import BarrierLog
 
-_BOUNDS = frozenset({"maxnreg", "minnctapersm", "maxnctapersm"})
-"""Bounds on a kernel's registers. Without one, ptxas ignores ``setmaxnreg`` (message C7508), and so does this."""
-
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
@@ -126,8 +123,10 @@ class Session:
             ordinal=launch.ordinal,
             variables={name: extent.address for name, extent in self.variables(launch.module, False).items()},
         )
-        if _BOUNDS & grid.kernel.directives.keys():
+        if launch.module.cubin:
             grid.registers_per_thread = launch.module.registers.get(launch.kernel)
+        elif (declared := grid.kernel.directives.get("maxnreg", "")).isdigit():
+            grid.registers_per_thread = int(declared)
         grid.on_cluster = self.on_cluster
         if self.detailed:
             grid.add_detail()

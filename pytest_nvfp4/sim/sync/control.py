@@ -6,9 +6,10 @@
 - ``setmaxnreg`` (PTX ISA, "setmaxnreg"): a multiple of 8 from 24 to 256, in all warps of a warpgroup (else a finding).
   The ISA requires the same instruction in all of them; as in NVIDIA's kernels, specialised warps may execute different
   ones with different counts. ``.dec`` must not raise and ``.inc`` must not lower the count (findings). ``.inc`` waits
-  until the CTA's pool has enough registers. The pool is modelled if the registers per thread are known (from
-  ``.maxnreg``, or from the CUBIN of a kernel with bounded registers); otherwise no warp waits. A warp that ends returns
-  its registers: the ISA does not specify this, but no device is known to deadlock otherwise.
+  until the CTA's pool has enough registers. The pool is modelled if the registers per thread are known: from a CUBIN
+  in which ptxas has kept ``setmaxnreg`` (``driver.cubin``), or from ``.maxnreg`` of a module without one; otherwise no
+  warp waits. A warp that ends returns its registers: the ISA does not specify this, but no device is known to deadlock
+  otherwise.
 - ``nanosleep``: any duration is legal; it does not sleep.
 - ``trap`` and ``brkpt`` are faults, because no debugger is attached. ``pmevent`` is counted.
 
@@ -46,11 +47,7 @@ class RegisterPool:
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
         self.waiters: list[Group] = []
-        launch = cta.launch
-        known = launch.registers_per_thread
-        declared = launch.kernel.directives.get("maxnreg")
-        if known is None and declared is not None and declared.isdigit():
-            known = int(declared)
+        known = cta.launch.registers_per_thread
         if known is not None:
             known += -known % _UNIT
         self.count: list[int | None] = [known] * len(cta.warps)

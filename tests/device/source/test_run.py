@@ -242,3 +242,30 @@ def test_an_index_that_overflows_in_an_array_of_more_than_2_gib() -> None:
     assert done.arrays["y"].size == (1 << 31) + 32
     assert done.arrays["y"][:32].all()
     assert not (done.arrays["y"][-32:] == 1).any()
+
+
+MOVING = r"""
+extern "C" __global__ void __launch_bounds__(384, 1) moving(float *y, unsigned long long descriptor) {
+    if (threadIdx.x < 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    else asm volatile("setmaxnreg.inc.sync.aligned.u32 248;");
+    float a[32] = {};
+#ifdef WIDE  // 32 registers in code that the warps with 24 can reach
+#define EIGHT(i) "+f"(a[i]), "+f"(a[i + 1]), "+f"(a[i + 2]), "+f"(a[i + 3]), "+f"(a[i + 4]), "+f"(a[i + 5]), \
+        "+f"(a[i + 6]), "+f"(a[i + 7])
+    if (descriptor)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, "
+                     "%11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "
+                     "%30, %31}, %32, %32, 1, 1, 1, 0, 0;"
+                     : EIGHT(0), EIGHT(8), EIGHT(16), EIGHT(24) : "l"(descriptor));
+#endif
+    __syncthreads();
+    for (int i = 0; i < 32; i++) y[threadIdx.x] = a[i];
+}
+"""
+
+
+@pytest.mark.parametrize(("options", "found"), [([], ["deadlock"]), (["-DWIDE"], [])], ids=["kept", "dropped"])
+def test_setmaxnreg_that_ptxas_drops_waits_for_no_registers(options: list[str], found: list[str]) -> None:
+    args = [Uninitialised((384,), "f32"), 0]
+    done = run_source(MOVING, grid=1, block=384, args=args, arch="sm_90a", options=options)
+    assert [finding.kind for finding in done.findings] == found
