@@ -105,7 +105,8 @@ def nothing_compiled(request: TraceRequest) -> Finding:
     why = (
         "neither its entry nor custom_kernel compiled or launched a @cute.jit function"
         if source is not None and source.mentions_dsl
-        else "it does not use CuTe DSL, and launched no kernel of Triton or CUDA C++"
+        else "it does not use CuTe DSL, and launched no kernel of Triton or CUDA C++; if it launches one on other "
+        "problems only, name one of these (the setting problems, or --nvfp4-problem)"
     )
     message = f"{request.kernel.name} compiled no kernel: {why}"
     return Finding("no-compile", message, file=str(request.kernel))

@@ -577,9 +577,11 @@ class TestFailures:
         kind, text, _ = only_error(trace_it("import cutlass\n\n\ndef build():\n    return 1\n"))
         assert kind == "no-compile"
         assert "compiled or launched a @cute.jit function" in text
+        assert "on other problems" not in text
         kind, text, _ = only_error(trace_it("def custom_kernel(data):\n    return []\n", entry=None))
         assert kind == "no-compile"
         assert "does not use CuTe DSL" in text
+        assert "if it launches one on other problems only, name one of these" in text
 
     @pytest.mark.slow
     def test_entries_that_cannot_be_called(self, trace_it: TraceIt) -> None:
