@@ -17,6 +17,7 @@ from pytest_nvfp4.sim.races.clocks import (
     Agent,
     Clock,
     Clocks,
+    Copy,
     Epoch,
     Memo,
     Snapshot,
@@ -102,6 +103,12 @@ class WarpAgent(Agent):
         super().acquire(clock)
         if self.lane_order.open:
             self.lane_order.acquire(clock.ticks[BEFORE])
+
+    def acquire_copy(self, copy: Copy) -> None:
+        """Order everything in a copy of a clock before the warp's next action."""
+        super().acquire_copy(copy)
+        if self.lane_order.open:
+            self.lane_order.acquire(copy.ticks[BEFORE])
 
     def acquire_snapshot(self, snapshot: Snapshot) -> None:
         """Order everything in ``snapshot`` before the warp's next action."""
@@ -237,11 +244,10 @@ class RoundState:
     """
 
     def __init__(self, clocks: Clocks) -> None:
-        self.clocks = clocks
         self.number = clocks.agent(AgentInfo("barrier", "the rounds of a barrier"))
         self.rounds = 0
         self.arrived = clocks.clock()
-        self.complete: dict[WarpId | None, Snapshot] = {None: {}}
+        self.complete: dict[WarpId | None, Copy] = {None: self.arrived.copy()}
         self.last: dict[WarpId, int] = {}
         self.coming: dict[WarpId, int] = {}
         self.performed: Clock | None = None
@@ -250,8 +256,7 @@ class RoundState:
         """Complete the round."""
         self.rounds += 1
         self.arrived.ticks[BEFORE, self.number] = self.rounds
-        complete = {**(self.arrived.foreign or {}), self.clocks.number: self.arrived.ticks.copy()}
-        self.complete.update(dict.fromkeys((None, *self.coming), complete))
+        self.complete.update(dict.fromkeys((None, *self.coming), self.arrived.copy()))
         self.last, self.coming = self.coming, {}
 
 

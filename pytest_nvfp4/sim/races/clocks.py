@@ -76,6 +76,13 @@ class Epoch(NamedTuple):
     tick: int
 
 
+class Copy(NamedTuple):
+    """An immutable copy of a clock: see ``Clock``."""
+
+    ticks: Ticks
+    foreign: Snapshot | None
+
+
 class PendingLoads(NamedTuple):
     """The loads of an agent, a warp, that may be pending when it arrives at an mbarrier at the end of a tick.
 
@@ -107,6 +114,16 @@ class Clock:
     def join(self, other: Clock) -> None:
         """Join the clock of the same cluster."""
         np.maximum(self.ticks, other.ticks, out=self.ticks)
+        if other.foreign:
+            self._join_foreign(other.foreign)
+
+    def copy(self) -> Copy:
+        """Return what the clock has now."""
+        return Copy(self.ticks.copy(), self.foreign)
+
+    def join_copy(self, other: Copy) -> None:
+        """Join a copy of a clock of the same cluster."""
+        self.join_ticks(other.ticks)
         if other.foreign:
             self._join_foreign(other.foreign)
 
@@ -408,6 +425,11 @@ class Agent:
     def acquire(self, clock: Clock) -> None:
         """Order everything in ``clock`` before the agent's next action."""
         self.clock.join(clock)
+        self.version += 1
+
+    def acquire_copy(self, copy: Copy) -> None:
+        """Order everything in a copy of a clock of the same cluster before the agent's next action."""
+        self.clock.join_copy(copy)
         self.version += 1
 
     def acquire_snapshot(self, snapshot: Snapshot) -> None:

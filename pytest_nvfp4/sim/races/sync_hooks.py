@@ -196,7 +196,7 @@ class SyncHooks(Hooks):
         """Acquire from the round."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         state = agent.agents.rounds[barrier]
-        agent.acquire_snapshot(state.complete.get(agent.id) or state.complete[None])
+        agent.acquire_copy(state.complete.get(agent.id) or state.complete[None])
         agent.lanes.synchronise()
         agent.memory.peer_accesses.observe(state.performed)
         if hasattr(barrier, "cluster"):
