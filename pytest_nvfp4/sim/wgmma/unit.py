@@ -33,6 +33,7 @@ from pytest_nvfp4.sim.lanes import FULL, Bits, Predicate, uniform
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.waiting import wake_all
 from pytest_nvfp4.sim.run.warp import Group, Warp
+from pytest_nvfp4.sim.wgmma.descriptor import RESERVED
 from pytest_nvfp4.sim.wgmma.fragments import stack
 from pytest_nvfp4.sim.wgmma.operation import WgmmaForm, WgmmaOperation
 from pytest_nvfp4.sim.wgmma.warp_accumulator import WarpAccumulator
@@ -205,6 +206,15 @@ def issue(
         operation = group.open[number] = WgmmaOperation(
             form, number, a_bits, b_bits, scale=scaled, shared=w.cta.shared
         )  # fmt: skip
+        for matrix, bits in (("A", a_bits), ("B", b_bits)):
+            if bits is not None and bits & RESERVED:
+                w.cta.launch.report(
+                    "reserved-bits",
+                    f"{form.name}, matrix {matrix}: descriptor {bits:#018x} has bits {bits & RESERVED:#x} set, which "
+                    "are reserved: an H200 ignores them, and the PTX ISA does not say so",
+                    hint="the descriptor of wgmma is not that of tcgen05 (version bit 46, swizzle in bits 61-63), and "
+                    "its offsets have 14 bits",
+                )
     else:
         _check_same(group, operation, form, a_bits, b_bits, w.index, scale=scaled)
     if form.from_registers:
