@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Any
 
 from pytest_nvfp4.contracts.base import Contract, RowChange
@@ -67,7 +66,6 @@ def verified_changes(case: JobCase, *, key: int) -> list[RowChange]:
     return changes(_first(case, key=key)[0], index=0, visit=_CHANGED, key=key)
 
 
-@lru_cache(maxsize=1)  # calls that differ in one row follow each other
 def _first(case: JobCase, *, key: int) -> tuple[Any, tuple[int, ...]]:
     """Return inputs of a verify job before any change, and the visits by which all of its calls differ from them."""
     if case.family == _PUBLISHED:

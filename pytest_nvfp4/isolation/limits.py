@@ -16,6 +16,7 @@ PARENT_VARIABLE: Final = "NVFP4_PARENT_PID"
 DEADLINE_VARIABLE: Final = "NVFP4_DEADLINE"
 """Name of the variable with the time on the monotonic clock before which a process is not ended, in seconds."""
 _AGAIN_S: Final = 0.1
+"""Seconds between two calls of the function that is called in time."""
 _SHARE_OF_MACHINE: Final = 0.9
 """Largest share of the memory of this machine, or container, for one process."""
 _CGROUPS: Final = (("", "memory.max"), ("memory", "memory.limit_in_bytes"))

@@ -63,10 +63,10 @@ class MachineWorker(JobSteps):
         self._log: ConversationLog | None = None
         self._arch = job.kernel.arch if job.kernel is not None else "sm_100a"
 
-    def _broken(self, finding: Finding) -> NoReturn:
-        """End the job and this process because the kernel's process broke the protocol."""
+    def _end(self, status: str, finding: Finding) -> NoReturn:
+        """End the job and this process."""
         with contextlib.suppress(StopError):
-            self._finish("cheated", finding)
+            self._finish(status, finding)
         self._events.end()
         os._exit(0)
 
@@ -145,7 +145,7 @@ class MachineWorker(JobSteps):
             self._forked,
             server,
             session,
-            violated=self._broken,
+            violated=partial(self._end, "cheated"),
             crashed=lambda finding: self._events.send("finding", **finding.to_dict()),
             log=self._log,
         )
@@ -171,10 +171,7 @@ class MachineWorker(JobSteps):
 
         fault = None if session.running is None or self._events.sending else session.running.unended()
         if fault is not None:
-            with contextlib.suppress(StopError):
-                self._finish("timeout", worker_finding(fault.finding()))
-            self._events.end()
-            os._exit(0)
+            self._end("timeout", worker_finding(fault.finding()))
 
     def _import_kernel(self, kernel: KernelProcess, spec: KernelSpec) -> None:
         self._events.stage("import kernel")

@@ -37,7 +37,7 @@ TickRow: TypeAlias = NDArray[np.int64]
 """One row of them."""
 Snapshot: TypeAlias = dict[int, Ticks]
 """Immutable copy of a clock: by cluster, the ticks of its agents."""
-Part: TypeAlias = Callable[[Ticks], Ticks | None]
+Change: TypeAlias = Callable[[Ticks], Ticks | None]
 """What a fence or an access makes of a copy of ticks, which it returns if it changes nothing; None for nothing."""
 
 Key = TypeVar("Key")
@@ -214,8 +214,8 @@ class Joins:
         self._snapshots: dict[tuple[int, int], tuple[Snapshot, Snapshot, Snapshot]] = {}
         self._wholes: dict[int, tuple[Snapshot, Snapshot]] = {}
         """By identity, a snapshot and a later one that has all of it."""
-        self._of_ticks: dict[tuple[int, Part], tuple[Ticks, Ticks | None]] = {}
-        self._of_snapshot: dict[tuple[int, Part], tuple[Snapshot, Snapshot]] = {}
+        self._of_ticks: dict[tuple[int, Change], tuple[Ticks, Ticks | None]] = {}
+        self._of_snapshot: dict[tuple[int, Change], tuple[Snapshot, Snapshot]] = {}
 
     def of_snapshots(self, first: Snapshot, second: Snapshot) -> Snapshot:
         """Return the join of two snapshots, which never change. It is one of them if that has all of the other."""
@@ -251,7 +251,7 @@ class Joins:
         self._wholes[id(part)] = part, whole
 
     def _within(self, part: Snapshot, whole: Snapshot) -> bool:
-        """Return whether a snapshot is known to have all of another: it was made from that, perhaps in steps."""
+        """Return whether a snapshot is known to be in another one, which was made from it, perhaps in steps."""
         at = part
         for _ in range(_MOST_STEPS):
             if at is whole:
@@ -298,22 +298,22 @@ class Joins:
         the tcgen05 work ordered before a synchronisation of threads, for which a relaxed access is enough
         (``tensor_order``).
         """
-        return self.part(snapshot, _relaxed_covered if covered else _relaxed)
+        return self.changed(snapshot, _relaxed_covered if covered else _relaxed)
 
-    def part(self, snapshot: Snapshot, part: Part) -> Snapshot:
-        """Return a part of each of a snapshot's ticks, the same object for the same snapshot or ticks."""
-        whole = self._of_snapshot.get((id(snapshot), part))
-        if whole is not None:
-            return whole[1]
+    def changed(self, snapshot: Snapshot, change: Change) -> Snapshot:
+        """Return a snapshot with its ticks changed, the same object for the same snapshot or ticks."""
+        before = self._of_snapshot.get((id(snapshot), change))
+        if before is not None:
+            return before[1]
         known = self._of_ticks
         if len(known) >= _MOST_JOINS:
             known.clear()
         result: Snapshot = {}
         same = True
         for number, ticks in snapshot.items():
-            made = known.get((id(ticks), part))
+            made = known.get((id(ticks), change))
             if made is None:
-                made = known[id(ticks), part] = ticks, part(ticks)
+                made = known[id(ticks), change] = ticks, change(ticks)
             same &= made[1] is ticks
             if made[1] is not None:
                 result[number] = made[1]
@@ -321,7 +321,7 @@ class Joins:
             result = snapshot
         if len(self._of_snapshot) >= _MOST_SNAPSHOTS:
             self._of_snapshot.clear()
-        self._of_snapshot[id(snapshot), part] = snapshot, result
+        self._of_snapshot[id(snapshot), change] = snapshot, result
         return result
 
 
@@ -452,15 +452,13 @@ class Agent:
 
     def snapshot(self) -> Snapshot:
         """Return a copy of the agent's clock."""
-        if self.relaxed_reads:
-            self._join_relaxed()
+        self._join_relaxed()
         clock = self.clock
         return {**(clock.foreign or {}), self.clocks.number: clock.ticks.copy()}
 
     def release(self, clock: Clock) -> None:
         """Add everything up to now to ``clock``; later actions belong to the next tick."""
-        if self.relaxed_reads:
-            self._join_relaxed()
+        self._join_relaxed()
         clock.join(self.clock)
         self._released = True
 
@@ -485,8 +483,6 @@ class Agent:
 
     def fence_proxy(self, *, shared: bool = True, everywhere: bool = False) -> None:
         """Make everything that happened before visible to the async proxy: in shared memory, in global, or both."""
-        if self.relaxed_reads:
-            self._join_relaxed()
         ticks = self.clock.ticks
         if shared:
             ticks[ASYNC_SHARED] = ticks[BEFORE]
@@ -495,19 +491,18 @@ class Agent:
         self.version += 1
         foreign = self.clock.foreign
         if foreign and (everywhere or not shared):
-            self.clock.foreign = self.clocks.joins.part(foreign, _proxy_fenced)
+            self.clock.foreign = self.clocks.joins.changed(foreign, _proxy_fenced)
         self.advance()
 
     def fence_sc(self) -> None:
         """Execute a ``fence.sc`` of the device: acquire what earlier ones covered, then cover everything before."""
-        if self.relaxed_reads:
-            self._join_relaxed()
+        self._join_relaxed()
         ticks = self.clock.ticks
         seen = ticks[:ASYNC_SHARED]
         np.maximum(seen, ticks[SC], out=seen)
         ticks[SC] = ticks[VISIBLE]
         if foreign := self.clock.foreign:
-            self.clock.foreign = self.clocks.joins.part(foreign, _covered)
+            self.clock.foreign = self.clocks.joins.changed(foreign, _covered)
         self.version += 1
         self.advance()
 

@@ -218,11 +218,9 @@ class SyncVariables:
             for scope, snapshot in fences.fenced.items():
                 if scope <= order.scope and (scope == order.scope or scope + 1 not in fences.fenced):
                     released[scope] = snapshot
-        if not order.releases and fences.covers(agent, order.scope, variable):
-            base = fences.foreign
-        elif not order.releases:
-            relaxed = self._joins.relaxed_part(agent.snapshot(), covered=order.scope == GPU)
-            if relaxed:
+            if fences.covers(agent, order.scope, variable):
+                base = fences.foreign
+            elif relaxed := self._joins.relaxed_part(agent.snapshot(), covered=order.scope == GPU):
                 released[order.scope] = self._joins.of_snapshots(relaxed, released.get(order.scope, {}))
         for scope, snapshot in released.items():
             variable.add(_Release(scope, warp.cta, warp.cluster), snapshot, agent, base)

@@ -57,9 +57,9 @@ def deadlock(scheduler: Scheduler, *, polls: int | None = None) -> Fault:
         polls: The instruction with which the warps of each CTA together poll memory, if they do (``Repetition``).
     """
     grid = scheduler.grid
-    ctas = _ctas(scheduler)
-    all_blocked = [entry for cta in ctas for entry in _blocked(scheduler, cta)]
-    notes = _notes(scheduler, ctas, all_blocked)
+    by_cta = _by_cta(scheduler)
+    ctas = [cta for cta, _ in by_cta]
+    all_blocked = [entry for _, blocked in by_cta for entry in blocked]
     message = f"no warp can continue in {len(ctas)} CTA{'s' if len(ctas) > 1 else ''}"
     first = min(all_blocked, key=lambda blocked: blocked.rank) if all_blocked else None
     cause = None if polls is not None else cause_of([(entry.warp, entry.group) for entry in all_blocked], ctas)
@@ -76,7 +76,7 @@ def deadlock(scheduler: Scheduler, *, polls: int | None = None) -> Fault:
         "deadlock",
         message,
         hint=hint,
-        notes=notes,
+        notes=_notes(scheduler, by_cta),
     )
     if cause is not None:
         fault.where = grid.where(cause.warp, cause.at)
@@ -90,15 +90,15 @@ def deadlock(scheduler: Scheduler, *, polls: int | None = None) -> Fault:
 def unended(scheduler: Scheduler) -> Fault:
     """Return the fault of a launch that has not ended in its time. Its place is where most warps are that can run."""
     grid, running = scheduler.grid, scheduler.running
-    ctas = _ctas(scheduler)
-    warps = [entry for cta in ctas for entry in _blocked(scheduler, cta)]
+    by_cta = _by_cta(scheduler)
+    warps = [entry for _, blocked in by_cta for entry in blocked]
     fault = Fault(
         "timeout",
-        f"{grid.kernel.name} had not ended when its time was over: {plural(len(ctas), 'CTA')} of "
-        f"{prod(grid.shape)} {'runs' if len(ctas) == 1 else 'run'}",
+        f"{grid.kernel.name} had not ended when its time was over: {plural(len(by_cta), 'CTA')} of "
+        f"{prod(grid.shape)} {'runs' if len(by_cta) == 1 else 'run'}",
         hint="a loop whose condition never holds, or who writes the memory that it reads; if the launch is only large, "
         "raise the timeout (--nvfp4-device-timeout, --timeout) or take a smaller problem",
-        notes=_notes(scheduler, ctas, warps),
+        notes=_notes(scheduler, by_cta),
     )
     now = grid.program.frames.place_now() if running is not None else None
     if running is not None and now is not None:
@@ -112,18 +112,19 @@ def unended(scheduler: Scheduler) -> Fault:
     return fault
 
 
-def _ctas(scheduler: Scheduler) -> list[Cta]:
-    return [cta for cluster in scheduler.resident for cta in cluster.ctas if cta.exited < len(cta.warps)]
+def _by_cta(scheduler: Scheduler) -> list[tuple[Cta, list[_Blocked]]]:
+    """Return the CTAs that have not ended, each with its lanes."""
+    ctas = [cta for cluster in scheduler.resident for cta in cluster.ctas if cta.exited < len(cta.warps)]
+    return [(cta, list(_blocked(scheduler, cta))) for cta in ctas]
 
 
-def _notes(scheduler: Scheduler, ctas: list[Cta], blocked: list[_Blocked]) -> tuple[str, ...]:
+def _notes(scheduler: Scheduler, by_cta: list[tuple[Cta, list[_Blocked]]]) -> tuple[str, ...]:
     """Return lines about the places and waits of the warps of each CTA, and how many CTAs have not started."""
     grid = scheduler.grid
     notes: list[str] = []
     by_lines: dict[tuple[str, ...], list[Cta]] = {}
-    for cta in ctas:
-        lines = _lines(scheduler, cta, [entry for entry in blocked if entry.warp.cta is cta])
-        by_lines.setdefault(tuple(lines), []).append(cta)
+    for cta, blocked in by_cta:
+        by_lines.setdefault(tuple(_lines(scheduler, cta, blocked)), []).append(cta)
     listed = 0
     for alike_lines, alike in list(by_lines.items())[:_CTAS]:
         listed += len(alike)
@@ -132,8 +133,8 @@ def _notes(scheduler: Scheduler, ctas: list[Cta], blocked: list[_Blocked]) -> tu
             others = ", ".join(str(cta.index) for cta in alike[1 : 1 + _CTAS])
             more = f" and {len(alike) - 1 - _CTAS} more" if len(alike) - 1 > _CTAS else ""
             notes.append(f"the same in CTA {others}{more}")
-    if listed < len(ctas):
-        notes.append(f"and {len(ctas) - listed} more CTAs")
+    if listed < len(by_cta):
+        notes.append(f"and {len(by_cta) - listed} more CTAs")
     if grid.clusters_left:
         have = "cluster has" if grid.clusters_left == 1 else "clusters have"
         notes.append(f"{grid.clusters_left} {have} not started: {grid.capacity} CTAs fit on the device at once")
