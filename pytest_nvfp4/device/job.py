@@ -294,6 +294,8 @@ class Simulating(Model):
         race_warnings: Whether to report also orderings that the PTX ISA requires and official kernels omit.
         provenance: Whether to call the kernel on tags in place of its inputs, and to report operands of MMAs that read
             wrong data (``sim.provenance``). The outputs are then meaningless.
+        unwritten: Whether to report uses of device memory that nothing has written: of the kernel's allocations, and of
+            its outputs before it writes them.
         far_end: Whether to look for offsets that overflow 32 bits (``worker.far_end``), instead of running the cases.
         schedule: ``eager``, ``lazy``, ``late-0-3`` (warps 0 and 3 run last), or the seed of a random schedule.
         protocol: Whether to record what each warp of a launch's first cluster waits for, signals, reads and writes.
@@ -322,6 +324,7 @@ class Simulating(Model):
     races: bool = False
     race_warnings: bool = False
     provenance: bool = False
+    unwritten: bool = False
     far_end: bool = False
     schedule: str = Field(default="eager", pattern=f"^({schedules.PATTERN})$")
     protocol: bool = False

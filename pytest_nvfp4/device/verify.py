@@ -20,12 +20,16 @@ from pytest_nvfp4.device.result import DeviceInfo, Result
 from pytest_nvfp4.device.simulate import simulate
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.sim.memory.globals import UNWRITTEN_SOURCE
 from pytest_nvfp4.temporary import folder_in
 
 _LEAST_SECOND_ROUNDS = 9
 _COUNTED_INPUTS = 3
 PROVENANCE = "provenance"
 """Kind of the finding that names the wrong operand of an MMA (``sim.provenance.judge``)."""
+_CAUSES = frozenset({PROVENANCE, "uninitialised"})
+_EXPLAINED = frozenset({"mismatch", "deadlock", "out-of-bounds"})
+"""Kinds of findings whose cause may be an operand of an MMA, or memory that nothing has written."""
 
 
 class Rounds(NamedTuple):
@@ -110,13 +114,14 @@ class Verifier:
     def _explain(
         self, kernel: KernelSpec, verdicts: Sequence[CaseVerdict], *, base: Path | None, sms: int | None
     ) -> None:
-        """Put the cause before a wrong result: an operand of an MMA that read the wrong data (``sim.provenance``).
+        """Put the cause before a wrong result.
 
-        The kernel is called once more on each such problem, with tags as inputs.
+        It is an operand of an MMA that read the wrong data (``sim.provenance``), or a use of device memory that nothing
+        has written. The kernel is called once more on each such problem, with tags as inputs.
         """
         wrong: dict[ProblemSpec, list[CaseVerdict]] = {}
         for verdict in verdicts:
-            if verdict.status == "failed" and any(finding.kind == "mismatch" for finding in verdict.findings):
+            if verdict.status == "failed" and any(finding.kind in _EXPLAINED for finding in verdict.findings):
                 wrong.setdefault(verdict.case.problem, []).append(verdict)
         cases = [several[0].case for several in wrong.values()]
         if not cases:
@@ -130,12 +135,15 @@ class Verifier:
             deadline_s=self._deadline_s,
             outputs=False,
             provenance=True,
+            unwritten=True,
             sms=sms,
         )
         for done, several in zip(followed, wrong.values(), strict=True):
-            causes = [finding for finding in done.findings if finding.kind == PROVENANCE]
             for verdict in several:
-                verdict.findings[:0] = causes
+                known = {finding.message for finding in verdict.findings}
+                new = [finding for finding in done.findings if finding.message not in known]
+                verdict.findings[:0] = [finding for finding in new if finding.kind in _CAUSES]
+                verdict.findings += [finding for finding in new if finding.kind == UNWRITTEN_SOURCE]
 
     def _run(
         self,

@@ -130,6 +130,11 @@ class Streams:
     def current(self, handle: int) -> None:
         self._thread.current = handle
 
+    def made_at(self) -> str | None:
+        """Return where the caller makes what is being made; None if its line is unknown."""
+        line = self._line()
+        return None if line is None else f"made at {line}"
+
     def _line(self) -> UserLine | None:
         return user_line() if self.caller is None else self.caller.line
 

@@ -60,3 +60,65 @@ def test_a_store_past_the_end_of_c_and_a_wrong_result_are_both_told(tmp_path: Pa
         outside = [finding.message for finding in verdict.findings if finding.kind == "out-of-bounds"]
         assert len(outside) == (rows == 41), outside
     assert kinds == {40: {"mismatch"}, 41: {"mismatch", "out-of-bounds"}}
+
+
+SCRATCH = """
+import cutlass
+import cutlass.cute as cute
+import torch
+from cutlass.cute.runtime import make_ptr
+
+
+@cute.kernel
+def add(c: cute.Tensor, scratch: cute.Tensor):
+    column, _, _ = cute.arch.thread_idx()
+    row, _, _ = cute.arch.block_idx()
+    unused = scratch[column + 128]
+    c[row, column] = cutlass.Float16(scratch[column])
+
+
+@cute.jit
+def go(start: cute.Pointer, scratch: cute.Pointer):
+    c = cute.make_tensor(start, cute.make_layout((40, 128), stride=(128, 1)))
+    add(c, cute.make_tensor(scratch, cute.make_layout(256))).launch(grid=(40, 1, 1), block=(128, 1, 1))
+
+
+def custom_kernel(data):
+    abc, _, _, _ = data
+    scratch = torch.empty(256, device="cuda")
+    FILL
+    place = cute.AddressSpace.gmem
+    go(
+        make_ptr(cutlass.Float16, abc[0][2].data_ptr(), place, assumed_align=16),
+        make_ptr(cutlass.Float32, scratch.data_ptr(), place, assumed_align=16),
+    )
+    return [c for _, _, c in abc]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fill", "byte"),
+    [
+        ("pass", 0),
+        ("scratch[::2] = 0.0", 4),
+        ("scratch.view(16, 16)[:, :15].fill_(0.0)", 60),
+        ("scratch[:128].zero_()", None),
+        ("scratch[:128].copy_(torch.zeros(128))", None),
+        ("scratch[0::2], scratch[1::2] = 0.0, torch.ones(128, device='cuda')", None),
+    ],
+)
+def test_a_wrong_result_from_memory_that_nothing_wrote(tmp_path: Path, fill: str, byte: int | None) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_text(SCRATCH.replace("FILL", fill))
+    kernel, base = KernelSpec.from_files(path, arch="sm_100a")
+    case = JobCase(problem=ProblemSpec.of(parse_shape("40x128x256")), family="gpumode")
+    (verdict,) = Verifier(SimDevice(), folder=tmp_path / "jobs").verify(kernel, [case], base=base).verdicts
+    found = [finding for finding in verdict.findings if finding.kind == "uninitialised"]
+    assert verdict.status == "failed"
+    assert any(finding.kind == "mismatch" for finding in verdict.findings)
+    assert len(found) == (byte is not None)
+    for finding in found:
+        assert finding is verdict.findings[0]
+        assert finding.text == "c[row, column] = cutlass.Float16(scratch[column])"
+        assert f"(made at kernel.py:24) at byte {byte}, which was never written" in finding.message

@@ -151,7 +151,7 @@ class Launcher:
                 data = (self._folder / f"array-{number}").read_bytes()
                 ctypes.memmove(address, data, size)
             else:
-                region.initialised = np.zeros(size, np.bool_)
+                region.track_writes()
 
     def parameters(self, sizes: tuple[int, ...], types: Sequence[str], kernel: str) -> list[bytes]:
         """Return the bytes of each parameter; ``types`` are those of PTX. Raises RefusedError."""

@@ -101,6 +101,7 @@ class MachineWorker(JobSteps):
     def _start(self) -> tuple[KernelProcess, Simulation]:
         """Start the simulator, and let it execute the requests of the kernel's process."""
         from pytest_nvfp4.device.worker.attributing import Attributor
+        from pytest_nvfp4.device.worker.host_writes import HostWrites
         from pytest_nvfp4.device.worker.kernel_process import KernelProcess
         from pytest_nvfp4.device.worker.later_calls import LaterCalls
         from pytest_nvfp4.device.worker.simulation import Simulation
@@ -131,6 +132,8 @@ class MachineWorker(JobSteps):
         )
         session.on_cluster = self._show_progress
         assert session.streams is not None
+        session.memory.allocating = session.streams.made_at
+        session.memory.tracks_writes = settings.unwritten
         server = Server(
             session.machine.model,
             session.memory,
@@ -141,6 +144,8 @@ class MachineWorker(JobSteps):
         )
         if settings.sampled:
             server.observer = UnknownReads(session)
+        if settings.unwritten:
+            server.observer = HostWrites(session)
         kernel = KernelProcess(
             self._forked,
             server,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pytest_nvfp4.finding import Finding, Where
+from pytest_nvfp4.sim.memory.globals import UNWRITTEN_SOURCE
 from pytest_nvfp4.sim.run.source import described, lines_of, statement
 
 _WARNING_KINDS = frozenset(
@@ -16,7 +17,7 @@ _WARNING_KINDS = frozenset(
     }
 )
 """Kinds that are warnings."""
-_MERGED_KINDS = frozenset({"out-of-bounds", "tmem", "tmem-overlap", "uninitialised"})
+_MERGED_KINDS = frozenset({"out-of-bounds", "tmem", "tmem-overlap", "uninitialised", UNWRITTEN_SOURCE})
 """Kinds that occur for each instruction of an unrolled statement, and are reported once for the statement."""
 _PTX_CHARACTERS = 200
 """Limit on the text of an instruction; a load of 128 registers lists them all."""

@@ -219,5 +219,7 @@ class Simulation:
         if self._sampled:
             region.unknown = True
         elif tensor.role == "output":  # what overwrites an input may leave elements as they are
+            if self.session.memory.tracks_writes:
+                region.track_writes()
             region.watch(tensor.item)
             self._outputs.append(WatchedOutput(index, region, tensor.columns))

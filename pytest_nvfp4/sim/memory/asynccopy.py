@@ -36,8 +36,16 @@ from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.access import Access
 from pytest_nvfp4.sim.memory.forms import PREFETCHES
-from pytest_nvfp4.sim.memory.globals import Region
-from pytest_nvfp4.sim.memory.locate import by_region, gather, locate_global, locate_shared, mark_written, scatter
+from pytest_nvfp4.sim.memory.globals import UNWRITTEN_SOURCE, Region
+from pytest_nvfp4.sim.memory.locate import (
+    by_region,
+    gather,
+    locate_global,
+    locate_shared,
+    mark_written,
+    scatter,
+    unwritten,
+)
 from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.memory.shared import InFlight, SharedMemory
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
@@ -162,7 +170,7 @@ def copy(
     machine.asynchronous.submit(("cp.async", w), action, what=access.opcode)
     if not issued.done:
         unit.pending.append(issued)
-        mark_written(cta.shared, plan.index, plan.target, access, written=False)
+        mark_written(cta.shared.written, plan.index, plan.target, access, value=False)
         for start, stop in _runs(plan.target.offsets, access.size):
             cta.shared.in_flight[issued, start] = InFlight(plan.index + start, stop - start, access.opcode)
 
@@ -193,6 +201,9 @@ def _plan(
                 )
             if many:
                 region = memory.region(where, many, write=False, what=f"{access.opcode}, lane {lane}")
+                what = f"{access.opcode}, lane {lane}"
+                if fault := region.unwritten(where - region.start, many, what=what, kind=UNWRITTEN_SOURCE):
+                    w.cta.launch.report_fault(fault)
                 short.append(_ShortSource(lane, region, where - region.start, many))
                 _count(w, many, 1, 1)
     sources: list[_Source] = []
@@ -204,6 +215,9 @@ def _plan(
             parts.extend(by_region(w, part, source, access, write=False))
         else:
             region, offset, shape, low = located
+            if region.initialised is not None and (missing := unwritten(region.initialised, offset, shape, access)):
+                what = f"{access.opcode}, lane {missing.lane}"
+                w.cta.launch.report_fault(region.uninitialised(missing.byte, what=what, kind=UNWRITTEN_SOURCE))
             sources.append(_Source(part, region, offset, shape))
             _count(w, shape.bytes_touched, shape.sectors(low), shape.least_sectors)
     w.does.add("load")
@@ -259,7 +273,7 @@ def _move(shared: SharedMemory, plan: _CopyPlan, access: Access) -> None:
         data = rows[lanes.bools(plan.mask)]
     shared.refuse_opaque(plan.index, plan.index + plan.target.span, what=access.opcode)
     scatter(shared.data, plan.index, plan.target, data, access)
-    mark_written(shared, plan.index, plan.target, access)
+    mark_written(shared.written, plan.index, plan.target, access)
 
 
 def copy_unless(

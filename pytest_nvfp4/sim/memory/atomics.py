@@ -29,6 +29,8 @@ from pytest_nvfp4.sim.memory.locate import (
     locate_async,
     locate_global,
     locate_shared,
+    mark_written,
+    unwritten,
 )
 from pytest_nvfp4.sim.memory.operations import INTEGER, integer_arrays, real
 from pytest_nvfp4.sim.memory.pattern import Pattern
@@ -83,11 +85,14 @@ def _in_space(
         memory = w.cta.launch.machine.memory
         if memory.recent_read is not region:
             memory.enter(region, write=False)
-        if region.initialised is not None or region.owner is not None:
+        if region.owner is not None:
             for part in pattern.offsets.tolist():
-                if region.initialised is not None:
-                    memory.check_initialised(region, offset + part, op.access.size, what=op.access.opcode)
                 note_reduce(region, offset + part, op.access.size, w.cta.linear)
+        if region.initialised is not None:
+            if (missing := unwritten(region.initialised, offset, pattern, op.access)) is not None:
+                what = f"{op.access.opcode}, lane {missing.lane}"
+                w.cta.launch.report_fault(region.uninitialised(missing.byte, what=what))
+            mark_written(region.initialised, offset, pattern, op.access)
         data = region.data
         if monitor is not None:
             monitor.global_accessed(w, at, region, offset, pattern, ATOMIC)

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
 
+UNWRITTEN_SOURCE = "unwritten-source"
+"""Kind of the finding of an asynchronous copy of bytes that were never written. They may be unused padding."""
 _FREED_LIMIT = 1024
 """Number of freed allocations that messages can name."""
 _NEAR = 1 << 20
@@ -136,6 +138,25 @@ class Region:
         self.coverage = Coverage()
         self.launch_base, self.highest = 0, -1
         return self.coverage
+
+    def track_writes(self) -> None:
+        """Begin to record which bytes are written; none was."""
+        self.initialised = np.zeros(self.size, np.bool_)
+
+    def unwritten(self, offset: int, size: int, *, what: str, kind: str = "uninitialised") -> Fault | None:
+        """Return the fault of reading bytes of which some were never written; None if all were, or if it is unknown."""
+        if self.initialised is None:
+            return None
+        known = self.initialised[offset : offset + size]
+        return None if known.all() else self.uninitialised(offset + int(np.argmin(known)), what=what, kind=kind)
+
+    def uninitialised(self, offset: int, *, what: str, kind: str = "uninitialised") -> Fault:
+        """Return the fault of reading a byte that was never written."""
+        return Fault(
+            kind,
+            f"{what}: reads {self.place(self.start + offset)}, which was never written",
+            hint="fill the tensor before the launch, or write it before it is read",
+        )
 
     def begin_launch(self) -> None:
         """Start a new launch: overwriting elements of earlier launches is no conflict."""
@@ -280,8 +301,8 @@ class GlobalMemory:
         """Return a view of bytes. Raises Fault."""
         region = self.region(address, size, write=False, what=what)
         offset = address - region.start
-        if region.initialised is not None:
-            self.check_initialised(region, offset, size, what=what)
+        if (unwritten := region.unwritten(offset, size, what=what)) is not None:
+            raise unwritten
         return region.data[offset : offset + size]
 
     def write(self, address: int, data: NDArray[np.uint8], *, what: str) -> None:
@@ -291,15 +312,3 @@ class GlobalMemory:
         region.data[offset : offset + data.size] = data
         if region.initialised is not None:
             region.initialised[offset : offset + data.size] = True
-
-    def check_initialised(self, region: Region, offset: int, size: int, *, what: str) -> None:
-        """Raise Fault for a byte of a tracked region that was never written."""
-        assert region.initialised is not None
-        known = region.initialised[offset : offset + size]
-        if not known.all():
-            missing = offset + int(np.argmin(known))
-            raise Fault(
-                "uninitialised",
-                f"{what}: reads {region.place(region.start + missing)}, which was never written",
-                hint="fill the tensor before the launch, or write it before it is read",
-            )

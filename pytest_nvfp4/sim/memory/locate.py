@@ -162,20 +162,31 @@ def locate_async(
     return AsyncTarget(shared, index, resolved)
 
 
+class Unwritten(NamedTuple):
+    """Lanes whose items have bytes that were never written, the first of them, and the index of its first such byte."""
+
+    mask: int
+    lane: int
+    byte: int
+
+
+def unwritten(written: NDArray[np.bool_], index: int, pattern: Pattern, access: Access) -> Unwritten | None:
+    """Return what of the lanes' items was never written; None if all of it was. ``written`` is of each byte."""
+    if written[index : index + pattern.span].all():
+        return None
+    known = gather(written, index, pattern, access).view(np.uint8).reshape(-1, access.size)
+    missing = np.flatnonzero(~known.all(axis=1))
+    if not missing.size:
+        return None
+    active, first = np.asarray(pattern.active), int(missing[0])
+    byte = index + int(pattern.offsets[first]) + int(np.argmin(known[first]))
+    return Unwritten(sum(1 << int(lane) for lane in active[missing]), int(active[first]), byte)
+
+
 def check_written(shared: SharedMemory, index: int, pattern: Pattern, access: Access) -> None:
     """Raise Fault for a byte of the lanes' items that was never written."""
-    if not shared.written[index : index + pattern.span].all():
-        known = gather(shared.written, index, pattern, access).view(np.uint8).reshape(-1, access.size)
-        if not known.all():
-            bad = int(np.argmin(known.all(axis=1)))
-            byte = index + int(pattern.offsets[bad]) + int(np.argmin(known[bad]))
-            raise shared.uninitialised(byte, what=f"{access.opcode}, lane {int(pattern.active[bad])}")
-
-
-def unwritten_lanes(shared: SharedMemory, index: int, pattern: Pattern, access: Access) -> int:
-    """Return the mask of the lanes whose items have a byte that was never written."""
-    known = gather(shared.written, index, pattern, access).view(np.uint8).reshape(-1, access.size).all(axis=1)
-    return sum(1 << int(lane) for lane in np.asarray(pattern.active)[~known])
+    if (missing := unwritten(shared.written, index, pattern, access)) is not None:
+        raise shared.uninitialised(missing.byte, what=f"{access.opcode}, lane {missing.lane}")
 
 
 def gather(data: NDArray[Any], offset: int, pattern: Pattern, access: Access) -> NDArray[Any]:
@@ -195,19 +206,21 @@ def scatter(data: NDArray[Any], offset: int, pattern: Pattern, rows: NDArray[Any
         np.ndarray((pattern.items,), access.item, data, offset)[pattern.index] = rows.view(access.item).reshape(-1)
 
 
-def mark_written(shared: SharedMemory, index: int, pattern: Pattern, access: Access, *, written: bool = True) -> None:
-    """Mark the lanes' items as initialised, or as not initialised."""
+def mark_written(
+    written: NDArray[np.bool_], index: int, pattern: Pattern, access: Access, *, value: bool = True
+) -> None:  # fmt: skip
+    """Mark the lanes' items as written, or as not written."""
     if pattern.dense:
-        shared.written[index : index + pattern.span] = written
+        written[index : index + pattern.span] = value
     else:
-        known = _ONES[access.size] if written else _ZEROS[access.size]
-        np.ndarray((pattern.items,), access.item, shared.written, index)[pattern.index] = known
+        known = _ONES[access.size] if value else _ZEROS[access.size]
+        np.ndarray((pattern.items,), access.item, written, index)[pattern.index] = known
 
 
 def note_store(region: Region, offset: int, pattern: Pattern, access: Access, cta: int, at: int) -> None:
     """Record the initialised bytes and the watched writers of a store."""
     if region.initialised is not None:
-        np.ndarray((pattern.items,), access.item, region.initialised, offset)[pattern.index] = _ONES[access.size]
+        mark_written(region.initialised, offset, pattern, access)
     if region.owner is not None:
         if pattern.dense:
             note_write(region, offset, pattern.span, cta, at)

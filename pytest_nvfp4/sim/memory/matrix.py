@@ -137,7 +137,7 @@ def store_matrix(
         registers[number] = value
     rows = matrix_rows(registers, shape.kind, transposed=shape.transposed)
     scatter(shared.data, index, pattern, rows, access)
-    mark_written(shared, index, pattern, access)
+    mark_written(shared.written, index, pattern, access)
     w.cta.launch.machine.changes += 1
     if pattern.distinct != shape.rows:
         present = gather(shared.data, index, pattern, access).view(np.uint8).reshape(-1, 16)

@@ -2,7 +2,7 @@
 
 Every load checks the bounds of the tensor, the alignment (PTX ISA, "Addresses as Operands": the address is a multiple
 of the size of the whole access, vectors included), and that the bytes were written and belong to no mbarrier. A load of
-unwritten shared or local memory does not stop the kernel, and is a finding if the value is used (``run.undefined``).
+unwritten memory does not stop the kernel, and is a finding if the value is used (``run.undefined``).
 Bytes of a copy in flight are a fault. ``Tally`` counts requests, sectors and bank conflicts.
 """
 
@@ -21,13 +21,12 @@ from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW, LocalMemory
 from pytest_nvfp4.sim.memory.locate import (
     by_region,
-    check_written,
     count,
     gather,
     locate_global,
     locate_peer,
     locate_shared,
-    unwritten_lanes,
+    unwritten,
 )
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW, SharedMemory
 from pytest_nvfp4.sim.memory.tally import Tally
@@ -51,8 +50,8 @@ def read_global(w: Warp, mask: int, address: Bits, access: Access, at: int) -> V
         offset = address - region.start
     if address % size:
         raise misaligned(access, address, None, region.place(address))
-    if region.initialised is not None:
-        memory.check_initialised(region, offset, size, what=access.opcode)
+    if region.initialised is not None and (missing := region.unwritten(offset, size, what=access.opcode)):
+        loaded_undefined(w, at, mask, missing)
     if access.read_only and region.owner is not None:
         _refuse_written(region, offset, size, access)
     cta = w.cta
@@ -146,9 +145,9 @@ def _read_global_lanes(w: Warp, mask: int, address: NDArray[Any], access: Access
         parts = by_region(w, mask, address, access, write=False)
         return join([(part, _read_global_lanes(w, part, address, access, at)) for part in parts], access.register)
     region, offset, pattern, low = located
-    if region.initialised is not None:
-        for part in pattern.offsets:
-            w.cta.launch.machine.memory.check_initialised(region, offset + int(part), access.size, what=access.opcode)
+    if region.initialised is not None and (missing := unwritten(region.initialised, offset, pattern, access)):
+        fault = region.uninitialised(missing.byte, what=f"{access.opcode}, lane {missing.lane}")
+        loaded_undefined(w, at, missing.mask, fault)
     if access.read_only and region.owner is not None:
         for part in pattern.offsets:
             _refuse_written(region, offset + int(part), access.size, access)
@@ -166,10 +165,9 @@ def _read_shared_lanes(
     w: Warp, mask: int, address: NDArray[Any], shared: SharedMemory, access: Access, counter: str, at: int
 ) -> Values:
     index, pattern = locate_shared(mask, address, shared, access)
-    try:
-        check_written(shared, index, pattern, access)
-    except Fault as fault:
-        _unwritten(w, at, unwritten_lanes(shared, index, pattern, access), fault)
+    if (missing := unwritten(shared.written, index, pattern, access)) is not None:
+        fault = shared.uninitialised(missing.byte, what=f"{access.opcode}, lane {missing.lane}")
+        _unwritten(w, at, missing.mask, fault)
     cta = w.cta
     (cta.units.get(Tally) or cta.unit(Tally))[counter, pattern, index & 127] += 1
     monitor = cta.launch.machine.monitor

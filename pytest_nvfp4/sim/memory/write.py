@@ -186,7 +186,7 @@ def _write_shared_lanes(
     scatter(shared.data, index, pattern, rows, access)
     if monitor is not None and monitor.doubts:
         monitor.stored()
-    mark_written(shared, index, pattern, access)
+    mark_written(shared.written, index, pattern, access)
     if pattern.distinct != pattern.index.size:
         _check_lanes(w, shared.data, index, pattern, rows, access, shared_byte(shared), index + shared.base)
 

@@ -24,6 +24,7 @@ class SimulatedMemory:
     Attributes:
         most: Largest number of bytes of an allocation.
         allocating: Returns where the user's code allocates, for the allocation's name, if that is known here.
+        tracks_writes: Whether new allocations record which of their bytes were written (``Region.initialised``).
     """
 
     def __init__(self, memory: GlobalMemory, *, room: tuple[int, int] | None = None) -> None:
@@ -35,6 +36,7 @@ class SimulatedMemory:
         self._count = 0
         self.most = 1 << 46  # any
         self.allocating: Callable[[], str | None] | None = None
+        self.tracks_writes = False
 
     def allocate(self, size: int) -> int:
         """Allocate ``size`` bytes at a multiple of ``ALIGN``, filled with ``POISON``.
@@ -50,7 +52,9 @@ class SimulatedMemory:
         address = self._arena.allocate(size, name=name, align=ALIGN)
         if size < _SPARSE:
             ctypes.memset(address, POISON, size)
-        self._regions[address] = self._memory.add(Region(name, address, size))
+        region = self._regions[address] = self._memory.add(Region(name, address, size))
+        if self.tracks_writes and size < _SPARSE:
+            region.track_writes()
         self._sizes[address] = size
         return address
 

@@ -332,6 +332,10 @@ class Grid(HasUnits):
             where = self.where(warp, at, mask=mask) if warp is not None else Where(kernel=self.kernel.name)
         self.findings.append(Finding(kind, message, hint=hint, where=where))
 
+    def report_fault(self, fault: Fault) -> None:
+        """Record a fault as a finding: see ``report``."""
+        self.report(fault.kind, fault.message, hint=fault.hint)
+
     @property
     def running_warp(self) -> Warp | None:
         """The warp that executes an instruction now."""

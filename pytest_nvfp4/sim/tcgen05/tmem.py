@@ -86,7 +86,7 @@ class Tmem:
         except Fault as fault:
             if self._freed(column, count) is None or self.owner.count(0, column, column + count) != count:
                 raise
-            self.cta.launch.report(fault.kind, fault.message, hint=fault.hint)
+            self.cta.launch.report_fault(fault)
 
     def _freed(self, column: int, count: int) -> FreedBlock | None:
         """Return the freed block that contained these columns."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.driver.tensormap import OobFill
 from pytest_nvfp4.sim.fault import Fault, Unsupported
-from pytest_nvfp4.sim.memory.globals import GlobalMemory, Region
+from pytest_nvfp4.sim.memory.globals import UNWRITTEN_SOURCE, GlobalMemory, Region
 from pytest_nvfp4.sim.memory.shared import SharedMemory
 from pytest_nvfp4.sim.tma.box_order import BoxOrder
 from pytest_nvfp4.sim.tma.tile import TmaTile
@@ -52,22 +52,14 @@ class TmaBox:
     offset: int
     cut: tuple[slice, ...] | None
 
-    def check_initialised(self, what: str) -> None:
-        """Raise Fault if a byte inside the tensor was never written. The region must track initialisation."""
+    def unwritten(self, what: str) -> Fault | None:
+        """Return the fault of reading a byte inside the tensor that was never written, if that is tracked."""
         region = self.region
-        assert region is not None
-        assert region.initialised is not None
-        if not self.view(region.initialised).all():
-            offsets, size = self.rows()
-            missing = next(
-                offset for offset in offsets.tolist() if not region.initialised[offset : offset + size].all()
-            )
-            missing += int(np.argmin(region.initialised[missing : missing + size]))
-            raise Fault(
-                "uninitialised",
-                f"{what}: reads {region.place(region.start + missing)}, which was never written",
-                hint="fill the tensor before the launch, or write it before it is read",
-            )
+        if region is None or region.initialised is None or self.view(region.initialised).all():
+            return None
+        offsets, size = self.rows()
+        rows = (region.unwritten(at, size, what=what, kind=UNWRITTEN_SOURCE) for at in offsets.tolist())
+        return next(fault for fault in rows if fault is not None)
 
     def view(self, array: NDArray[Any] | None = None) -> NDArray[Any]:
         """Return a view of the bytes inside the tensor: dimensions outermost first, dimension 0 in bytes.
@@ -166,7 +158,7 @@ def box_at(
     """Return the box at signed coordinates. All of its elements inside the tensor must lie in one region.
 
     Raises:
-        Fault: ``tensor map``: the map describes memory outside every tensor; ``read-only``; ``uninitialised``.
+        Fault: ``tensor map``: the map describes memory outside every tensor; ``read-only``.
         Unsupported: a first coordinate inside a byte.
     """
     address = tile.map.address
@@ -240,10 +232,7 @@ def _box(
             f"{fault.message}; the tensor map is {tile.map.describe()}",
             hint="the map's address, sizes or strides do not describe the tensor that was allocated",
         ) from None
-    box = TmaBox(tile, region, address - region.start, cut)
-    if region.initialised is not None and not write:
-        box.check_initialised(what)
-    return box
+    return TmaBox(tile, region, address - region.start, cut)
 
 
 def gather4(boxes: list[TmaBox], order: BoxOrder, shared: SharedMemory, index: int) -> None:

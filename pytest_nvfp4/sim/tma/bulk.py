@@ -32,7 +32,7 @@ from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import Bits
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.memory.coverage import note_reduce, note_scatter, note_write
-from pytest_nvfp4.sim.memory.globals import Region
+from pytest_nvfp4.sim.memory.globals import UNWRITTEN_SOURCE, Region
 from pytest_nvfp4.sim.memory.shared import SharedMemory
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
@@ -162,8 +162,8 @@ def _in(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, s
         check_aligned(start, ALIGN, what)
         region = machine.memory.region(start, size, write=False, what=what)
         offset = start - region.start
-        if region.initialised is not None:
-            machine.memory.check_initialised(region, offset, size, what=what)
+        if (unwritten := region.unwritten(offset, size, what=what, kind=UNWRITTEN_SOURCE)) is not None:
+            launch.report_fault(unwritten)
         if launch.counting:
             sectors = launch.unit(TouchedSectors).touch_rows(region, np.array([offset], np.intp), size)
             counters["bulk.load.delivered_sectors"] += len(receivers) * sectors

@@ -173,6 +173,9 @@ def _issue(
         boxes = [box]
         size = tile.bytes
         copy = partial(box.load, order)
+    for each in boxes:
+        if (unwritten := each.unwritten(what)) is not None:
+            launch.report_fault(unwritten)
     if machine.without_data:
         copy = partial(boxes[0].reserve, order)
     if route is not None:

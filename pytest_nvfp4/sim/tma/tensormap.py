@@ -141,4 +141,4 @@ def prefetch_map(w: Warp, mask: int, what: str, address: Bits) -> None:
         except Unsupported:
             pass
         except Fault as fault:
-            w.cta.launch.report(fault.kind, fault.message, hint=fault.hint)
+            w.cta.launch.report_fault(fault)

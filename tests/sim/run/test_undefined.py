@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.memory.globals import UNWRITTEN_SOURCE
 from pytest_nvfp4.sim.run.asynchronous import Lazy
+from pytest_nvfp4.sim.run.grid import Grid
 from tests.sim.ptx_case import Ran, run_ptx
 
 # r0: thread; r1: its word of shared memory, of which the first 16 are written; r2: the word; rd3: its output.
 LOAD = """
 mov.u32 %r0, %tid.x; shl.b32 %r3, %r0, 2; mov.u32 %r4, smem; add.u32 %r1, %r4, %r3;
-cvt.u64.u32 %rd1, %r3; add.u64 %rd3, %rd100, %rd1;
-setp.lt.u32 %p1, %r0, 16; @%p1 st.shared.b32 [%r1], %r0; bar.sync 0;
+cvt.u64.u32 %rd1, %r3; add.u64 %rd3, %rd100, %rd1; add.u64 %rd2, %rd101, %rd1;
+setp.lt.u32 %p1, %r0, 16; @%p1 st.shared.b32 [%r1], %r0; @%p1 st.global.b32 [%rd2], %r0; bar.sync 0;
 setp.ge.u32 %p2, %r0, 16; mov.b32 %r9, 0;
 """
 GET = "ld.shared.b32 %r2, [%r1];"
@@ -72,24 +76,61 @@ USED = {
 }
 
 
-def ran(body: str, threads: int = 32) -> Ran:
-    return run_ptx(
-        LOAD + body, buffers={"out": np.zeros(threads, np.uint32)}, shared=4096, block=(threads, 1, 1)
-    )  # fmt: skip
+# r1 of shared memory, or rd2 of a tensor that nothing wrote before the launch
+SPACES = {"shared": "[%r1]", "global": "[%rd2]"}
 
 
+def ran(body: str, space: str) -> Ran:
+    for opcode in ("ld", "st"):
+        body = re.sub(rf"{opcode}\.shared(\S+)( %\w+,)? \[%r1\]", rf"{opcode}.{space}\1\2 {SPACES[space]}", body)
+    buffers = {"out": np.zeros(32, np.uint32), "scratch": np.full(32, 0xFFFF_FFFF, np.uint32)}
+    return run_ptx(LOAD + body, buffers=buffers, shared=4096, prepare=track)
+
+
+def track(grid: Grid) -> None:
+    next(region for region in grid.machine.memory if region.name == "scratch").track_writes()
+
+
+@pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("why", DEAD)
-def test_a_dead_value_is_no_finding(why: str) -> None:
-    assert [finding.message for finding in ran(DEAD[why]).grid.findings] == []
+def test_a_dead_value_is_no_finding(why: str, space: str) -> None:
+    assert [finding.message for finding in ran(DEAD[why], space).grid.findings] == []
 
 
+@pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("why", USED)
-def test_a_used_value_is_one_at_the_load(why: str) -> None:
-    (finding,) = ran(USED[why]).grid.findings
+def test_a_used_value_is_one_at_the_load(why: str, space: str) -> None:
+    (finding,) = ran(USED[why], space).grid.findings
     assert finding.kind == "uninitialised"
     assert finding.where is not None
-    assert finding.where.text.startswith("ld.shared.b32")
+    assert finding.where.text.startswith(f"ld.{space}")
     assert set(finding.where.lanes) <= set(range(16, 32))
+    assert space != "global" or "scratch at byte" in finding.message
+
+
+OTHERS = {
+    "red": ("red.global.add.u32 [%rd2], 1; ld.global.b32 %r2, [%rd2]; st.global.b32 [%rd3], %r2;", "uninitialised"),
+    "one address": ("ld.global.b32 %r2, [%rd101+64]; st.global.b32 [%rd3], %r2;", "uninitialised"),
+    "cp.async": ("cp.async.ca.shared.global [%r1], [%rd2], 4; cp.async.wait_all;", UNWRITTEN_SOURCE),
+    "cp.async in part": ("cp.async.ca.shared.global [%r1], [%rd2], 4, 3; cp.async.wait_all;", UNWRITTEN_SOURCE),
+    "cp.async.bulk": (
+        """
+        setp.eq.u32 %p3, %r0, 0; add.u32 %r5, %r4, 2048; @%p3 mbarrier.init.shared.b64 [%r5], 1; bar.sync 0;
+        @%p3 mbarrier.arrive.expect_tx.shared.b64 _, [%r5], 128;
+        @%p3 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r4], [%rd101], 128, [%r5];
+        WAIT: mbarrier.try_wait.parity.shared.b64 %p4, [%r5], 0; @!%p4 bra WAIT;
+        """,
+        UNWRITTEN_SOURCE,
+    ),
+}
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("how", OTHERS)
+def test_other_reads_of_global_memory(how: str, written: bool) -> None:
+    use, kind = OTHERS[how]
+    body = ("st.global.b32 [%rd2], %r0; bar.sync 0;" if written else "") + use
+    assert [finding.kind for finding in ran(body, "shared").grid.findings] == [kind] * (not written)
 
 
 @pytest.mark.parametrize(("warp", "found"), [(0, 1), (1, 0)])
