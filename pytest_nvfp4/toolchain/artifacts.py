@@ -18,6 +18,8 @@ _DISASSEMBLED = ("nvdisasm", "--print-code")
 _USAGE = re.compile(r"Function\s+([\w$.]+):\s*\n\s*(.*)")
 _SECTION = re.compile(r"^\.text\.([\w$.]+):|^\s*\.section\s+\.text\.([\w$.]+),|Function\s*:\s*([\w$.]+)")
 _OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)")
+_SETMAXNREG = "USETMAXREG"
+"""Opcode of ``setmaxnreg`` in SASS."""
 _KINDS: dict[str, Literal["ptx", "cubin", "sass", "mlir"]] = {
     ".ptx": "ptx",
     ".cubin": "cubin",
@@ -66,7 +68,7 @@ def _rename_by_order(folder: Path) -> None:
 def collect(
     folder: Path, functions: Iterable[str], *, library: str | None = None
 ) -> tuple[tuple[Code, ...], tuple[Artifact, ...], list[Finding]]:
-    """Read the artifacts in a folder, add the SASS, and report missing tools as warnings.
+    """Read the artifacts in a folder, add the SASS, and warn of missing tools and of instructions that ptxas dropped.
 
     Args:
         folder: Folder with PTX, CUBIN and MLIR.
@@ -117,9 +119,25 @@ def collect(
                     sass_mix=dict(sorted(mix.items())) if mix is not None else {},
                 )
             )
+            if not foreign and mix is not None and (dropped := _dropped(code[-1])) is not None:
+                findings.append(dropped)
     artifacts = tuple(
         Artifact(kind=_KINDS[path.suffix], name=path.name, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
         for path in sorted(folder.iterdir())
         if path.suffix in _KINDS
     )
     return tuple(code), artifacts, findings
+
+
+def _dropped(code: Code) -> Finding | None:
+    """Return a warning if the PTX has ``setmaxnreg`` and the SASS has none (C7507 and C7508 of ptxas)."""
+    if not any(opcode.startswith("setmaxnreg") for opcode in code.ptx_mix) or _SETMAXNREG in code.sass_mix:
+        return None
+    registers = "" if code.registers is None else f", and all warps keep {code.registers} registers"
+    return Finding(
+        "setmaxnreg",
+        f"ptxas has dropped setmaxnreg from {code.source_name or code.symbol}{registers}. Bound them at the launch: "
+        "min_blocks_per_mp=1 in CuTe DSL, __launch_bounds__(threads, 1) in CUDA C++. If they are bounded, code behind "
+        "setmaxnreg.dec needs more than it leaves",
+        severity="warning",
+    )

@@ -43,6 +43,10 @@ def line_of(source: str, text: str) -> int:
     return next(number for number, line in enumerate(source.splitlines(), 1) if text in line)
 
 
+_DECREASE = "        cute.arch.setmaxregister_decrease(40)\n"
+_BOUND = ", min_blocks_per_mp=1"
+
+
 class TestCapture:
     @pytest.mark.slow
     def test_every_layout_has_its_authors_name(self, trace_it: TraceIt) -> None:
@@ -226,6 +230,19 @@ class TestFacts:
         assert "EXIT" in code.sass_mix
         assert [artifact.kind for artifact in trace.artifacts] == ["cubin", "mlir", "ptx", "sass"]
         assert ".target sm_100a" in trace.artifact_paths("ptx")[0].read_text()
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("decrease", "bound", "dropped"), [("", "", False), (_DECREASE, "", True), (_DECREASE, _BOUND, False)]
+    )
+    def test_setmaxnreg_that_ptxas_drops_is_a_warning(
+        self, trace_it: TraceIt, decrease: str, bound: str, dropped: bool
+    ) -> None:
+        source = TINY.replace("block=(64, 1, 1), smem=1024", f"block=(128, 1, 1), smem=1024{bound}")
+        trace = trace_it(source.replace("        if tid == 0:", f"{decrease}        if tid == 0:"))
+        warnings = [finding.message for finding in trace.findings if finding.kind == "setmaxnreg"]
+        assert len(warnings) == dropped
+        assert all(message.startswith("ptxas has dropped setmaxnreg from kernel, and") for message in warnings)
 
     @pytest.mark.slow
     def test_a_launch_is_recorded_with_the_sizes_of_its_arguments(self, trace_it: TraceIt) -> None:
