@@ -349,15 +349,17 @@ class Reporter:
             f"{self._describe(old)} {missing}"
         )
         hint = (
-            f"fence.proxy.async (cute.arch.fence_proxy, fence_view_async_shared) in {old.warp} after "
-            f"{self.line(old.at)}, before the barrier or arrive that {new.warp} waits for"
+            f"fence.proxy.async (cute.arch.fence_proxy, fence_view_async_shared) in {self._who(old)} after "
+            f"{self.line(old.at)}, before the barrier or arrive that {self._who(new)} waits for"
         )
         return message, hint
 
     def _omission(self, pair: AccessPair) -> tuple[str, str]:
         """Return message and hint about instructions that the ISA requires and official kernels omit."""
         old, new = pair.old, pair.new
-        fields = {"old": old.warp, "new": new.warp, "first": self.line(old.at), "second": self.line(new.at)}
+        fields = {
+            "old": self._who(old), "new": self._who(new), "first": self.line(old.at), "second": self.line(new.at),
+        }  # fmt: skip
         new_verb = self._verb(new, writes=pair.new_writes)
         past = {"read": "read", "write": "wrote", "update": "updated"}[self._verb(old, writes=pair.old_writes)]
         omissions = [_OMISSIONS[name] for name in pair.missing]
@@ -401,7 +403,7 @@ class Reporter:
                 "after its own wait",
             )
         if pair.partial is not None:
-            release, mask = self._described(pair.partial.at, old.warp), pair.partial.lanes
+            release, mask = self._described(pair.partial.at, str(old.warp)), pair.partial.lanes
             lanes = f"lanes {mask:#010x}" if mask & (mask - 1) else f"lane {mask.bit_length() - 1}"
             return (
                 f"only {lanes} executes {release}, which releases it, and no bar.warp.sync orders the accesses of the "
@@ -409,10 +411,11 @@ class Reporter:
                 f"bar.warp.sync (cute.arch.sync_warp) in {old.warp} after {first}, before {self.line(pair.partial.at)}",
             )
         if kind in _EDGES:
-            fields = {"name": name, "old": old.warp, "new": new.warp, "first": first, "second": second}
+            fields = {"name": name, "old": self._who(old), "new": self._who(new), "first": first, "second": second}
             return _EDGES[kind].message.format(**fields), _EDGES[kind].hint.format(**fields)
         hint = (
-            f"an arrive of {old.warp} after {first} on an mbarrier (or named barrier) that {new.warp} waits for{then}"
+            f"an arrive of {self._who(old)} after {first} on an mbarrier (or named barrier) that {self._who(new)} "
+            f"waits for{then}"
         )
         # A read that is later in the code but was executed first may have run ahead of the write whose value it needs;
         # or the write is of a loop's next iteration. Both are reported, because the trace does not distinguish them.
@@ -427,10 +430,15 @@ class Reporter:
         return f"the same between {self._describe(pair.old)} and {self._describe(pair.new)}: {pair.place}"
 
     def _describe(self, access: Access) -> str:
-        return self._described(access.at, access.warp)
+        return self._described(access.at, self._who(access))
 
-    def _described(self, at: int, warp: WarpId) -> str:
-        return f"{self.line(at)} ({_short(self.grid.kernel.instructions[at].parts)}) in {warp}"
+    def _described(self, at: int, who: str) -> str:
+        return f"{self.line(at)} ({_short(self.grid.kernel.instructions[at].parts)}) in {who}"
+
+    def _who(self, access: Access) -> str:
+        """Return the warp of an access; of ``wgmma`` the warpgroup, because its last warp makes the accesses of all."""
+        of_group = self.grid.kernel.instructions[access.at].root == "wgmma"
+        return access.warp.warpgroup if of_group else str(access.warp)
 
     def line(self, at: int) -> str:
         """Return the source line of an instruction, without its opcode."""

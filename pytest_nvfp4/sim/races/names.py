@@ -31,8 +31,17 @@ class WarpId:
         self.cluster = cluster
 
     def __str__(self) -> str:
+        return f"warp {self.index} {self._place}"
+
+    @property
+    def warpgroup(self) -> str:
+        """The warpgroup of the warp, as text."""
+        return f"warpgroup {self.index // 4} {self._place}"
+
+    @property
+    def _place(self) -> str:
         rank = f" (rank {self.rank})" if self.cluster_size > 1 else ""
-        return f"warp {self.index} of CTA {self.cta}{rank}"
+        return f"of CTA {self.cta}{rank}"
 
 
 class AgentInfo(NamedTuple):

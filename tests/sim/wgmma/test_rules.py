@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pytest_nvfp4.driver.device_model import for_arch
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.run.asynchronous import Lazy
+from pytest_nvfp4.sim.run.machine import Machine
 from tests.sim.wgmma import case, oracle
 from tests.sim.wgmma.rules_case import COUNT, OPCODE, Monitor, N, half_mma, mma, operands, result, said
 
@@ -258,3 +261,22 @@ def test_one_half_of_an_accumulator(target):
     want = [first[oracle.accumulator_place(thread, int(target[1] == "_"))] for thread in range(128)]
     assert np.array_equal(ran["out"].view(np.float16)[:, 0], want)
     assert np.array_equal(ran["out"].view(np.float16)[:, 1], want)
+
+
+@pytest.mark.parametrize("barrier", ["", "bar.sync 1;"])
+@pytest.mark.parametrize("warp", range(4))
+def test_a_race_with_what_one_warp_has_stored_names_the_warpgroup(warp: int, barrier: str) -> None:
+    """Each warp multiplies with all of B, also with what another warp has stored."""
+    image, *_ = operands()
+    put = f"""
+        mov.u32 %r90, %tid.x; shr.u32 %r91, %r90, 5; setp.ne.u32 %p9, %r91, {warp}; @%p9 bra NEXT;
+        st.shared.b32 [{oracle.SMEM + 8192}], 0; NEXT: fence.proxy.async.shared::cta;
+    """
+    machine = Machine(model=for_arch("sm_90a"))
+    machine.monitor = Detector()
+    body = [put, barrier, case.FENCE, mma(scale="0"), case.COMMIT, case.wait(), case.store(20, COUNT)]
+    found = said(case.run("\n".join(body), image, (128, COUNT), machine=machine))
+    assert len(found) == (not barrier)
+    for message in found:
+        assert f"(st.shared) in warp {warp} of CTA (0, 0, 0) may still write" in message
+        assert "(wgmma.mma_async) in warpgroup 0 of CTA (0, 0, 0) reads" in message
