@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from pytest_nvfp4.sim.races.clocks import Clock, Epoch, TickRow
+from pytest_nvfp4.sim.races.clocks import Clock, Epoch
 from pytest_nvfp4.sim.races.names import WarpId
+from pytest_nvfp4.sim.races.ticks import TickRow
 
 ASYNC = 1
 """Flag: the access goes through the async proxy (bulk copies, TMA, operands of ``tcgen05`` and ``wgmma``)."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pytest_nvfp4.sim.races.access import STRONG, Access
-from pytest_nvfp4.sim.races.clocks import Memo
+from pytest_nvfp4.sim.races.memo import Memo
 
 _PRUNED_SIZE = 4
 """A set is pruned of accesses that the new one covers at this size, and whenever it has doubled since."""

@@ -9,28 +9,17 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_nvfp4.sim.races.access import TensorUse
-from pytest_nvfp4.sim.races.clocks import (
-    BEFORE,
-    ISSUED,
-    TENSOR,
-    VISIBLE,
-    Agent,
-    Clock,
-    Clocks,
-    Copy,
-    Epoch,
-    Memo,
-    Snapshot,
-    TickRow,
-)
+from pytest_nvfp4.sim.races.clocks import Agent, Clock, Clocks, Copy, Epoch
 from pytest_nvfp4.sim.races.cta_exit import PeerAccesses
 from pytest_nvfp4.sim.races.groups import BulkStores, CpAsyncCopies, MapLoads, MapReads
 from pytest_nvfp4.sim.races.lane_order import LaneOrder
 from pytest_nvfp4.sim.races.launch import LaunchRaces
+from pytest_nvfp4.sim.races.memo import Memo
 from pytest_nvfp4.sim.races.names import AgentInfo, WarpId
 from pytest_nvfp4.sim.races.shadow import Shadow
 from pytest_nvfp4.sim.races.sync_variables import FenceState
 from pytest_nvfp4.sim.races.tensor_order import TensorShadow
+from pytest_nvfp4.sim.races.ticks import BEFORE, ISSUED, TENSOR, VISIBLE, Snapshot, TickRow
 from pytest_nvfp4.sim.races.warp_lanes import WarpLanes
 from pytest_nvfp4.sim.run.cta import Cluster, Cta
 from pytest_nvfp4.sim.run.warp import Warp

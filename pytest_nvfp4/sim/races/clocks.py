@@ -3,70 +3,37 @@
 An *agent* is anything that makes progress by itself: a warp, the tcgen05 pipe of a CTA, the copies that complete at one
 mbarrier, the bulk stores of one thread, the ``cp.async`` of a warp, the ``wgmma`` of a warpgroup. An agent's tick grows
 at each release, so that an access is an epoch ``(agent, tick)`` and happened before everything whose clock has at least
-that tick (Flanagan and Freund, "FastTrack", PLDI 2009).
-
-A clock has eight rows, which travel together along every edge of the causality order (PTX ISA, "Memory Consistency
-Model"):
-
-- ``BEFORE``: what happened before.
-- ``VISIBLE``: what of it has visible writes. An mbarrier's arrive of ``.cta`` scope in another CTA does not pass on
-  those of the generic proxy (``scopes``).
-- ``ASYNC_SHARED``, ``ASYNC_GLOBAL``: what of it is visible to the async proxy, in shared and in global memory (PTX ISA,
-  "Proxies"; ``fence.proxy.async``).
-- ``INITS``: which ``mbarrier.init`` are visible; ``fence.mbarrier_init`` sends them through a relaxed cluster barrier.
-- ``TENSOR``, ``ISSUED``: ``tcgen05`` work that was complete, or only issued, before a synchronisation of threads (by a
-  commit or ``tcgen05.fence::before_thread_sync``). Relaxed barriers and accesses pass these two on (``tensor_order``).
-- ``SC``: what a ``fence.sc`` of the device has covered. These fences have a total order, so a later one in any thread
-  acquires everything that strong reads have brought to it (PTX ISA, "Fence-SC order").
+that tick (Flanagan and Freund, "FastTrack", PLDI 2009). ``ticks`` describes a clock's rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from functools import cached_property
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.sim.races.joins import Joins
 from pytest_nvfp4.sim.races.names import AgentInfo, WarpId
+from pytest_nvfp4.sim.races.ticks import (
+    ASYNC_GLOBAL,
+    ASYNC_SHARED,
+    BEFORE,
+    INITS,
+    ROWS,
+    SC,
+    TENSOR,
+    VISIBLE,
+    Snapshot,
+    Ticks,
+    covered,
+    proxy_fenced,
+)
 
-Ticks: TypeAlias = NDArray[np.int64]
-"""Eight rows, one column an agent."""
-TickRow: TypeAlias = NDArray[np.int64]
-"""One row of them."""
-Snapshot: TypeAlias = dict[int, Ticks]
-"""Immutable copy of a clock: by cluster, the ticks of its agents."""
-Change: TypeAlias = Callable[[Ticks], Ticks | None]
-"""What a fence or an access makes of a copy of ticks, which it returns if it changes nothing; None for nothing."""
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
-ROWS = 8
-BEFORE, VISIBLE, ASYNC_SHARED, ASYNC_GLOBAL, INITS, TENSOR, ISSUED, SC = range(ROWS)
 _FIRST = 48
 """Initial columns of a clock; they double when a cluster has more agents."""
-_MOST_JOINS = 4096
-"""Joins that are remembered, a few kilobytes each."""
-_MOST_SNAPSHOTS = 512
-"""The same for snapshots, a hundred bytes a cluster each."""
-_MOST_STEPS = 128
-"""Steps from a snapshot to a later one that are followed."""
-
-
-class Memo(dict[Key, Value]):
-    """A dictionary that makes missing values. A hit costs no Python call, unlike one of a cached function."""
-
-    __slots__ = ("_make",)
-
-    def __init__(self, make: Callable[[Key], Value]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, key: Key) -> Value:
-        value = self[key] = self._make(key)
-        return value
 
 
 class Epoch(NamedTuple):
@@ -154,175 +121,6 @@ class Clock:
             self.join_ticks(ticks)
         if len(snapshot) > (ticks is not None):
             self._join_foreign(snapshot)
-
-
-def joined(first: Ticks, second: Ticks) -> Ticks:
-    """Return the join of two copies of ticks. It is one of them if that has all of the other."""
-    if first.shape[1] < second.shape[1]:
-        first, second = second, first
-    width = second.shape[1]
-    part = first[:, :width]
-    later = second > part
-    count = np.count_nonzero(later)
-    if not count:
-        return first
-    if width == first.shape[1] and count == np.count_nonzero(second != part):
-        return second
-    result = first.copy()
-    np.copyto(result[:, :width], second, where=later)
-    return result
-
-
-def _proxy_fenced(ticks: Ticks) -> Ticks:
-    """Return ticks with everything that happened before visible to the async proxy in global memory."""
-    if np.array_equal(ticks[ASYNC_GLOBAL], ticks[BEFORE]):
-        return ticks
-    fenced = ticks.copy()
-    fenced[ASYNC_GLOBAL] = fenced[BEFORE]
-    return fenced
-
-
-def _covered(ticks: Ticks) -> Ticks:
-    """Return ticks behind a ``fence.sc`` of the device."""
-    if (ticks[:ASYNC_SHARED] >= ticks[SC]).all() and np.array_equal(ticks[SC], ticks[VISIBLE]):
-        return ticks
-    covered = ticks.copy()
-    covered[:ASYNC_SHARED] = np.maximum(ticks[:ASYNC_SHARED], ticks[SC])
-    covered[SC] = covered[VISIBLE]
-    return covered
-
-
-def _relaxed(ticks: Ticks, most: int = ISSUED) -> Ticks | None:
-    """Return the rows of a copy that a relaxed access passes on, up to ``most``; None if that is nothing."""
-    rows = slice(TENSOR, most + 1)
-    if not np.count_nonzero(ticks[rows]):
-        return None
-    only = np.zeros_like(ticks)
-    only[rows] = ticks[rows]
-    return only
-
-
-def _relaxed_covered(ticks: Ticks) -> Ticks | None:
-    return _relaxed(ticks, SC)
-
-
-class Joins:
-    """Joins of copies of ticks in a launch. All CTAs that meet learn the same, so that few of their joins differ."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, int], tuple[Ticks, Ticks, Ticks]] = {}
-        self._snapshots: dict[tuple[int, int], tuple[Snapshot, Snapshot, Snapshot]] = {}
-        self._wholes: dict[int, tuple[Snapshot, Snapshot]] = {}
-        """By identity, a snapshot and a later one that has all of it."""
-        self._of_ticks: dict[tuple[int, Change], tuple[Ticks, Ticks | None]] = {}
-        self._of_snapshot: dict[tuple[int, Change], tuple[Snapshot, Snapshot]] = {}
-
-    def of_snapshots(self, first: Snapshot, second: Snapshot) -> Snapshot:
-        """Return the join of two snapshots, which never change. It is one of them if that has all of the other."""
-        if self._within(first, second):
-            return second
-        key = id(first), id(second)
-        known = self._snapshots.get(key)
-        if known is None:
-            if len(self._snapshots) >= _MOST_SNAPSHOTS:
-                self._snapshots.clear()
-            known = self._snapshots[key] = first, second, self._joined(first, second)
-        return known[2]
-
-    def extended(self, first: Snapshot, second: Snapshot, base: Snapshot | None, own: int) -> Snapshot:
-        """Return the join of two snapshots.
-
-        If ``base`` is given, it is all of the second but for the ticks of the cluster ``own``.
-        """
-        if base is None or not self._within(base, first):
-            result = self.of_snapshots(first, second)
-        else:
-            known = first.get(own)
-            new = second[own] if known is None else self.of(second[own], known)
-            result = first if new is known else {**first, own: new}
-        for part in (first, base):
-            if part is not None and part is not result:
-                self._record(part, result)
-        return result
-
-    def _record(self, part: Snapshot, whole: Snapshot) -> None:
-        if len(self._wholes) >= _MOST_SNAPSHOTS:
-            self._wholes.clear()
-        self._wholes[id(part)] = part, whole
-
-    def _within(self, part: Snapshot, whole: Snapshot) -> bool:
-        """Return whether a snapshot is known to be in another one, which was made from it, perhaps in steps."""
-        at = part
-        for _ in range(_MOST_STEPS):
-            if at is whole:
-                if at is not part:
-                    self._record(part, whole)
-                return True
-            step = self._wholes.get(id(at))
-            if step is None:
-                return False
-            at = step[1]
-        return False
-
-    def _joined(self, first: Snapshot, second: Snapshot) -> Snapshot:
-        changed: Snapshot | None = None
-        all_second = True
-        for number, ticks in second.items():
-            known = first.get(number)
-            if known is not ticks:
-                # Of equal copies the second is taken: whoever joins the same snapshot again has the same object then.
-                new = ticks if known is None else self.of(ticks, known)
-                if new is not known:
-                    if changed is None:
-                        changed = first.copy()
-                    changed[number] = new
-                all_second &= new is ticks
-        if changed is None:
-            return first
-        return second if all_second and len(changed) == len(second) else changed
-
-    def of(self, first: Ticks, second: Ticks) -> Ticks:
-        """Return the join of two copies, which never change."""
-        key = id(first), id(second)
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= _MOST_JOINS:
-                self._known.clear()
-            known = self._known[key] = first, second, joined(first, second)  # the references keep identities unique
-        return known[2]
-
-    def relaxed_part(self, snapshot: Snapshot, *, covered: bool = True) -> Snapshot:
-        """Return the part of a snapshot that a relaxed access passes on.
-
-        This is what a ``fence.sc`` has covered (if ``covered``), which takes effect behind another ``fence.sc``, and
-        the tcgen05 work ordered before a synchronisation of threads, for which a relaxed access is enough
-        (``tensor_order``).
-        """
-        return self.changed(snapshot, _relaxed_covered if covered else _relaxed)
-
-    def changed(self, snapshot: Snapshot, change: Change) -> Snapshot:
-        """Return a snapshot with its ticks changed, the same object for the same snapshot or ticks."""
-        before = self._of_snapshot.get((id(snapshot), change))
-        if before is not None:
-            return before[1]
-        known = self._of_ticks
-        if len(known) >= _MOST_JOINS:
-            known.clear()
-        result: Snapshot = {}
-        same = True
-        for number, ticks in snapshot.items():
-            made = known.get((id(ticks), change))
-            if made is None:
-                made = known[id(ticks), change] = ticks, change(ticks)
-            same &= made[1] is ticks
-            if made[1] is not None:
-                result[number] = made[1]
-        if same:
-            result = snapshot
-        if len(self._of_snapshot) >= _MOST_SNAPSHOTS:
-            self._of_snapshot.clear()
-        self._of_snapshot[id(snapshot), change] = snapshot, result
-        return result
 
 
 class Clocks:
@@ -491,7 +289,7 @@ class Agent:
         self.version += 1
         foreign = self.clock.foreign
         if foreign and (everywhere or not shared):
-            self.clock.foreign = self.clocks.joins.changed(foreign, _proxy_fenced)
+            self.clock.foreign = self.clocks.joins.changed(foreign, proxy_fenced)
         self.advance()
 
     def fence_sc(self) -> None:
@@ -502,7 +300,7 @@ class Agent:
         np.maximum(seen, ticks[SC], out=seen)
         ticks[SC] = ticks[VISIBLE]
         if foreign := self.clock.foreign:
-            self.clock.foreign = self.clocks.joins.changed(foreign, _covered)
+            self.clock.foreign = self.clocks.joins.changed(foreign, covered)
         self.version += 1
         self.advance()
 

@@ -32,8 +32,9 @@ from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
 from pytest_nvfp4.sim.races.access_sets import AccessSets
-from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, BEFORE, VISIBLE, Clock
+from pytest_nvfp4.sim.races.clocks import Clock
 from pytest_nvfp4.sim.races.map_uses import MAP_BYTES, MapUses
+from pytest_nvfp4.sim.races.ticks import ASYNC_GLOBAL, BEFORE, VISIBLE
 from pytest_nvfp4.sim.races.touched import READ, STRONG_READ, STRONG_WRITE, WRITE, TouchedUnits
 
 Offsets: TypeAlias = NDArray[np.intp]

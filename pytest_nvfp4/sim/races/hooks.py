@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.monitor import Monitor, TmemBox
 from pytest_nvfp4.sim.races.agents import BarrierState, CtaMemory, WarpAgent
-from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE, INITS
 from pytest_nvfp4.sim.races.findings import RACE, WARNING
 from pytest_nvfp4.sim.races.launch import LANES_PER_UNIT, LaunchRaces
 from pytest_nvfp4.sim.races.partition import Footprint
+from pytest_nvfp4.sim.races.ticks import ASYNC_SHARED, BEFORE, INITS
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.mbarrier import Mbarrier

@@ -37,7 +37,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_nvfp4.sim.memory.pattern import Pattern
-from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, BEFORE, Agent, TickRow, Ticks
+from pytest_nvfp4.sim.races.clocks import Agent
+from pytest_nvfp4.sim.races.ticks import ASYNC_GLOBAL, ASYNC_SHARED, BEFORE, TickRow, Ticks
 
 _ALL = nullcontext(False)
 """The context in which a warp releases everything."""

@@ -15,15 +15,17 @@ from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sim.lanes import FULL
 from pytest_nvfp4.sim.monitor import PipeAccesses
 from pytest_nvfp4.sim.races.access import ASYNC, Access
-from pytest_nvfp4.sim.races.clocks import ASYNC_GLOBAL, ASYNC_SHARED, BEFORE, VISIBLE, Agent, Clocks, Joins, Memo, Ticks
+from pytest_nvfp4.sim.races.clocks import Agent, Clocks
 from pytest_nvfp4.sim.races.dead_reads import DeadReads, RacingRead
 from pytest_nvfp4.sim.races.early_use import early_uses
 from pytest_nvfp4.sim.races.findings import ALLOC_FENCE, COPY_FENCE, PROXY, RACE, WARNING, AccessPair, Reporter
 from pytest_nvfp4.sim.races.global_shadow import GlobalConflict, GlobalShadow
+from pytest_nvfp4.sim.races.joins import Joins
 from pytest_nvfp4.sim.races.lane_order import LaneItems, LaneOrder, PartialRelease
 from pytest_nvfp4.sim.races.launch_overlap import LaunchOverlap
 from pytest_nvfp4.sim.races.map_findings import MapPair, pairs_of_processes, report_shared_map, report_unread_map
 from pytest_nvfp4.sim.races.map_uses import MapAccesses, MapUses
+from pytest_nvfp4.sim.races.memo import Memo
 from pytest_nvfp4.sim.races.names import AgentInfo, WarpId
 from pytest_nvfp4.sim.races.orders import Order, order_of
 from pytest_nvfp4.sim.races.partition import Partition
@@ -32,6 +34,7 @@ from pytest_nvfp4.sim.races.scopes import NarrowScopes, acquires_in_cta, arrives
 from pytest_nvfp4.sim.races.shadow import Conflict
 from pytest_nvfp4.sim.races.sync_variables import SyncVariables
 from pytest_nvfp4.sim.races.tensor_order import Omissions, ordered_by_fences
+from pytest_nvfp4.sim.races.ticks import ASYNC_GLOBAL, ASYNC_SHARED, BEFORE, VISIBLE, Ticks
 from pytest_nvfp4.sim.races.touched import READ, STRONG_READ, TouchedBytes, TouchedExtent, TouchedRegion, TouchedUnits
 from pytest_nvfp4.sim.races.users import ThreadGuards
 from pytest_nvfp4.sim.races.warp_lanes import LaneRace, matrix_of, touching_lanes

@@ -14,8 +14,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
-from pytest_nvfp4.sim.races.clocks import ASYNC_SHARED, BEFORE, VISIBLE, Clocks, Ticks
+from pytest_nvfp4.sim.races.clocks import Clocks
 from pytest_nvfp4.sim.races.partition import Partition
+from pytest_nvfp4.sim.races.ticks import ASYNC_SHARED, BEFORE, VISIBLE, Ticks
 
 
 @dataclass(frozen=True, slots=True)

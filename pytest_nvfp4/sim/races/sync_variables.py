@@ -13,9 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_nvfp4.sim.races.clocks import BEFORE, TENSOR, Agent, Joins, Snapshot
+from pytest_nvfp4.sim.races.clocks import Agent
+from pytest_nvfp4.sim.races.joins import Joins
 from pytest_nvfp4.sim.races.names import WarpId
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, GPU, Order
+from pytest_nvfp4.sim.races.ticks import BEFORE, TENSOR, Snapshot
 
 _SEPARATE = 64
 """Releasing CTAs of one variable that have entries of their own. Those beyond share one of GPU scope, so that only

@@ -50,8 +50,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pytest_nvfp4.sim.races.access import Access, TensorUse
-from pytest_nvfp4.sim.races.clocks import BEFORE, ISSUED, TENSOR, TickRow, Ticks
 from pytest_nvfp4.sim.races.shadow import Conflict, Shadow
+from pytest_nvfp4.sim.races.ticks import BEFORE, ISSUED, TENSOR, TickRow, Ticks
 
 COMMIT = "a wait for a tcgen05.commit"
 WAIT_LD = "tcgen05.wait::ld"

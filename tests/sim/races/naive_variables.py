@@ -1,6 +1,6 @@
 """Clocks and synchronisation variables from their definition: nothing is shared, remembered or put off.
 
-A clock is by agent, named by its cluster and number, the eight rows of ``races.clocks``. A variable is the list of its
+A clock is by agent, named by its cluster and number, the eight rows of ``races.ticks``. A variable is the list of its
 releases since its last plain write.
 """
 
@@ -12,18 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.races.clocks import (
-    ASYNC_GLOBAL,
-    ASYNC_SHARED,
-    BEFORE,
-    ISSUED,
-    ROWS,
-    SC,
-    TENSOR,
-    VISIBLE,
-    Snapshot,
-)
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, GPU, Order
+from pytest_nvfp4.sim.races.ticks import ASYNC_GLOBAL, ASYNC_SHARED, BEFORE, ISSUED, ROWS, SC, TENSOR, VISIBLE, Snapshot
 
 Name = tuple[int, int]
 Rows = dict[Name, NDArray[np.int64]]

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_nvfp4.sim.races import clocks as clocks_module
-from pytest_nvfp4.sim.races.clocks import INITS, ISSUED, TENSOR, Agent, Clocks, Joins
+from pytest_nvfp4.sim.races import joins as joins_module
+from pytest_nvfp4.sim.races.clocks import Agent, Clocks
+from pytest_nvfp4.sim.races.joins import Joins
 from pytest_nvfp4.sim.races.names import AgentInfo
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, GPU, Order
 from pytest_nvfp4.sim.races.sync_variables import FenceState, SyncVariables
+from pytest_nvfp4.sim.races.ticks import INITS, ISSUED, TENSOR
 from tests.sim.races.naive_variables import NaiveAgent, NaiveVariables, barrier, rows_of, same
 
 SCOPES = (GPU, GPU, GPU, CLUSTER, CTA)
@@ -105,7 +107,7 @@ def test_clocks_agree_with_the_definition(draw: Random, steps: int) -> None:
 
 def test_few_remembered_snapshots_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_MOST_JOINS", "_MOST_SNAPSHOTS", "_MOST_STEPS"):
-        monkeypatch.setattr(clocks_module, name, 3)
+        monkeypatch.setattr(joins_module, name, 3)
     assert [disagreement(Random(seed), steps=60) for seed in range(15)] == [None] * 15
 
 

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_nvfp4.sim.races import clocks as clocks_module
-from pytest_nvfp4.sim.races.clocks import BEFORE, ISSUED, SC, TENSOR, Agent, Clocks, Joins, joined
+from pytest_nvfp4.sim.races import joins as joins_module
+from pytest_nvfp4.sim.races.clocks import Agent, Clocks
+from pytest_nvfp4.sim.races.joins import Joins
 from pytest_nvfp4.sim.races.names import AgentInfo
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, GPU, Order
 from pytest_nvfp4.sim.races.sync_variables import FenceState, SyncVariables
+from pytest_nvfp4.sim.races.ticks import BEFORE, ISSUED, SC, TENSOR, joined
 
 WARPS = [(cluster, cta) for cluster in range(2) for cta in (0, 0, 1)]
 """Cluster, and CTA in it, of each warp."""
@@ -123,7 +125,7 @@ def test_reads_acquire_what_the_releases_say(program: list[tuple[Any, ...]]) -> 
 @settings(max_examples=50, deadline=None)
 def test_few_remembered_joins_change_nothing(program: list[tuple[Any, ...]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clocks_module, "_MOST_JOINS", 1)
+        patch.setattr(joins_module, "_MOST_JOINS", 1)
         run(program)
 
 
