@@ -62,6 +62,15 @@ def test_a_new_block_is_not_written(kind: Kind, count: int) -> None:
     assert written(request, start=region.start, memory=memory).sum() == count
 
 
+@pytest.mark.parametrize(("size", "shape", "stride"), [(SIZE, (), 0), (4, (SIZE,), 4), (4, (SIZE, SIZE), 1 << 40)])
+def test_a_write_past_the_end_counts_to_the_end(size: int, shape: tuple[int, ...], stride: int) -> None:
+    memory, region, _block = tracked()
+    extent = Extent(region.start + 64, size, shape, (stride,) * len(shape))
+    made = written(Executed(Kind.FILL, "a fill", writes=(extent,)), start=region.start, memory=memory)
+    assert made.sum() == SIZE - 64
+    assert not made[:64].any()
+
+
 def test_memory_that_is_not_tracked() -> None:
     memory, region, _block = tracked()
     region.initialised = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.machine.requests import Executed, Kind
@@ -24,7 +24,9 @@ class HostWrites:
     def _wrote(self, extent: Extent) -> None:
         if 0 in extent.shape or (region := self._memory.find(extent.address)) is None or region.initialised is None:
             return
-        places = np.full(1, extent.address - region.start)
-        for count, stride in zip(extent.shape, extent.strides, strict=True):
-            places = (places[:, None] + stride * np.arange(count)).ravel()
-        region.initialised[places[:, None] + np.arange(extent.size)] = True
+        written = region.initialised[extent.address - region.start :]
+        last = sum((count - 1) * stride for count, stride in zip(extent.shape, extent.strides, strict=True))
+        if min(extent.strides, default=0) < 0 or last + extent.size > written.size:
+            written[:] = True  # part of it is outside; what is taken for written is not reported
+            return
+        as_strided(written, (*extent.shape, extent.size), (*extent.strides, 1))[...] = True
