@@ -2,7 +2,8 @@
 
 CTAs that communicate through global memory (atomics, flags) stay in one process. Others are distributed round robin.
 The processes share device memory, so the parent sees what every CTA writes; counters, findings and printed text are
-returned over a pipe.
+returned over a pipe. If the parent has a timer, a process whose CTAs have not ended shortly before that ends them with
+the place of its warps, which the parent cannot see.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ _WORTH_S = 0.5
 A fork copies pages and sends results: verifying nvfp4_group_gemm/sm100.py on gpumode-8 took 2 s of CPU time more with
 it, of 21 (measured once, on busy cores). By the clock, a busy machine would share the smallest launch.
 """
+_SHARE_OF_TIME = 0.9
+"""Share of the parent's time after which a process ends its CTAs."""
+_AGAIN_S = 0.1
 _OWN_SPACES = frozenset({"shared", "shared::cta", "shared::cluster", "param", "local"})
 
 
@@ -79,13 +83,14 @@ def run_selected(grid: Grid) -> None:
 
 def _share(grid: Grid, rest: Sequence[int], processes: int) -> None:
     children: list[tuple[int, Connection]] = []
+    left, _ = signal.getitimer(signal.ITIMER_REAL)
     try:
         for worker in range(1, processes):
             reader, writer = multiprocessing.Pipe(duplex=False)
             child = os.fork()
             if child == 0:
                 reader.close()
-                _child(grid, rest[worker::processes], writer)
+                _child(grid, rest[worker::processes], writer, left)
             writer.close()
             children.append((child, reader))
         error: BaseException | None = None
@@ -127,10 +132,13 @@ def _first(one: BaseException | None, other: Fault | None) -> BaseException | No
     return one
 
 
-def _child(grid: Grid, clusters: Sequence[int], writer: Connection) -> None:
+def _child(grid: Grid, clusters: Sequence[int], writer: Connection, left: float) -> None:
     # os._exit skips exit handlers and the flush of buffers that belong to the parent.
     code = 1
     try:
+        if left:  # seconds until the parent's timer expires
+            signal.signal(signal.SIGALRM, lambda *_: _end(grid))
+            signal.setitimer(signal.ITIMER_REAL, _SHARE_OF_TIME * left, _AGAIN_S)
         grid.begin_part()
         grid.on_cluster = None
         grid.limit_to(clusters)
@@ -139,7 +147,14 @@ def _child(grid: Grid, clusters: Sequence[int], writer: Connection) -> None:
             grid.run_part()
         except Fault as error:
             fault = error
+        signal.setitimer(signal.ITIMER_REAL, 0)
         writer.send(grid.part(fault))
         code = 0
     finally:
         os._exit(code)
+
+
+def _end(grid: Grid) -> None:
+    """End the CTAs of this process, in a signal handler, if any runs. Raises Fault."""
+    if (fault := grid.unended()) is not None:
+        raise fault

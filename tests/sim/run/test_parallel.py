@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from pytest_nvfp4.sim.fault import Fault
@@ -51,3 +53,21 @@ def test_ctas_that_speak_with_each_other_stay_together() -> None:
     assert parallel.communicates(parsed("atom.global.add.u32 %r4, [%rd1], 1;"))
     assert parallel.communicates(parsed("ld.acquire.gpu.global.b32 %r4, [%rd1];"))
     assert parallel.communicates(parsed("st.release.gpu.global.b32 [%rd1], %r4;"))
+
+
+def test_a_cta_that_does_not_end_in_another_process_is_placed() -> None:
+    """CTA 2 runs there. Its loop writes, so that it is no deadlock."""
+    loop = "setp.ne.u32 %p2, %r1, 2; @%p2 bra NEXT; AGAIN: st.global.b32 [%rd1], %r3; add.s32 %r3, %r3, 1; bra AGAIN;"
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 2.0, 0.1)
+        with pytest.raises(Fault) as caught:
+            run(2, f"{loop} NEXT:")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    where = caught.value.where
+    assert caught.value.kind == "timeout"
+    assert where is not None
+    assert where.cta == (2, 0, 0)
+    assert where.text.startswith(("st.global", "add.s32", "bra"))
