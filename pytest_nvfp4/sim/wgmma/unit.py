@@ -206,15 +206,19 @@ def issue(
         operation = group.open[number] = WgmmaOperation(
             form, number, a_bits, b_bits, scale=scaled, shared=w.cta.shared
         )  # fmt: skip
-        for matrix, bits in (("A", a_bits), ("B", b_bits)):
-            if bits is not None and bits & RESERVED:
-                w.cta.launch.report(
-                    "reserved-bits",
-                    f"{form.name}, matrix {matrix}: descriptor {bits:#018x} has bits {bits & RESERVED:#x} set, which "
-                    "are reserved: an H200 ignores them, and the PTX ISA does not say so",
-                    hint="the descriptor of wgmma is not that of tcgen05 (version bit 46, swizzle in bits 61-63), and "
-                    "its offsets have 14 bits",
-                )
+        reserved = [
+            f"bits {bits & RESERVED:#x} of the descriptor {bits:#018x} of matrix {matrix}"
+            for matrix, bits in (("A", a_bits), ("B", b_bits))
+            if bits is not None and bits & RESERVED
+        ]
+        if reserved:
+            w.cta.launch.report(
+                "reserved-bits",
+                f"{form.name}: {' and '.join(reserved)} are set, which are reserved: an H200 ignores them, and the PTX "
+                "ISA does not say so",
+                hint="the descriptor of wgmma is not that of tcgen05 (version bit 46, swizzle in bits 61-63), and its "
+                "offsets have 14 bits",
+            )
     else:
         _check_same(group, operation, form, a_bits, b_bits, w.index, scale=scaled)
     if form.from_registers:

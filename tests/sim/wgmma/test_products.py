@@ -64,8 +64,9 @@ def test_every_type_and_every_k_major_layout(name, width, leading, stride):
     assert ran.grid.counters["wgmma.fp8.accumulation"] == (name in ("e4m3", "e5m2"))
 
 
+@pytest.mark.parametrize("matrices", ["A", "B", "AB"])
 @pytest.mark.parametrize("bit", [None, 14, 31, 46, 52, 61])
-def test_reserved_bits_of_a_descriptor_change_nothing_and_are_reported(bit):
+def test_reserved_bits_of_a_descriptor_change_nothing_and_are_reported(bit, matrices):
     rng = np.random.default_rng(1)
     a_codes, a = draw(rng, "f16", (64, 16))
     b_codes, b = draw(rng, "f16", (16, 16))
@@ -75,13 +76,17 @@ def test_reserved_bits_of_a_descriptor_change_nothing_and_are_reported(bit):
     oracle.place(image, a_codes, address=a_at, **layout)
     oracle.place(image, b_codes, address=b_at, **layout)
     more = 0 if bit is None else 1 << bit
-    bits = oracle.descriptor(a_at, **layout) | more, oracle.descriptor(b_at, **layout)
+    bits = [oracle.descriptor(a_at, **layout), oracle.descriptor(b_at, **layout)]
+    for matrix in matrices:
+        bits["AB".index(matrix)] |= more
     body = [case.FENCE, case.wgmma("m64n16k16.f32.f16.f16", 8, *bits, flags="1, 1, 0, 0", scale="0")]
     ran = case.run("\n".join([*body, case.COMMIT, case.wait(), case.store(20, 8)]), image, (128, 8))
     assert np.array_equal(oracle.from_registers(ran["out"], np.float32), a @ b.T)
     found = [(finding.kind, finding.message) for finding in ran.grid.findings]
     assert [kind for kind, _ in found] == ([] if bit is None else ["reserved-bits"])
-    assert all(f"matrix A: descriptor {bits[0]:#018x} has bits {more:#x} set" in message for _, message in found)
+    for matrix, value in zip("AB", bits, strict=True):
+        named = f"bits {more:#x} of the descriptor {value:#018x} of matrix {matrix}"
+        assert all((named in message) == (matrix in matrices) for _, message in found)
 
 
 MN_LAYOUTS = [
