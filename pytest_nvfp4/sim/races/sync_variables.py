@@ -113,7 +113,7 @@ class FenceState:
         fenced: By scope, the warp's clock at its last fence of at least that scope.
         foreign: What of other clusters it had seen at its last fence.
         pending: What strong reads observed and no fence has acquired yet: by identity of the snapshot, and all releases
-            of GPU scope of a variable by the variable.
+            of GPU scope of a variable by the variable. A fence leaves what needs a wider scope to a later one.
     """
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class FenceState:
             if pending.scope <= scope:
                 agent.relaxed_reads.pop(read, None)
                 agent.acquire_snapshot(pending.snapshot)
-        self.pending.clear()
+        self.pending = {read: pending for read, pending in self.pending.items() if pending.scope > scope}
         now = agent.snapshot()
         for each in range(scope + 1):
             self.fenced[each] = now

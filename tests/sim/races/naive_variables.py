@@ -106,7 +106,7 @@ class NaiveAgent:
         for needed, rows in self.pending:
             if needed <= scope:
                 self.acquire(rows)
-        self.pending.clear()
+        self.pending = [(needed, rows) for needed, rows in self.pending if needed > scope]
         self.fenced.update(dict.fromkeys(range(scope + 1), self.snapshot()))
         self.released = True
 

@@ -92,7 +92,7 @@ class Both:
         for least, known in warp.pending:
             if least <= scope:
                 warp.learn(known)
-        warp.pending.clear()
+        warp.pending = [(least, known) for least, known in warp.pending if least > scope]
         for each in range(scope + 1):
             warp.fenced[each] = dict(warp.knows)
 
@@ -148,6 +148,10 @@ def test_a_fence_of_narrow_scope_acquires_the_releases_around_it() -> None:
     assert both.seen(1) == {1: 1}
     both.fence(1, CTA)
     assert both.seen(1) == {0: 1, 1: 1}
+    both.fence(1, CLUSTER)
+    assert both.seen(1) == {0: 1, 1: 2}
+    both.fence(1, GPU)
+    assert both.seen(1) == {0: 1, 1: 3, 3: 1}
 
 
 def test_a_remembered_join_is_the_join() -> None:
