@@ -6,7 +6,7 @@ import secrets
 import tempfile
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +27,9 @@ _LEAST_SECOND_ROUNDS = 9
 _COUNTED_INPUTS = 3
 PROVENANCE = "provenance"
 """Kind of the finding that names the wrong operand of an MMA (``sim.provenance.judge``)."""
-_CAUSES = frozenset({PROVENANCE, "uninitialised"})
+UNWRITTEN = "unwritten"
+"""Kind of the finding that names a use of device memory which nothing had written. Unlike ``uninitialised``, what the
+simulation itself reports, it may have nothing to do with the order of work."""
 _EXPLAINED = frozenset({"mismatch", "deadlock", "out-of-bounds"})
 """Kinds of findings whose cause may be an operand of an MMA, or memory that nothing has written."""
 
@@ -142,7 +144,11 @@ class Verifier:
             for verdict in several:
                 known = {finding.message for finding in verdict.findings}
                 new = [finding for finding in done.findings if finding.message not in known]
-                verdict.findings[:0] = [finding for finding in new if finding.kind in _CAUSES]
+                verdict.findings[:0] = [
+                    replace(finding, kind=UNWRITTEN) if finding.kind == "uninitialised" else finding
+                    for finding in new
+                    if finding.kind in (PROVENANCE, "uninitialised")
+                ]
                 verdict.findings += [finding for finding in new if finding.kind == UNWRITTEN_SOURCE]
 
     def _run(

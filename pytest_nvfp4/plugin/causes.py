@@ -23,6 +23,8 @@ _ATTRIBUTE, _REFERS = "nvfp4_causes", "nvfp4_refers"
 """Attributes of reports; xdist sends them to the controlling process."""
 _EFFECTS = frozenset({"mismatch", "never-written", "written-by-two"})
 """Kinds of findings about outputs. What a kernel did to its outputs does not identify the defect that did it."""
+_UNWRITTEN = "unwritten"
+"""Kind of the finding of a use of memory that nothing has written: a cause of its own, and no race at that line."""
 _LINE_CHARACTERS = 160
 _FINDING_LINES = 8
 _LABELS = 12
@@ -68,7 +70,7 @@ def _cause(finding: Finding, run: Run) -> Cause:
     text = "\n".join(str(replace(finding, file=file)).splitlines()[:_FINDING_LINES])
     if finding.kind in _EFFECTS:
         return Cause(finding.kind, text, certain=False)
-    return Cause(finding.identity, text)
+    return Cause(f"{_UNWRITTEN} {finding.identity}" if finding.kind == _UNWRITTEN else finding.identity, text)
 
 
 @dataclass(slots=True)

@@ -114,7 +114,7 @@ def test_a_wrong_result_from_memory_that_nothing_wrote(tmp_path: Path, fill: str
     kernel, base = KernelSpec.from_files(path, arch="sm_100a")
     case = JobCase(problem=ProblemSpec.of(parse_shape("40x128x256")), family="gpumode")
     (verdict,) = Verifier(SimDevice(), folder=tmp_path / "jobs").verify(kernel, [case], base=base).verdicts
-    found = [finding for finding in verdict.findings if finding.kind == "uninitialised"]
+    found = [finding for finding in verdict.findings if finding.kind == "unwritten"]
     assert verdict.status == "failed"
     assert any(finding.kind == "mismatch" for finding in verdict.findings)
     assert len(found) == (byte is not None)

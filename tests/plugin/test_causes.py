@@ -54,6 +54,11 @@ class TestIdentity:
         assert first == "whole text of races[a]\nmore"
         assert second == "same cause as k.py::races[a]: whole text of races[a]"
 
+    def test_a_use_of_unwritten_memory_is_another_cause_than_a_race_at_its_line(self) -> None:
+        first, *others = (("verify", causes(at(7, "unwritten"))), ("races", causes(at(7))))
+        assert settle(first, *others)[1].startswith("whole text of races")
+        assert settle(first, ("verify[b]", causes(at(7, "unwritten"))))[1].startswith("same cause")
+
     def test_two_lines_are_two_causes(self) -> None:
         assert all(text.startswith("whole") for text in settle(("races", causes(at(7))), ("verify", causes(at(8)))))
 
