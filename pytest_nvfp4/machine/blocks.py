@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -173,9 +173,11 @@ class Blocks:
         Blocks that were freed and kept are among them.
         """
         blocks = [block for block in (*self._blocks.values(), *self._freed) if block.owned]
-        if sum(block.size for block in blocks) > most:
-            return []
-        return [(block.address, ctypes.string_at(block.address, block.size)) for block in blocks]
+        return [] if sum(block.size for block in blocks) > most else _bytes_of(blocks)
+
+    def kept_contents(self) -> list[tuple[int, bytes]]:
+        """Return the bytes of the blocks that live to the end, by address."""
+        return _bytes_of(self._blocks[address] for address in self._kept)
 
     def _repeat(self, size: int) -> Block:
         assert self._script is not None
@@ -228,6 +230,10 @@ class Blocks:
             )
         set_: Any = result.set_
         return set_(block.tensor.untyped_storage(), offset, tuple(sizes), tuple(strides))  # type: ignore[no-any-return]
+
+
+def _bytes_of(blocks: Iterable[Block]) -> list[tuple[int, bytes]]:
+    return [(block.address, ctypes.string_at(block.address, block.size)) for block in blocks]
 
 
 def _tensor(address: int, size: int) -> torch.Tensor:

@@ -19,8 +19,9 @@ _MOST_REQUESTS: Final = 50_000
 _MOST_BYTES: Final = 1 << 30
 """Bytes that logged requests bring, and bytes of freed blocks that are kept."""
 _MOST_RESTORED: Final = 64 << 20
-"""Bytes of the kernel's blocks that are restored for a repetition. With more, it begins with what the call left; a
-kernel must tolerate that between two calls, too."""
+"""Bytes of the kernel's blocks that are restored for a repetition and after it. With more, it begins with what the call
+left, and leaves what it wrote itself; a kernel must tolerate that between two calls, too. Only blocks that the caller
+keeps, the outputs of calls, hold the same afterwards."""
 _REPEATED: Final = frozenset({Kind.ALLOCATE, Kind.OPERATOR, Kind.COPY, Kind.FILL, Kind.LAUNCH})
 
 
@@ -82,10 +83,11 @@ class RequestLog:
     def repeated(self) -> Iterator[None]:
         """Execute the requests again, unobserved, with the same new blocks, on what the kernel's blocks held before.
 
-        At the end of the context the blocks hold what they held at its beginning. The error of a request is dropped, as
-        the kernel's code may have done; the device records faults.
+        At the end of the context the blocks (see ``_MOST_RESTORED``) hold what they held at its beginning. The error of
+        a request is dropped, as the kernel's code may have done; the device records faults.
         """
-        after = self._server.blocks.contents(most=_MOST_RESTORED)
+        blocks = self._server.blocks
+        after = blocks.contents(most=_MOST_RESTORED) or blocks.kept_contents()
         try:
             with self._executed_again(self._messages):
                 yield

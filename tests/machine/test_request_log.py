@@ -122,6 +122,26 @@ def test_requests_are_repeated_on_other_inputs_and_leave_memory_as_it_was() -> N
     assert not device.log.incomplete
 
 
+def test_an_output_that_the_caller_keeps_holds_the_same_beside_more_memory_than_is_restored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(request_log, "_MOST_RESTORED", 64)
+    device = Device()
+    given = device.server.blocks.allocate(4, owned=False).address
+    ctypes.memmove(given, b"AAAA", 4)
+    device.allocate(65)
+    device.log.begin()
+    scratch, out = device.allocate(4), device.allocate(4)
+    for block in (scratch, out):
+        device.move(block, given, 4)
+    device.server.blocks.keep(out)
+    ctypes.memmove(given, b"BBBB", 4)
+    with device.log.repeated():
+        assert bytes_at(out, 4) == b"BBBB"
+    assert bytes_at(out, 4) == b"AAAA"
+    assert bytes_at(scratch, 4) == b"BBBB", "the kernel's own memory beyond the limit is left as it is"
+
+
 def test_variables_of_a_module_that_the_call_loads_hold_their_initial_values_again() -> None:
     device = Device()
     out = device.allocate(2)
