@@ -24,7 +24,8 @@ def tagged(inputs: Any) -> tuple[ProblemInput, Tags] | None:
     inputs = contract_of(inputs.problem).tagged(inputs)
     if inputs is None or any(group.group.k % _CELL for group in inputs.groups):
         return None
-    tags = Tags()
+    # Batches are groups here, and have one C.
+    tags = Tags(unit="group" if len(inputs.groups) == len(inputs.problem.groups) else "batch")
     groups = tuple(_group(tags, index, group) for index, group in enumerate(inputs.groups))
     return replace(inputs, groups=groups), tags
 

@@ -67,13 +67,14 @@ class Accumulations:
     """The accumulations of a call.
 
     Attributes:
-        outputs: For each group the watched memory of C, and its columns.
+        outputs: For each C the watched memory, and its columns. Each has the rows of one group of tags, or of several
+            that follow each other (batches).
     """
 
     recorder: OperandRecorder
     outputs: Mapping[int, tuple[Region, int]] = field(default_factory=dict)
     _bases: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    """By group, each launch with the number of its first CTA among the owners of C's elements, in order."""
+    """By C, each launch with the number of its first CTA among the owners of C's elements, in order."""
     _open: dict[tuple[int, int, int], Accumulation] = field(default_factory=dict)
     _all: list[Accumulation] = field(default_factory=list)
     _faults: dict[tuple[str, int], Fault] = field(default_factory=dict)
@@ -81,8 +82,8 @@ class Accumulations:
 
     def begin(self, grid: Grid) -> None:
         """Begin a launch."""
-        for group, (region, _) in self.outputs.items():
-            self._bases.setdefault(group, []).append((region.launch_base, grid.ordinal))
+        for output, (region, _) in self.outputs.items():
+            self._bases.setdefault(output, []).append((region.launch_base, grid.ordinal))
 
     def seen(self, mma: Mma, part: Part) -> Mapping[str, set[int]]:
         """Return the k that the operands of an accumulation have read so far."""
@@ -174,18 +175,31 @@ class Accumulations:
     def written(self) -> Written:
         """Return what each CTA of the launches with MMAs stored."""
         found: dict[tuple[int, int, int], Elements] = {}
-        for group, (region, columns) in self.outputs.items():
+        for output, (region, columns) in self.outputs.items():
             if region.owner is None or not columns:
                 continue
+            groups, begins = self._groups(output)
             order = np.argsort(region.owner, kind="stable")
             owners, starts = np.unique(region.owner[order], return_index=True)
             for owner, elements in zip(owners.tolist(), np.split(order, starts[1:]), strict=True):
                 if owner >= 0:
                     # The launches that did not write this C have the base of the next one that did.
-                    base, launch = [pair for pair in self._bases[group] if pair[0] <= owner][-1]
+                    base, launch = [pair for pair in self._bases[output] if pair[0] <= owner][-1]
                     rows, cols = np.divmod(elements, columns)
-                    found[launch, owner - base, group] = {"A": rows, "B": cols}
+                    of = np.searchsorted(begins, rows, side="right") - 1
+                    for at in np.unique(of).tolist():
+                        mine = of == at
+                        places = {"A": rows[mine] - begins[at], "B": cols[mine]}
+                        found[launch, owner - base, groups[at]] = places
         return found
+
+    def _groups(self, output: int) -> tuple[list[int], NDArray[np.intp]]:
+        """Return the groups of tags whose rows a C has, and the row of C at which each begins."""
+        tags = self.recorder.tags
+        if tags.unit == "group":
+            return [output], np.zeros(1, np.intp)
+        rows = {tensor.group: tensor.rows for tensor in tags.tensors if tensor.name == "A"}
+        return list(rows), np.cumsum([0, *rows.values()])[:-1]
 
     def faults(self, written: Written) -> list[Fault]:
         """Return what is wrong with accumulations whose MMAs are each right: the first cause, if there is any."""
@@ -274,8 +288,8 @@ class Accumulations:
             reason = f" (operand {name} is loaded by {words.statement(grid, at)})"
         has_text = f"{what} {words.span(has)} of it" if has.size else f"none of its {what}"
         text = (
-            f"CTA {each.cta} stores {what} {words.span(stored[matrix])} of C of group {group}, but the accumulator of "
-            f"its MMAs at {words.statement(grid, each.last.at)} has {has_text}{reason}"
+            f"CTA {each.cta} stores {what} {words.span(stored[matrix])} of C of {self.recorder.tags.unit} {group}, "
+            f"but the accumulator of its MMAs at {words.statement(grid, each.last.at)} has {has_text}{reason}"
         )
         return Fault(text, grid, at, each.cta)
 

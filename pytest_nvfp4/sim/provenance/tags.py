@@ -34,6 +34,7 @@ class TaggedTensor:
         rows, k: Its size in elements; cells beyond are padding.
         padded_rows, padded_k: Its size with padding.
         first: Number of its first cell; the others follow in row-major order.
+        unit: What a group is: ``group``, or ``batch`` if one C has the rows of all.
     """
 
     name: str
@@ -43,6 +44,7 @@ class TaggedTensor:
     padded_rows: int
     padded_k: int
     first: int
+    unit: str = "group"
 
     @property
     def cell_k(self) -> int:
@@ -60,7 +62,7 @@ class TaggedTensor:
         return self.name[-1]
 
     def __str__(self) -> str:
-        return f"{self.name} of group {self.group}"
+        return f"{self.name} of {self.unit} {self.group}"
 
 
 class Places(NamedTuple):
@@ -72,9 +74,10 @@ class Places(NamedTuple):
 
 
 class Tags:
-    """The tagged tensors of one call, and the code of their cells."""
+    """The tagged tensors of one call, and the code of their cells. For ``unit`` see ``TaggedTensor``."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, unit: str = "group") -> None:
+        self.unit = unit
         self.tensors: list[TaggedTensor] = []
         self.total = 1
         self._table: NDArray[np.int64] | None = None
@@ -83,7 +86,7 @@ class Tags:
         self, name: str, group: int, *, rows: int, k: int, padded_rows: int | None = None, padded_k: int | None = None
     ) -> NDArray[np.uint8]:  # fmt: skip
         """Add a tensor, and return its bytes: ``[padded rows, bytes of a row]``."""
-        tensor = TaggedTensor(name, group, rows, k, padded_rows or rows, padded_k or k, self.total)
+        tensor = TaggedTensor(name, group, rows, k, padded_rows or rows, padded_k or k, self.total, self.unit)
         self.tensors.append(tensor)
         count = tensor.padded_rows * tensor.per_row
         self.total += count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from .mistakes import MISTAKES, SHIPPED, STRUCTURES, Mistake
 
 pytest.importorskip("cutlass")
 pytestmark = pytest.mark.slow
+KERNELS = SHIPPED.parents[2]
 
 
 def cases(*shapes: str) -> list[JobCase]:
@@ -54,6 +56,16 @@ def test_right_kernels_have_no_findings(kernel: Path, tmp_path: Path) -> None:
     for done in followed(kernel, tmp_path, "200x256x768,300x384x1280", "256x128x256"):
         assert not done.findings, done.findings
         assert done.status == "passed"
+
+
+def test_batches_of_a_right_kernel_have_no_findings(tmp_path: Path) -> None:
+    """One C has the rows of all batches, and each batch has tags of its own."""
+    spec, base = KernelSpec.from_files(KERNELS / "nvfp4_gemm" / "sm100.py", arch="sm_100a")
+    problem = replace(parse_shape("128x256x512x2"), contract="nvfp4_gemm")
+    case = JobCase(problem=ProblemSpec.of(problem), family="gpumode")
+    (done,) = simulate(SimDevice(), spec, [case], folder=tmp_path / "jobs", base=base, provenance=True)
+    assert not done.findings, done.findings
+    assert done.status == "passed"
 
 
 def test_verify_puts_the_cause_first(tmp_path: Path) -> None:
