@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -293,13 +293,15 @@ class Grid(HasUnits):
 
     def where(self, warp: Warp, at: int | None, *, mask: int | None = None) -> Where:
         """Return the place of an instruction that a warp executes."""
-        instruction = self.kernel.instructions[at] if at is not None and at < len(self.kernel.instructions) else None
         group = warp.current.mask if mask is None else mask
+        shown = () if group == 0xFFFF_FFFF else lanes(group)
+        return replace(self.where_of(at), cta=warp.cta.index, warp=warp.index, lanes=shown)
+
+    def where_of(self, at: int | None) -> Where:
+        """Return an instruction as a place, whatever executes it; None is the kernel."""
+        instruction = self.kernel.instructions[at] if at is not None and at < len(self.kernel.instructions) else None
         return Where(
             kernel=self.kernel.name,
-            cta=warp.cta.index,
-            warp=warp.index,
-            lanes=() if group == 0xFFFF_FFFF else lanes(group),
             at=at,
             ptx_line=instruction.ptx_line if instruction else None,
             text=instruction.text if instruction else "",

@@ -11,11 +11,11 @@ from math import prod
 
 from pytest_nvfp4.driver.launches import Launch, ModuleImage
 from pytest_nvfp4.driver.streams import Extent, Streams
-from pytest_nvfp4.finding import Finding, Where
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.globals import Touched
-from pytest_nvfp4.sim.ptx.syntax import Variable
-from pytest_nvfp4.sim.races.host_order import HostOrder
+from pytest_nvfp4.sim.ptx.syntax import Kernel, Variable
+from pytest_nvfp4.sim.races.host_order import HostOrder, short_kernel
 from pytest_nvfp4.sim.races.launch_overlap import Overlap
 from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
 from pytest_nvfp4.sim.run.grid import Grid
@@ -23,6 +23,8 @@ from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.parallel import run_grid
 from pytest_nvfp4.sim.run.programs import Programs
 from pytest_nvfp4.sim.sync.barrier_log import BarrierLog
+
+_ACCESSES = frozenset({"atom", "cp", "ld", "ldu", "red", "st"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,11 @@ class LaunchRecord:
     """Products of its matrix instructions and of its scalar and packed multiplications, padding included."""
     touched: Touched = field(default_factory=Touched)
     """The regions that it read and wrote."""
+
+
+def _first_access(kernel: Kernel) -> int | None:
+    """Return the first instruction of a kernel that accesses global memory by name, in the order of its text."""
+    return next((at for at, one in enumerate(kernel.instructions) if one.root in _ACCESSES and one.has("global")), None)
 
 
 def _multiply_adds(grid: Grid) -> int:
@@ -227,12 +234,15 @@ class Session:
         before = self._before(launch)
         running = before is not None and before.counters["griddepcontrol.launch_dependents"]
         if before is not None and running and not grid.counters["griddepcontrol.wait"]:
+            kernel, earlier = short_kernel(launch.kernel), short_kernel(before.launch.kernel)
+            at = _first_access(grid.kernel)
+            first = "" if at is None else " before this first access to global memory"
             grid.report(
                 "griddepcontrol",
-                f"{launch.kernel} may start while {before.launch.kernel} still runs (programmatic dependent launch, "
-                "griddepcontrol.launch_dependents), and no warp executes griddepcontrol.wait: data that the earlier "
+                f"no warp of {kernel} executes griddepcontrol.wait{first}, and the launch may begin while {earlier} "
+                "still runs (programmatic dependent launch, griddepcontrol.launch_dependents): data that the earlier "
                 "kernel writes may be missing",
                 hint="execute griddepcontrol.wait (cute.arch.griddepcontrol_wait) before the first access to data of "
                 "earlier kernels, or launch without use_pdl",
-                where=Where(kernel=launch.kernel),
+                where=grid.where_of(at),
             )

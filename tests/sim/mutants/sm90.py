@@ -162,7 +162,7 @@ sync(
 sync(
     "no griddepcontrol.wait",
     lambda k: k.one("griddepcontrol.wait").drop(),
-    Found("griddepcontrol", ""),
+    Found("griddepcontrol", "state = (begin, fields["),
 )
 sync(
     "no fence.proxy.async behind it",
