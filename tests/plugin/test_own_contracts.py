@@ -81,7 +81,7 @@ def test_every_family_is_verified_and_one_may_be_chosen(tmp_path: Path) -> None:
     assert " 1 passed" in ran(tmp_path, KERNEL, "-k", "verify")
     text = ran(tmp_path, FLUSHES, "-k", "verify")
     assert " 1 failed" in text, text
-    assert "failed on small with inputs 'tiny'" in text
+    assert "failed on small with inputs 'tiny'; right with 'normal'" in text
     assert "with inputs 'normal'" not in text
     assert " 1 passed" in ran(tmp_path, FLUSHES, "-k", "verify", "--nvfp4-family=normal")
     text = ran(tmp_path, FLUSHES, "-k", "verify", "--nvfp4-family=nromal")

@@ -125,7 +125,7 @@ class VerifyCheck(Check):
                 remote = nvfp4_case.devices.remote
                 device = nvfp4_case.devices.options.device if remote is None else remote.request.name
                 raise CheckFailure(f"not run on {device}: {reason}", file=str(nvfp4_case.case.path))
-            raise wrong_results(nvfp4_case, wrong, done[at])
+            raise wrong_results(nvfp4_case, judged, done[at])
         _note_writers(nvfp4_case, judged)
         nvfp4_case.establish(_evidence(judged, simulated=done[0].device is not None and done[0].device.simulated))
         if item.case.variant == _OWN_SHAPES:

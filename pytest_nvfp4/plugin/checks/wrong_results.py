@@ -27,14 +27,15 @@ _FIRST_LINES, _FURTHER_LINES = 14, 4
 _FAMILIES = 8
 
 
-def wrong_results(kernel: KernelUnderTest, wrong: Sequence[CaseVerdict], verification: Verification) -> CheckFailure:
-    """Return the failure of wrong verdicts, with the race first that they come from.
+def wrong_results(kernel: KernelUnderTest, judged: Sequence[CaseVerdict], verification: Verification) -> CheckFailure:
+    """Return the failure of verdicts of which some are wrong, with the race first that these come from.
 
     A race is searched for in the simulator, and only if no item failed by this cause before.
     """
+    wrong = [verdict for verdict in judged if verdict.status != "passed"]
     found = [finding for verdict in wrong for finding in verdict.findings]
     findings = [finding for finding in found if finding.severity == "error"] or found
-    failure = _failure(kernel, findings, wrong, verification)
+    failure = _failure(kernel, findings, judged, verification)
     known = kernel.item.config.stash[CAUSES]
     new = [cause for cause in causes_of(failure, kernel.run) if not known.raised(kernel.case.path, cause.key)]
     simulated = verification.device is not None and verification.device.simulated
@@ -44,11 +45,11 @@ def wrong_results(kernel: KernelUnderTest, wrong: Sequence[CaseVerdict], verific
     races = races_behind(kernel, wrong[0].case, findings)
     # A deadlock is then a consequence of the race.
     others = [finding for finding in findings if finding.kind != "deadlock"]
-    return _failure(kernel, [*races, *others], wrong, verification) if races else failure
+    return _failure(kernel, [*races, *others], judged, verification) if races else failure
 
 
 def _failure(
-    kernel: KernelUnderTest, findings: Sequence[Finding], wrong: Sequence[CaseVerdict], verification: Verification
+    kernel: KernelUnderTest, findings: Sequence[Finding], judged: Sequence[CaseVerdict], verification: Verification
 ) -> CheckFailure:
     shown = _distinct(findings)
     lines: list[str] = []
@@ -62,7 +63,7 @@ def _failure(
             lines.append(f"  ... {', '.join(more)}")
     if len(shown) > _SHOWN:
         lines.append(f"and {plural(len(shown) - _SHOWN, 'further finding')}")
-    lines += _where(wrong)
+    lines += _where(judged)
     device = f"on {verification.device}" if verification.device else "no device answered"
     lines.append(f"{device}; inputs and order of calls: --nvfp4-seed {verification.order_seed}")
     failure = failure_at(
@@ -70,7 +71,7 @@ def _failure(
         [finding for finding, _ in shown if finding.kind != _OUTPUTS],
         kernel=kernel.case.path,
     )
-    failure.effects = tuple(_effects(wrong))
+    failure.effects = tuple(_effects(verdict for verdict in judged if verdict.status != "passed"))
     return failure
 
 
@@ -111,13 +112,24 @@ def _effects(wrong: Iterable[CaseVerdict]) -> list[str]:
     return list(found)
 
 
-def _where(wrong: Sequence[CaseVerdict]) -> list[str]:
-    """Return one line for each status and problem, with the input families."""
+def _where(judged: Sequence[CaseVerdict]) -> list[str]:
+    """Return one line for each wrong status and problem, with the input families, and those that are right."""
     families: dict[tuple[str, str], list[str]] = {}
-    for verdict in wrong:
-        families.setdefault((verdict.status, verdict.case.problem.name), []).append(repr(verdict.case.family))
+    right: dict[str, list[str]] = {}
+    for verdict in judged:
+        problem, family = verdict.case.problem.name, repr(verdict.case.family)
+        if verdict.status == "passed":
+            right.setdefault(problem, []).append(family)
+        else:
+            families.setdefault((verdict.status, problem), []).append(family)
     return [
-        f"{status} on {problem} with inputs {', '.join(names[:_FAMILIES])}"
-        + (f" and {len(names) - _FAMILIES} more" if len(names) > _FAMILIES else "")
+        f"{status} on {problem} with inputs {_listed(names)}"
+        + (f"; right with {_listed(right[problem])}" if problem in right else "")
         for (status, problem), names in families.items()
     ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names, the first of them if there are many."""
+    more = f" and {len(names) - _FAMILIES} more" if len(names) > _FAMILIES else ""
+    return ", ".join(names[:_FAMILIES]) + more
