@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,6 +23,14 @@ _LIBRARIES: Final = re.compile(
 _EARLY: Final = re.compile(r"--?std=(?:c|gnu)\+\+(98|03|11|14|17)")
 """Standards of C++ that torch's headers may be too new for."""
 _KEPT_DEBUG: Final = frozenset({"-gencode"})
+
+
+def split(options: Sequence[str]) -> tuple[str, ...]:
+    """Return an author's options as a shell splits them: torch joins them to the line of a shell.
+
+    An empty text is no option then, and one text may hold several.
+    """
+    return tuple(shlex.split(" ".join(options)))
 
 
 def for_device(options: Sequence[str], arch: str) -> list[str]:

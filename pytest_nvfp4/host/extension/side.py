@@ -28,7 +28,7 @@ from pytest_nvfp4.driver.user_line import UserLine, user_line
 from pytest_nvfp4.host.after_import import after_import
 from pytest_nvfp4.host.compile_cache import CompileCache
 from pytest_nvfp4.host.device_side import DeviceSide
-from pytest_nvfp4.host.extension import compilers, kept
+from pytest_nvfp4.host.extension import compilers, flags, kept
 from pytest_nvfp4.host.extension.build import Extension, build
 from pytest_nvfp4.host.extension.compilers import Compilers
 from pytest_nvfp4.host.extension.operators import Operators
@@ -117,9 +117,9 @@ class ExtensionSide:
         given = Extension(
             name=name,
             sources=tuple(files),
-            cxx=tuple(extra_cflags or ()),
-            nvcc=tuple(extra_cuda_cflags or ()),
-            linker=tuple(extra_ldflags or ()),
+            cxx=flags.split(extra_cflags or ()),
+            nvcc=flags.split(extra_cuda_cflags or ()),
+            linker=flags.split(extra_ldflags or ()),
             headers=tuple(str(Path(folder).absolute()) for folder in headers),
             arch=os.environ.get("CUTE_DSL_ARCH") or "sm_100a",
         )

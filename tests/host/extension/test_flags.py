@@ -22,6 +22,20 @@ def test_architectures_and_what_only_takes_time_are_replaced(options: list[str])
     assert flags.for_device(options, "sm_100a") == _TARGET
 
 
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [
+        ([""], ()),
+        (["", "-O3"], ("-O3",)),
+        (["-O3 -DN=3", "-Xptxas -v"], ("-O3", "-DN=3", "-Xptxas", "-v")),
+        (["-DNAME='a b'", r"-DTEXT=\"x\""], ("-DNAME=a b", '-DTEXT="x"')),
+        (["-DN=3", "-I", "include"], ("-DN=3", "-I", "include")),
+    ],
+)
+def test_options_are_split_as_by_the_shell_that_torch_runs(options: list[str], given: tuple[str, ...]) -> None:
+    assert flags.split(options) == given
+
+
 def test_the_architecture_is_that_of_the_job() -> None:
     assert "arch=compute_90a,code=[compute_90a,sm_90a]" in flags.for_device(["-arch=sm_100a"], "sm_90a")
 
