@@ -143,7 +143,7 @@ def run(
             result = func(*host_args, **host_kwargs)
     else:
         stand_in = _stand_in(name, host_args) if to_device else None
-        with without_old_bytes():
+        with without_old_bytes(), _known_by_name(name):
             result = (stand_in or func)(*host_args, **host_kwargs)
         if name in _UNINITIALISED and not to_device and isinstance(result, torch.Tensor):
             zero(result)
@@ -212,7 +212,28 @@ def _stand_in(name: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
         return _with_out(scaled_mm_v2)
     if name in _PRODUCTS and len(args) == 2 and is_half_product(*args):
         return _with_out(half_product)
+    if name == "aten::cudnn_batch_norm":
+        return _cudnn_batch_norm
     return None
+
+
+def _cudnn_batch_norm(*args: Any) -> tuple[torch.Tensor, ...]:
+    """Compute what cuDNN's batch norm returns: the last result is reserved for the backward pass."""
+    return (*torch.native_batch_norm(*args), torch.empty(0, dtype=torch.uint8))
+
+
+@contextlib.contextmanager
+def _known_by_name(name: str) -> Iterator[None]:
+    """Name an operator that torch has for GPUs only, in place of a list of its backends."""
+    try:
+        yield
+    except NotImplementedError as error:
+        if not str(error).startswith(f"Could not run '{name}"):
+            raise
+        raise HostSideError(
+            f"{name} has no stand-in without a GPU: torch computes it on GPUs only; call another operator, or run the "
+            "kernel on a GPU"
+        ) from None
 
 
 def _with_out(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

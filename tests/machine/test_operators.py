@@ -1,0 +1,52 @@
+"""Operators that torch has for GPUs only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from pytest_nvfp4.driver.launches import HostSideError
+from pytest_nvfp4.machine import operators
+from pytest_nvfp4.machine.operators import run
+
+
+def on_device(func: Any, *args: Any) -> Any:
+    """Execute an operator on tensors that are all on the device."""
+    device = {id(value) for value in args if isinstance(value, torch.Tensor)}
+    return run(func, args, {}, on_device=device, place=lambda tensor, _: tensor).result
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_batch_norm_of_cudnn_is_that_of_torch(training: bool) -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(2, 4, 3, 3, generator=generator)
+    weight, bias, mean = torch.randn(3, 4, generator=generator)
+    running = [(mean.clone(), torch.full((4,), 2.0)) for _ in range(2)]
+    out, *_, reserve = on_device(
+        torch.ops.aten.cudnn_batch_norm.default, x, weight, bias, *running[0], training, 0.1, 1e-5
+    )
+    expected = torch.native_batch_norm(x, weight, bias, *running[1], training, 0.1, 1e-5)[0]
+    assert torch.equal(out, expected)
+    assert all(torch.equal(mine, other) for mine, other in zip(*running, strict=True))
+    assert reserve.numel() == 0
+
+
+def test_an_operator_for_gpus_only_is_refused_by_its_name() -> None:
+    x, weight = torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 3, 3)
+    convolution = torch.ops.aten.cudnn_convolution.default
+    with pytest.raises(HostSideError, match=r"^aten::cudnn_convolution has no stand-in without a GPU: torch computes"):
+        on_device(convolution, x, weight, [0, 0], [1, 1], [1, 1], 1, False, False, False)
+
+
+def test_another_operator_that_is_not_implemented_keeps_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise NotImplementedError("Could not run 'aten::other' here")
+
+    monkeypatch.setattr(operators, "_stand_in", lambda *_: refuse)
+    with pytest.raises(NotImplementedError, match="other"):
+        on_device(torch.ops.aten.relu.default, torch.zeros(1))
