@@ -22,7 +22,6 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any, Final, Self
 
@@ -244,7 +243,8 @@ class TorchCuda(contextlib.AbstractContextManager["TorchCuda"]):
             "device_count": lambda: 1,
             "current_device": lambda: 0,
             "set_device": self._set_device,
-            "device": self._device_context,
+            "_exchange_device": self._exchange_device,  # torch.cuda.device and device_of call both
+            "_maybe_exchange_device": self._exchange_device,
             "get_device_capability": lambda *_: model.capability,
             "get_device_name": lambda *_: model.name,
             "get_device_properties": lambda *_: properties,
@@ -276,10 +276,13 @@ class TorchCuda(contextlib.AbstractContextManager["TorchCuda"]):
     def _set_device(self, device: Any) -> None:
         check_index(torch.device("cuda", device) if isinstance(device, int) else torch.device(device))
 
-    def _device_context(self, device: Any) -> AbstractContextManager[None]:
-        if device is not None:
-            self._set_device(device)
-        return contextlib.nullcontext()
+    @staticmethod
+    def _exchange_device(index: int) -> int:
+        """Return the device that was current; a negative index leaves it, and is returned, as torch does."""
+        if index < 0:
+            return -1
+        check_index(torch.device("cuda", index))
+        return 0
 
 
 def _register_with_dsl() -> None:

@@ -183,6 +183,12 @@ said["elapsed_nan"] = math.isnan(start.elapsed_time(end))
 with torch.cuda.device(0):
     pass
 said["wrong_device"] = refused(torch.cuda.set_device, 3)
+entered = []
+for guard in (torch.cuda.device("cuda"), torch.cuda.device(None), torch.cuda.device_of(x), torch.cuda.device_of(h)):
+    with guard:
+        entered.append(torch.empty(1, device="cuda").get_device())
+said["guards"] = entered
+said["wrong_guard"] = refused(torch.cuda.device(3).__enter__)
 
 # streams, and what operators do on them
 import threading
@@ -313,6 +319,10 @@ def test_mixing_devices_is_an_error_where_torch_says_so(said):
     assert said["mixed_index"] is None
 
 
+def test_guards_of_a_device_and_of_a_tensor_leave_the_one_device_current(said):
+    assert said["guards"] == [0, 0, 0, 0]
+
+
 def test_what_has_no_equivalent_is_an_error_with_its_name(said):
     assert said["numpy"][0] == "TypeError"
     assert "cuda:1" in said["second_gpu"][1]
@@ -322,7 +332,8 @@ def test_what_has_no_equivalent_is_an_error_with_its_name(said):
     assert "memory_allocated" in said["allocated"][1]
     assert "pickled" in said["pickle"][1]
     assert "already installed" in said["twice"][1]
-    assert "cuda:3" in said["wrong_device"][1]
+    for name in ("wrong_device", "wrong_guard"):
+        assert "cuda:3" in said[name][1]
 
 
 def test_a_real_gpu_is_not_hidden_but_a_claim_without_a_device_is(said):
