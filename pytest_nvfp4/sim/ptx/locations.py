@@ -30,6 +30,9 @@ _LOC = re.compile(
     r"(?:,\s*inlined_at\s+(\d+)\s+(\d+)(?:\s+(\d+))?)?\s*\Z"
 )
 
+_Place = tuple[str, int, int]
+"""A file, a line and a column."""
+
 
 def has_no_line(token: Token) -> bool:
     """Return whether the column of a ``.loc`` is 0."""
@@ -63,8 +66,9 @@ class Locations:
         if ".debug_str" in text:
             for section in _STRINGS.finditer(text):
                 self._read_strings(section[1])
-        self._memo: dict[str, Location] = {}
-        self._last: dict[tuple[str, int, int], Location] = {}
+        self._read: dict[str, tuple[_Place, str, _Place | None]] = {}
+        self._memo: dict[tuple[str, int], Location] = {}
+        self._last: dict[_Place, Location] = {}
 
     def find(self, token: Token) -> Location | None:
         """Return the location of a ``.loc`` directive; None for line 0 and for an undeclared file.
@@ -75,27 +79,34 @@ class Locations:
         Raises:
             PtxError: it is no ``.loc``.
         """
-        found = self._memo.get(token.text)
+        read = self._read.get(token.text)
+        if read is None:
+            read = self._read[token.text] = self._parsed(token)
+        place, name, at = read
+        caller = self._last.setdefault(at, Location(*at)) if at is not None else None
+        # A helper that another helper calls has equal directives wherever that one is inlined: the caller tells them
+        # apart. A location keeps its caller, so that the identity stays unique.
+        found = self._memo.get((token.text, id(caller)))
         if found is None:
-            found = self._memo[token.text] = self._read(token)
+            found = self._memo[token.text, id(caller)] = Location(*place, name, caller)
         if not found.line or not found.file:
             return None
-        self._last[found.file, found.line, found.column] = found
+        self._last[place] = found
         while found.inlined_at is not None and not is_user_file(found.file):  # a line of Triton's library
             found = found.inlined_at
         return found
 
-    def _read(self, token: Token) -> Location:
+    def _parsed(self, token: Token) -> tuple[_Place, str, _Place | None]:
+        """Return the place of a ``.loc``, the function, and the place that it is inlined at."""
         match = _LOC.match(token.text)
         if match is None:
             raise token.error("expected .loc FILE LINE [COLUMN] [, function_name NAME] [, inlined_at FILE LINE COLUMN]")
-        file, line, column, function, start, at_file, at_line, at_column = match.groups()
+        file, line, column, function, start, *at = match.groups()
         name = self._name(function, int(start or 0)) if function else ""
-        caller: Location | None = None
-        if at_file is not None:
-            key = (self._files.get(int(at_file), ""), int(at_line), int(at_column or 0))
-            caller = self._last.get(key) or Location(*key)
-        return Location(self._files.get(int(file), ""), int(line), int(column or 0), name, caller)
+        return self._place(file, line, column), name, None if at[0] is None else self._place(*at)
+
+    def _place(self, file: str, line: str, column: str | None) -> _Place:
+        return self._files.get(int(file), ""), int(line), int(column or 0)
 
     def _name(self, label: str, start: int) -> str:
         data = self._strings.get(label)

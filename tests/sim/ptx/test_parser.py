@@ -118,6 +118,18 @@ def test_an_inner_register_hides_an_outer_one_while_its_scope_is_open():
     assert [ins.operands[0].bits for ins in found.instructions] == [32, 32, 16, 16, 32]
 
 
+def test_a_helper_of_a_helper_has_the_call_that_inlined_both():
+    helpers = (
+        ".loc 1 30 5, function_name $L__s0, inlined_at 1 {line} 9\n"
+        ".loc 1 20 3, function_name $L__s1, inlined_at 1 30 5\nmov.b32 %r1, {line};\n"
+    )
+    body = helpers.format(line=72) + helpers.format(line=119) + helpers.format(line=72)
+    text = module_text(body + "ret;") + '.file 1 "/a/k.py"\n'
+    found = [ins.location for ins in parse(text).kernels["k"].instructions if ins.opcode == "mov.b32"]
+    calls = [(one.line, one.inlined_at.line, one.inlined_at.inlined_at.line) for one in found]
+    assert calls == [(20, 30, 72), (20, 30, 119), (20, 30, 72)]
+
+
 def test_an_inlined_line_of_a_library_is_the_user_s_line_that_called_it():
     library = "/x/site-packages/triton/language/standard.py"
     text = module_text(
