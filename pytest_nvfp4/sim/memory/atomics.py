@@ -34,6 +34,7 @@ from pytest_nvfp4.sim.memory.locate import (
 )
 from pytest_nvfp4.sim.memory.operations import INTEGER, integer_arrays, real
 from pytest_nvfp4.sim.memory.pattern import Pattern
+from pytest_nvfp4.sim.run.undefined import loaded_undefined
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync import mbarrier
 
@@ -90,8 +91,11 @@ def _in_space(
                 note_reduce(region, offset + part, op.access.size, w.cta.linear)
         if region.initialised is not None:
             if (missing := unwritten(region.initialised, offset, pattern, op.access)) is not None:
-                what = f"{op.access.opcode}, lane {missing.lane}"
-                w.cta.launch.report_fault(region.uninitialised(missing.byte, what=what))
+                fault = region.uninitialised(missing.byte, what=f"{op.access.opcode}, lane {missing.lane}")
+                if op.name == "exch":  # it replaces the old value, which may have no use
+                    loaded_undefined(w, at, missing.mask, fault)
+                else:
+                    w.cta.launch.report_fault(fault)
             mark_written(region.initialised, offset, pattern, op.access)
         data = region.data
         if monitor is not None:

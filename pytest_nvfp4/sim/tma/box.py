@@ -52,13 +52,13 @@ class TmaBox:
     offset: int
     cut: tuple[slice, ...] | None
 
-    def unwritten(self, what: str) -> Fault | None:
+    def unwritten(self, what: str, *, kind: str = UNWRITTEN_SOURCE) -> Fault | None:
         """Return the fault of reading a byte inside the tensor that was never written, if that is tracked."""
         region = self.region
         if region is None or region.initialised is None or self.view(region.initialised).all():
             return None
         offsets, size = self.rows()
-        rows = (region.unwritten(at, size, what=what, kind=UNWRITTEN_SOURCE) for at in offsets.tolist())
+        rows = (region.unwritten(at, size, what=what, kind=kind) for at in offsets.tolist())
         return next(fault for fault in rows if fault is not None)
 
     def view(self, array: NDArray[Any] | None = None) -> NDArray[Any]:

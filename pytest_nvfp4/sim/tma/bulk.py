@@ -248,6 +248,8 @@ def _out(w: Warp, lane: int, at: int, form: BulkForm, address: int, start: int, 
     if launch.detail is not None:
         launch.detail.copied("store", cta, at, index, size)
     if form.operation:
+        if (unwritten := region.unwritten(address - region.start, size, what=what)) is not None:
+            launch.report_fault(unwritten)
         write = partial(_reduce, region, address - region.start, form, cta)
     else:
         write = partial(_write, region, address - region.start, chosen, cta, at)
@@ -282,6 +284,8 @@ def _write(
 def _reduce(region: Region, offset: int, form: BulkForm, cta: Cta, data: NDArray[np.uint8]) -> None:
     target = region.data[offset : offset + data.size]
     target[:] = reduce_bytes(form.operation, form.kind, target, data)
+    if region.initialised is not None:
+        region.initialised[offset : offset + data.size] = True
     note_reduce(region, offset, data.size, cta.linear)
 
 

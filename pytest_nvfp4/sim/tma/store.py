@@ -119,6 +119,8 @@ def _issue(
     if launch.counting:
         counters[f"tma.{name}.sectors"] += sum(map(launch.unit(TouchedSectors).count, boxes))
     if form.operation:
+        if (unwritten := boxes[0].unwritten(what, kind="uninitialised")) is not None:
+            launch.report_fault(unwritten)
         write = partial(_reduce, boxes[0], form.operation, _element_type(tile, form), cta)
     else:
         write = partial(_write, boxes, cta, at)
@@ -191,6 +193,8 @@ def _reduce(box: TmaBox, operation: str, kind: str, cta: Cta, data: NDArray[np.u
         return
     view = box.view()
     view[...] = reduce_bytes(operation, kind, np.ascontiguousarray(view), np.ascontiguousarray(box.inside(data)))
+    if region.initialised is not None:
+        box.view(region.initialised)[...] = True
     if region.owner is not None:
         offsets, wide = box.rows()
         for offset in offsets.tolist():

@@ -110,6 +110,17 @@ def test_a_used_value_is_one_at_the_load(why: str, space: str) -> None:
 
 OTHERS = {
     "red": ("red.global.add.u32 [%rd2], 1; ld.global.b32 %r2, [%rd2]; st.global.b32 [%rd3], %r2;", "uninitialised"),
+    "exch": ("atom.global.exch.b32 %r2, [%rd2], 1; st.global.b32 [%rd3], %r2;", "uninitialised"),
+    "cas": ("atom.global.cas.b32 %r2, [%rd2], 0, 1;", "uninitialised"),
+    "cp.reduce.async.bulk": (
+        """
+        setp.eq.u32 %p3, %r0, 0; st.shared.b32 [%r1], %r0; fence.proxy.async; bar.sync 0;
+        @%p3 cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd101], [%r4], 128;
+        @%p3 cp.async.bulk.commit_group; @%p3 cp.async.bulk.wait_group 0; fence.proxy.async; bar.sync 0;
+        ld.global.b32 %r2, [%rd2]; st.global.b32 [%rd3], %r2;
+        """,
+        "uninitialised",
+    ),
     "one address": ("ld.global.b32 %r2, [%rd101+64]; st.global.b32 [%rd3], %r2;", "uninitialised"),
     "cp.async": ("cp.async.ca.shared.global [%r1], [%rd2], 4; cp.async.wait_all;", UNWRITTEN_SOURCE),
     "cp.async in part": ("cp.async.ca.shared.global [%r1], [%rd2], 4, 3; cp.async.wait_all;", UNWRITTEN_SOURCE),
@@ -131,6 +142,15 @@ def test_other_reads_of_global_memory(how: str, written: bool) -> None:
     use, kind = OTHERS[how]
     body = ("st.global.b32 [%rd2], %r0; bar.sync 0;" if written else "") + use
     assert [finding.kind for finding in ran(body, "shared").grid.findings] == [kind] * (not written)
+
+
+@pytest.mark.parametrize("result", ["%r2", "_"])
+@pytest.mark.parametrize("used", [False, True])
+def test_an_exchange_writes_and_its_result_may_have_no_use(result: str, used: bool) -> None:
+    """A lock is released so, and Triton writes so if the caller drops the result."""
+    use = "st.global.b32 [%rd3], %r2;" if used else "ld.global.b32 %r5, [%rd2]; st.global.b32 [%rd3], %r5;"
+    case = ran(f"mov.b32 %r2, 0; atom.global.exch.b32 {result}, [%rd2], %r0; {use}", "shared")
+    assert len(case.grid.findings) == (used and result != "_")
 
 
 @pytest.mark.parametrize(("warp", "found"), [(0, 1), (1, 0)])

@@ -6,6 +6,7 @@ import pytest
 from pytest_nvfp4.driver.tensormap import ElementType
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.run.asynchronous import Eager, Lazy
+from pytest_nvfp4.sim.run.grid import Grid
 from tests.sim.tma.kernels import DATA, copy_in, first, noise, prologue, run_tensor
 from tests.sim.tma.maps import Geometry
 from tests.sim.tma.store_case import COMMIT, F16, WAIT, WAIT_READ, bf16, expected, integers, reduced, simple, store
@@ -167,6 +168,34 @@ def test_lanes_that_reduce_into_the_same_box():
 
 
 # ---- reductions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "before", "found"), [(False, (), 1), (True, (), 0), (False, (store(F16, (0, 0)), COMMIT, WAIT), 0)]
+)
+def test_a_reduction_into_what_nothing_wrote(written, before, found):
+    """C of split-K that nobody has filled with zeros; a store before the reduction fills it."""
+
+    def prepare(grid: Grid) -> None:
+        x = next(region for region in grid.machine.memory if region.name == "x")
+        x.track_writes()
+        x.initialised[:] = written
+
+    issue = "\n".join([*before, store(F16, (0, 0), what="cp.reduce.async", op=".add")])
+    ran = simple(F16, (0, 0), issue=issue, prepare=prepare)
+    assert [finding.kind for finding in ran.grid.findings] == ["uninitialised"] * found
+    assert all("x at byte 0, which was never written" in finding.message for finding in ran.grid.findings)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_reduction_writes_what_it_reduces_into(times):
+    """The second reduction into the same box is no finding of its own."""
+
+    def prepare(grid: Grid) -> None:
+        next(region for region in grid.machine.memory if region.name == "x").track_writes()
+
+    issue = "\n".join([store(F16, (0, 0), what="cp.reduce.async", op=".add"), COMMIT, WAIT] * times)
+    assert len(simple(F16, (0, 0), issue=issue, prepare=prepare).grid.findings) == 1
 
 
 @pytest.mark.parametrize(
