@@ -180,7 +180,8 @@ def unwritten(written: NDArray[np.bool_], index: int, pattern: Pattern, access: 
         return None
     active, first = np.asarray(pattern.active), int(missing[0])
     byte = index + int(pattern.offsets[first]) + int(np.argmin(known[first]))
-    return Unwritten(sum(1 << int(lane) for lane in active[missing]), int(active[first]), byte)
+    mask = int(np.left_shift(1, active[missing], dtype=np.int64).sum())
+    return Unwritten(mask, int(active[first]), byte)
 
 
 def check_written(shared: SharedMemory, index: int, pattern: Pattern, access: Access) -> None:

@@ -50,7 +50,11 @@ def read_global(w: Warp, mask: int, address: Bits, access: Access, at: int) -> V
         offset = address - region.start
     if address % size:
         raise misaligned(access, address, None, region.place(address))
-    if region.initialised is not None and (missing := region.unwritten(offset, size, what=access.opcode)):
+    if (
+        region.initialised is not None
+        and not w.cta.launch.reported("uninitialised", at)
+        and (missing := region.unwritten(offset, size, what=access.opcode))
+    ):
         loaded_undefined(w, at, mask, missing)
     if access.read_only and region.owner is not None:
         _refuse_written(region, offset, size, access)
@@ -145,7 +149,11 @@ def _read_global_lanes(w: Warp, mask: int, address: NDArray[Any], access: Access
         parts = by_region(w, mask, address, access, write=False)
         return join([(part, _read_global_lanes(w, part, address, access, at)) for part in parts], access.register)
     region, offset, pattern, low = located
-    if region.initialised is not None and (missing := unwritten(region.initialised, offset, pattern, access)):
+    if (
+        region.initialised is not None
+        and not w.cta.launch.reported("uninitialised", at)
+        and (missing := unwritten(region.initialised, offset, pattern, access))
+    ):
         fault = region.uninitialised(missing.byte, what=f"{access.opcode}, lane {missing.lane}")
         loaded_undefined(w, at, missing.mask, fault)
     if access.read_only and region.owner is not None:

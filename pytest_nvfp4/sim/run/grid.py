@@ -334,6 +334,10 @@ class Grid(HasUnits):
             where = self.where(warp, at, mask=mask) if warp is not None else Where(kernel=self.kernel.name)
         self.findings.append(Finding(kind, message, hint=hint, where=where))
 
+    def reported(self, kind: str, at: int) -> bool:
+        """Return whether a finding of this kind at an instruction is recorded, so that another one would be none."""
+        return (kind, "", at) in self._repeats
+
     def report_fault(self, fault: Fault) -> None:
         """Record a fault as a finding: see ``report``."""
         self.report(fault.kind, fault.message, hint=fault.hint)

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.memory.globals import UNWRITTEN_SOURCE
+from pytest_nvfp4.sim.memory.globals import UNWRITTEN_SOURCE, Region
 from pytest_nvfp4.sim.run.asynchronous import Lazy
 from pytest_nvfp4.sim.run.grid import Grid
 from tests.sim.ptx_case import Ran, run_ptx
@@ -151,6 +151,22 @@ def test_an_exchange_writes_and_its_result_may_have_no_use(result: str, used: bo
     use = "st.global.b32 [%rd3], %r2;" if used else "ld.global.b32 %r5, [%rd2]; st.global.b32 [%rd3], %r5;"
     case = ran(f"mov.b32 %r2, 0; atom.global.exch.b32 {result}, [%rd2], %r0; {use}", "shared")
     assert len(case.grid.findings) == (used and result != "_")
+
+
+def test_a_load_that_was_reported_is_not_examined_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warp that polls a counter which nothing has written repeats it many times."""
+    made: list[int] = []
+    fault = Region.uninitialised
+
+    def counted(region: Region, offset: int, **kwargs: str) -> Fault:
+        made.append(offset)
+        return fault(region, offset, **kwargs)
+
+    monkeypatch.setattr(Region, "uninitialised", counted)
+    loop = "LOOP: {} %r2, [%rd2]; add.u32 %r5, %r5, 1; st.global.b32 [%rd3], %r2; setp.lt.u32 %p3, %r5, 99;"
+    case = ran(f"mov.b32 %r5, 0; {loop.format('ld.volatile.global.b32')} @%p3 bra LOOP;", "shared")
+    assert len(case.grid.findings) == 1
+    assert 1 <= len(made) <= 2
 
 
 @pytest.mark.parametrize(("warp", "found"), [(0, 1), (1, 0)])
