@@ -25,7 +25,6 @@ from pytest_nvfp4.sim.memory.coverage import note_reduce
 from pytest_nvfp4.sim.memory.locate import (
     AsyncTarget,
     by_region,
-    check_written,
     locate_async,
     locate_global,
     locate_shared,
@@ -111,7 +110,12 @@ def _in_space(
             cta = cta.peer(ranks[0][0], what=op.access.opcode)
             space = "shared" if cta is w.cta else "cluster"
         offset, pattern = locate_shared(mask, where, cta.shared, op.access)
-        check_written(cta.shared, offset, pattern, op.access)
+        if (missing := unwritten(cta.shared.written, offset, pattern, op.access)) is not None:
+            fault = cta.shared.uninitialised(missing.byte, what=f"{op.access.opcode}, lane {missing.lane}")
+            if op.name != "exch" or fault.kind != "uninitialised":
+                raise fault
+            loaded_undefined(w, at, missing.mask, fault)
+            mark_written(cta.shared.written, offset, pattern, op.access)
         if monitor is not None:
             monitor.shared_accessed(w, at, cta.shared, offset, pattern, ATOMIC)
         data = cta.shared.data

@@ -144,12 +144,14 @@ def test_other_reads_of_global_memory(how: str, written: bool) -> None:
     assert [finding.kind for finding in ran(body, "shared").grid.findings] == [kind] * (not written)
 
 
+@pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("result", ["%r2", "_"])
 @pytest.mark.parametrize("used", [False, True])
-def test_an_exchange_writes_and_its_result_may_have_no_use(result: str, used: bool) -> None:
+def test_an_exchange_writes_and_its_result_may_have_no_use(result: str, used: bool, space: str) -> None:
     """A lock is released so, and Triton writes so if the caller drops the result."""
-    use = "st.global.b32 [%rd3], %r2;" if used else "ld.global.b32 %r5, [%rd2]; st.global.b32 [%rd3], %r5;"
-    case = ran(f"mov.b32 %r2, 0; atom.global.exch.b32 {result}, [%rd2], %r0; {use}", "shared")
+    place = SPACES[space]
+    use = "st.global.b32 [%rd3], %r2;" if used else f"ld.{space}.b32 %r5, {place}; st.global.b32 [%rd3], %r5;"
+    case = ran(f"mov.b32 %r2, 0; atom.{space}.exch.b32 {result}, {place}, %r0; {use}", space)
     assert len(case.grid.findings) == (used and result != "_")
 
 
