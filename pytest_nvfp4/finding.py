@@ -16,7 +16,14 @@ _MOST_CHARACTERS = 30_000
 """Characters of each text of a finding that are kept; a worker's own limits are lower."""
 _MOST_NOTES = 200
 _MOST_PATH = 4096
-CALL_GOES_ON = frozenset({"race", "proxy", "tensormap", "uninitialised", "tmem-overlap", "written-by-two"})
+UNWRITTEN = "unwritten"
+"""Kind of the finding that explains a wrong result by a use of device memory that nothing had written. Unlike
+``uninitialised``, which a simulation reports by itself, it may have nothing to do with the order of work."""
+UNWRITTEN_SOURCE = "unwritten-source"
+"""Kind of the same finding if the bytes may be padding: nothing is known to depend on them."""
+CALL_GOES_ON = frozenset(
+    {"race", "proxy", "tensormap", "uninitialised", UNWRITTEN_SOURCE, "tmem-overlap", "written-by-two"}
+)
 """Kinds of errors behind which a simulated call may go on, so that its results, their origin and later calls are judged
 all the same. A call that such an error ends has no results."""
 _FIGURES = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")

@@ -13,6 +13,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from pytest_nvfp4 import schedules
+from pytest_nvfp4.driver.memory import POISON
 from pytest_nvfp4.isolation.door.fields import STRICT
 from pytest_nvfp4.problem import GROUP_GEMM, Axis, Group, Problem
 from pytest_nvfp4.toolchain.own_files import extension_sources, imported_sources
@@ -296,6 +297,7 @@ class Simulating(Model):
             wrong data (``sim.provenance``). The outputs are then meaningless.
         unwritten: Whether to report uses of device memory that nothing has written: of the kernel's allocations, and of
             its outputs before it writes them.
+        poison: Byte that new device memory of the kernel is filled with.
         far_end: Whether to look for offsets that overflow 32 bits (``worker.far_end``), instead of running the cases.
         schedule: ``eager``, ``lazy``, ``late-0-3`` (warps 0 and 3 run last), or the seed of a random schedule.
         protocol: Whether to record what each warp of a launch's first cluster waits for, signals, reads and writes.
@@ -325,6 +327,7 @@ class Simulating(Model):
     race_warnings: bool = False
     provenance: bool = False
     unwritten: bool = False
+    poison: int = Field(default=POISON, ge=0, le=255)
     far_end: bool = False
     schedule: str = Field(default="eager", pattern=f"^({schedules.PATTERN})$")
     protocol: bool = False

@@ -16,6 +16,7 @@ from pytest_nvfp4.device.batch import INCONCLUSIVE
 from pytest_nvfp4.device.blob import Blob
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, Simulating
 from pytest_nvfp4.device.result import RECORD_BYTES, DeviceInfo, Result, SimulatedCall, Status
+from pytest_nvfp4.driver.memory import POISON
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.sim.fault import NEEDS_DATA
@@ -87,6 +88,7 @@ def simulate(
     race_warnings: bool = False,
     provenance: bool = False,
     unwritten: bool = False,
+    poison: int = POISON,
     schedule: str = "eager",
     protocol: bool = False,
     recording: bool = False,
@@ -122,6 +124,7 @@ def simulate(
         race_warnings=race_warnings,
         provenance=provenance,
         unwritten=unwritten,
+        poison=poison,
         schedule=schedule,
         protocol=protocol,
         recording=recording,

@@ -19,18 +19,17 @@ from pytest_nvfp4.device.judged_job import run_and_judge
 from pytest_nvfp4.device.result import DeviceInfo, Result
 from pytest_nvfp4.device.simulate import simulate
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
-from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.sim.memory.globals import UNWRITTEN_SOURCE
+from pytest_nvfp4.driver.memory import POISON
+from pytest_nvfp4.finding import UNWRITTEN, UNWRITTEN_SOURCE, Finding
+from pytest_nvfp4.sim.run.device_memory import ALLOCATION
 from pytest_nvfp4.temporary import folder_in
 
 _LEAST_SECOND_ROUNDS = 9
 _COUNTED_INPUTS = 3
 PROVENANCE = "provenance"
 """Kind of the finding that names the wrong operand of an MMA (``sim.provenance.judge``)."""
-UNWRITTEN = "unwritten"
-"""Kind of the finding that names a use of device memory which nothing had written. Unlike ``uninitialised``, what the
-simulation itself reports, it may have nothing to do with the order of work."""
-_EXPLAINED = frozenset({"mismatch", "deadlock", "out-of-bounds"})
+_ENDED = frozenset({"deadlock", "out-of-bounds"})
+_EXPLAINED = _ENDED | {"mismatch"}
 """Kinds of findings whose cause may be an operand of an MMA, or memory that nothing has written."""
 
 
@@ -119,7 +118,8 @@ class Verifier:
         """Put the cause before a wrong result.
 
         It is an operand of an MMA that read the wrong data (``sim.provenance``), or a use of device memory that nothing
-        has written. The kernel is called once more on each such problem, with tags as inputs.
+        has written. The kernel is called once more on each such problem, with tags as inputs. What it uses of its own
+        allocations stands behind the wrong result if that does not depend on their bytes: padding, for example.
         """
         wrong: dict[ProblemSpec, list[CaseVerdict]] = {}
         for verdict in verdicts:
@@ -141,15 +141,37 @@ class Verifier:
             sms=sms,
         )
         for done, several in zip(followed, wrong.values(), strict=True):
+            found = [
+                replace(finding, kind=UNWRITTEN) if finding.kind == "uninitialised" else finding
+                for finding in done.findings
+            ]
+            own = [finding for finding in found if finding.kind == UNWRITTEN and ALLOCATION in finding.message]
+            ended = any(finding.kind in _ENDED for verdict in several for finding in verdict.findings)
+            if own and not ended and not self._depends(kernel, done.case, base=base, sms=sms):
+                found = [_without_effect(finding) if finding in own else finding for finding in found]
             for verdict in several:
                 known = {finding.message for finding in verdict.findings}
-                new = [finding for finding in done.findings if finding.message not in known]
-                verdict.findings[:0] = [
-                    replace(finding, kind=UNWRITTEN) if finding.kind == "uninitialised" else finding
-                    for finding in new
-                    if finding.kind in (PROVENANCE, "uninitialised")
-                ]
+                new = [finding for finding in found if finding.message not in known]
+                verdict.findings[:0] = [finding for finding in new if finding.kind in (PROVENANCE, UNWRITTEN)]
                 verdict.findings += [finding for finding in new if finding.kind == UNWRITTEN_SOURCE]
+
+    def _depends(self, kernel: KernelSpec, case: JobCase, *, base: Path | None, sms: int | None) -> bool:
+        """Return whether the outputs of a wrong case depend on what new memory of the kernel holds."""
+        judged = set()
+        for poison in (POISON, 0):
+            (done,) = simulate(
+                self._device,
+                kernel,
+                [case],
+                folder=self._folder,
+                base=base,
+                deadline_s=self._deadline_s,
+                outputs=True,
+                poison=poison,
+                sms=sms,
+            )
+            judged.add((done.status, *(str(finding) for finding in done.findings if finding.kind == "mismatch")))
+        return len(judged) > 1
 
     def _run(
         self,
@@ -169,6 +191,12 @@ class Verifier:
                 job = _with_draws_sent(self._device, job)
             job, result, verdicts = run_and_judge(self._device, job, Judge(), folder=folder, base=base)
             return result, verdicts, job.order_seed
+
+
+def _without_effect(finding: Finding) -> Finding:
+    """Return the finding of a use of unwritten memory on which no output depends."""
+    note = "the outputs are the same with other bytes there, so that it may be padding"
+    return replace(finding, kind=UNWRITTEN_SOURCE, message=f"{finding.message}\n  {note}")
 
 
 def verify_job(

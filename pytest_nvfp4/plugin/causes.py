@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_nvfp4.finding import UNWRITTEN, UNWRITTEN_SOURCE
+
 if TYPE_CHECKING:
     from pytest_nvfp4.finding import Finding
     from pytest_nvfp4.plugin.failure import CheckFailure
@@ -23,8 +25,6 @@ _ATTRIBUTE, _REFERS = "nvfp4_causes", "nvfp4_refers"
 """Attributes of reports; xdist sends them to the controlling process."""
 _EFFECTS = frozenset({"mismatch", "never-written", "written-by-two"})
 """Kinds of findings about outputs. What a kernel did to its outputs does not identify the defect that did it."""
-_UNWRITTEN = "unwritten"
-"""Kind of the finding of a use of memory that nothing has written: a cause of its own, and no race at that line."""
 _LINE_CHARACTERS = 160
 _FINDING_LINES = 8
 _LABELS = 12
@@ -70,7 +70,9 @@ def _cause(finding: Finding, run: Run) -> Cause:
     text = "\n".join(str(replace(finding, file=file)).splitlines()[:_FINDING_LINES])
     if finding.kind in _EFFECTS:
         return Cause(finding.kind, text, certain=False)
-    return Cause(f"{_UNWRITTEN} {finding.identity}" if finding.kind == _UNWRITTEN else finding.identity, text)
+    if finding.kind in (UNWRITTEN, UNWRITTEN_SOURCE):  # another cause than a race at that line
+        return Cause(f"{UNWRITTEN} {finding.identity}", text)
+    return Cause(finding.identity, text)
 
 
 @dataclass(slots=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.sim import SimDevice
+from pytest_nvfp4.device.verdict import CaseVerdict
 from pytest_nvfp4.device.verify import Verifier
 from pytest_nvfp4.problem import parse_shape
 
@@ -109,11 +111,7 @@ def custom_kernel(data):
     ],
 )
 def test_a_wrong_result_from_memory_that_nothing_wrote(tmp_path: Path, fill: str, byte: int | None) -> None:
-    path = tmp_path / "kernel.py"
-    path.write_text(SCRATCH.replace("FILL", fill))
-    kernel, base = KernelSpec.from_files(path, arch="sm_100a")
-    case = JobCase(problem=ProblemSpec.of(parse_shape("40x128x256")), family="gpumode")
-    (verdict,) = Verifier(SimDevice(), folder=tmp_path / "jobs").verify(kernel, [case], base=base).verdicts
+    (verdict,) = verdicts(tmp_path, SCRATCH.replace("FILL", fill))
     found = [finding for finding in verdict.findings if finding.kind == "unwritten"]
     assert verdict.status == "failed"
     assert any(finding.kind == "mismatch" for finding in verdict.findings)
@@ -122,3 +120,24 @@ def test_a_wrong_result_from_memory_that_nothing_wrote(tmp_path: Path, fill: str
         assert finding is verdict.findings[0]
         assert finding.text == "c[row, column] = cutlass.Float16(scratch[column])"
         assert f"(made at kernel.py:24) at byte {byte}, which was never written" in finding.message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("least", "kind"), [(30000.0, "unwritten-source"), (-1.0, "unwritten")])
+def test_whether_the_outputs_depend_on_it(tmp_path: Path, least: float, kind: str) -> None:
+    """Neither 0 nor the poison, a NaN, is more than 30000; 0 is more than -1."""
+    use = f"cutlass.Float16(2.0) if scratch[column] > {least} else cutlass.Float16(1.0)"
+    source = SCRATCH.replace("cutlass.Float16(scratch[column])", use).replace("FILL", "pass")
+    (verdict,) = verdicts(tmp_path, source)
+    (found,) = (finding for finding in verdict.findings if finding.kind.startswith("unwritten"))
+    assert found.kind == kind
+    assert (found is verdict.findings[0]) == (kind == "unwritten")
+    assert ("the outputs are the same with other bytes there" in found.message) == (kind != "unwritten")
+
+
+def verdicts(folder: Path, source: str) -> Sequence[CaseVerdict]:
+    path = folder / "kernel.py"
+    path.write_text(source)
+    kernel, base = KernelSpec.from_files(path, arch="sm_100a")
+    case = JobCase(problem=ProblemSpec.of(parse_shape("40x128x256")), family="gpumode")
+    return Verifier(SimDevice(), folder=folder / "jobs").verify(kernel, [case], base=base).verdicts

@@ -133,7 +133,7 @@ class MachineWorker(JobSteps):
         session.on_cluster = self._show_progress
         assert session.streams is not None
         session.memory.allocating = session.streams.made_at
-        session.memory.tracks_writes = settings.unwritten
+        session.memory.tracks_writes, session.memory.poison = settings.unwritten, settings.poison
         server = Server(
             session.machine.model,
             session.memory,

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pytest_nvfp4.finding import Finding, Where
-from pytest_nvfp4.sim.memory.globals import UNWRITTEN_SOURCE
+from pytest_nvfp4.finding import UNWRITTEN_SOURCE, Finding, Where
 from pytest_nvfp4.sim.run.source import described, lines_of, statement
 
 _WARNING_KINDS = frozenset(

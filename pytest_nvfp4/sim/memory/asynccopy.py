@@ -31,12 +31,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.finding import UNWRITTEN_SOURCE
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.access import Access
 from pytest_nvfp4.sim.memory.forms import PREFETCHES
-from pytest_nvfp4.sim.memory.globals import UNWRITTEN_SOURCE, Region
+from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.memory.locate import (
     by_region,
     gather,

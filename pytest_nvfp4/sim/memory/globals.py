@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
 
-UNWRITTEN_SOURCE = "unwritten-source"
-"""Kind of the finding of an asynchronous copy of bytes that were never written. They may be unused padding."""
 _FREED_LIMIT = 1024
 """Number of freed allocations that messages can name."""
 _NEAR = 1 << 20

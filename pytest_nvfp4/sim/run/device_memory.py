@@ -10,6 +10,8 @@ from pytest_nvfp4.driver.memory import ALIGN, POISON
 from pytest_nvfp4.sim.memory.arena import Arena
 from pytest_nvfp4.sim.memory.globals import FreedMemory, GlobalMemory, Region
 
+ALLOCATION = "device allocation"
+"""First words of the name of an allocation that has no other one."""
 _SPARSE = 4 << 30
 """Bytes from which an allocation is address space only: a page has memory once it is used."""
 
@@ -24,6 +26,7 @@ class SimulatedMemory:
     Attributes:
         most: Largest number of bytes of an allocation.
         allocating: Returns where the user's code allocates, for the allocation's name, if that is known here.
+        poison: Byte that new allocations are filled with.
         tracks_writes: Whether new allocations record which of their bytes were written (``Region.initialised``).
     """
 
@@ -36,22 +39,23 @@ class SimulatedMemory:
         self._count = 0
         self.most = 1 << 46  # any
         self.allocating: Callable[[], str | None] | None = None
+        self.poison = POISON
         self.tracks_writes = False
 
     def allocate(self, size: int) -> int:
-        """Allocate ``size`` bytes at a multiple of ``ALIGN``, filled with ``POISON``.
+        """Allocate ``size`` bytes at a multiple of ``ALIGN``, filled with ``poison``.
 
         From ``_SPARSE`` bytes on only the first are filled. Raises MemoryError: more than ``most`` bytes.
         """
         if size > self.most:
             raise MemoryError(f"an allocation of {size} bytes; the limit is {self.most}")
-        name = f"device allocation {self._count} of {size} bytes"
+        name = f"{ALLOCATION} {self._count} of {size} bytes"
         if self.allocating is not None and (made := self.allocating()) is not None:
             name = f"{name} ({made})"
         self._count += 1
         address = self._arena.allocate(size, name=name, align=ALIGN)
         if size < _SPARSE:
-            ctypes.memset(address, POISON, size)
+            ctypes.memset(address, self.poison, size)
         region = self._regions[address] = self._memory.add(Region(name, address, size))
         if self.tracks_writes and size < _SPARSE:
             region.track_writes()

@@ -25,8 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.driver.tensormap import OobFill
+from pytest_nvfp4.finding import UNWRITTEN_SOURCE
 from pytest_nvfp4.sim.fault import Fault, Unsupported
-from pytest_nvfp4.sim.memory.globals import UNWRITTEN_SOURCE, GlobalMemory, Region
+from pytest_nvfp4.sim.memory.globals import GlobalMemory, Region
 from pytest_nvfp4.sim.memory.shared import SharedMemory
 from pytest_nvfp4.sim.tma.box_order import BoxOrder
 from pytest_nvfp4.sim.tma.tile import TmaTile

@@ -28,11 +28,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.finding import UNWRITTEN_SOURCE
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import Bits
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.memory.coverage import note_reduce, note_scatter, note_write
-from pytest_nvfp4.sim.memory.globals import UNWRITTEN_SOURCE, Region
+from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.memory.shared import SharedMemory
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction

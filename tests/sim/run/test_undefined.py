@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.finding import UNWRITTEN_SOURCE, Finding
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.memory.globals import UNWRITTEN_SOURCE, Region
+from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.asynchronous import Lazy
 from pytest_nvfp4.sim.run.grid import Grid
 from tests.sim.ptx_case import Ran, run_ptx
