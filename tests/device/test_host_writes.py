@@ -71,6 +71,22 @@ def test_a_write_past_the_end_counts_to_the_end(size: int, shape: tuple[int, ...
     assert not made[:64].any()
 
 
+@pytest.mark.parametrize(
+    ("operator", "count"), [("", 32), ("aten::copy_", 32), ("aten::clone", 32), ("aten::add", 64), ("aten::fill_", 64)]
+)
+def test_a_copy_of_what_was_not_written_is_not_written(operator: str, count: int) -> None:
+    memory, region, _block = tracked()
+    assert region.initialised is not None
+    region.initialised[:64:2] = True
+    source, target = Extent(region.start, 4, (16,), (4,)), Extent(region.start + 2048, 4, (16,), (4,))
+    kind = Kind.OPERATOR if operator else Kind.COPY
+    made = written(
+        Executed(kind, "a copy", reads=(source,), writes=(target,), operator=operator),
+        start=region.start, memory=memory,
+    )  # fmt: skip
+    assert made[2048:].sum() == count
+
+
 def test_memory_that_is_not_tracked() -> None:
     memory, region, _block = tracked()
     region.initialised = None
