@@ -20,7 +20,7 @@ UNWRITTEN = "unwritten"
 """Kind of the finding that explains a wrong result by a use of device memory that nothing had written. Unlike
 ``uninitialised``, which a simulation reports by itself, it may have nothing to do with the order of work."""
 UNWRITTEN_SOURCE = "unwritten-source"
-"""Kind of the same finding if the bytes may be padding: nothing is known to depend on them."""
+"""Kind of the finding of an asynchronous copy of device memory that nothing had written; it may be padding."""
 CALL_GOES_ON = frozenset(
     {"race", "proxy", "tensormap", "uninitialised", UNWRITTEN_SOURCE, "tmem-overlap", "written-by-two"}
 )

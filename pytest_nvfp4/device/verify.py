@@ -118,8 +118,8 @@ class Verifier:
         """Put the cause before a wrong result.
 
         It is an operand of an MMA that read the wrong data (``sim.provenance``), or a use of device memory that nothing
-        has written. The kernel is called once more on each such problem, with tags as inputs. What it uses of its own
-        allocations stands behind the wrong result if that does not depend on their bytes: padding, for example.
+        has written. The kernel is called once more on each such problem, with tags as inputs. Uses of its allocations
+        count if the outputs depend on what these hold, which they do not on padding.
         """
         wrong: dict[ProblemSpec, list[CaseVerdict]] = {}
         for verdict in verdicts:
@@ -141,19 +141,19 @@ class Verifier:
             sms=sms,
         )
         for done, several in zip(followed, wrong.values(), strict=True):
-            found = [
-                replace(finding, kind=UNWRITTEN) if finding.kind == "uninitialised" else finding
-                for finding in done.findings
-            ]
-            own = [finding for finding in found if finding.kind == UNWRITTEN and ALLOCATION in finding.message]
             ended = any(finding.kind in _ENDED for verdict in several for finding in verdict.findings)
+            uses = {"uninitialised"} if ended else {"uninitialised", UNWRITTEN_SOURCE}
+            causes = [
+                replace(finding, kind=UNWRITTEN) if finding.kind in uses else finding
+                for finding in done.findings
+                if finding.kind in {PROVENANCE, *uses}
+            ]
+            own = [finding for finding in causes if finding.kind == UNWRITTEN and ALLOCATION in finding.message]
             if own and not ended and not self._depends(kernel, done.case, base=base, sms=sms):
-                found = [_without_effect(finding) if finding in own else finding for finding in found]
+                causes = [finding for finding in causes if finding not in own]
             for verdict in several:
                 known = {finding.message for finding in verdict.findings}
-                new = [finding for finding in found if finding.message not in known]
-                verdict.findings[:0] = [finding for finding in new if finding.kind in (PROVENANCE, UNWRITTEN)]
-                verdict.findings += [finding for finding in new if finding.kind == UNWRITTEN_SOURCE]
+                verdict.findings[:0] = [finding for finding in causes if finding.message not in known]
 
     def _depends(self, kernel: KernelSpec, case: JobCase, *, base: Path | None, sms: int | None) -> bool:
         """Return whether the outputs of a wrong case depend on what new memory of the kernel holds."""
@@ -191,12 +191,6 @@ class Verifier:
                 job = _with_draws_sent(self._device, job)
             job, result, verdicts = run_and_judge(self._device, job, Judge(), folder=folder, base=base)
             return result, verdicts, job.order_seed
-
-
-def _without_effect(finding: Finding) -> Finding:
-    """Return the finding of a use of unwritten memory on which no output depends."""
-    note = "the outputs are the same with other bytes there, so that it may be padding"
-    return replace(finding, kind=UNWRITTEN_SOURCE, message=f"{finding.message}\n  {note}")
 
 
 def verify_job(

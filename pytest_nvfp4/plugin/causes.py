@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_nvfp4.finding import UNWRITTEN, UNWRITTEN_SOURCE
+from pytest_nvfp4.finding import UNWRITTEN
 
 if TYPE_CHECKING:
     from pytest_nvfp4.finding import Finding
@@ -70,7 +70,7 @@ def _cause(finding: Finding, run: Run) -> Cause:
     text = "\n".join(str(replace(finding, file=file)).splitlines()[:_FINDING_LINES])
     if finding.kind in _EFFECTS:
         return Cause(finding.kind, text, certain=False)
-    if finding.kind in (UNWRITTEN, UNWRITTEN_SOURCE):  # another cause than a race at that line
+    if finding.kind == UNWRITTEN:  # another cause than a race at that line
         return Cause(f"{UNWRITTEN} {finding.identity}", text)
     return Cause(finding.identity, text)
 

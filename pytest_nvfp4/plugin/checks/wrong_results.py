@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_nvfp4.finding import UNWRITTEN_SOURCE
 from pytest_nvfp4.plugin.causes import CAUSES, causes_of
 from pytest_nvfp4.plugin.checks.races import races_behind
 from pytest_nvfp4.plugin.failure import CheckFailure, failure_at, finding_lines, stderr_lines
@@ -79,7 +78,7 @@ def _failure(
 def _distinct(findings: Sequence[Finding]) -> list[tuple[Finding, int]]:
     """Return the findings that differ in more than figures, each with the number of further ones like it.
 
-    Those with a line come first: what happened to the outputs follows from them. What may be a read of padding is last.
+    Those with a line come first: what happened to the outputs follows from them.
     """
     first: dict[str, Finding] = {}
     counts: dict[str, int] = {}
@@ -87,8 +86,7 @@ def _distinct(findings: Sequence[Finding]) -> list[tuple[Finding, int]]:
         told = _outputs_first(finding)
         first.setdefault(key := told.identity, told)
         counts[key] = counts.get(key, -1) + 1
-    shown = [(first[key], counts[key]) for key in first]
-    return sorted(shown, key=lambda pair: (pair[0].kind == UNWRITTEN_SOURCE, pair[0].line is None))
+    return sorted(((first[key], counts[key]) for key in first), key=lambda pair: pair[0].line is None)
 
 
 def _outputs_first(finding: Finding) -> Finding:
