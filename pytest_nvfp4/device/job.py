@@ -349,6 +349,8 @@ class Simulating(Model):
             raise ValueError("a recording needs the eager schedule, and excludes races, a protocol and a timeline")
         if self.sampled and (self.outputs or not self.recording):
             raise ValueError("clusters are left out for a recording only, and without outputs")
+        if self.unwritten and (self.origins or self.sampled):
+            raise ValueError("uses of unwritten memory are found without origins, and with data")
         if self.debugging and (self.recording or self.races or self.race_warnings or self.protocol or self.provenance):
             raise ValueError("a debugger excludes races, a protocol, tags and a recording")
         return self

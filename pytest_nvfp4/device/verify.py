@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from pytest_nvfp4.device.given import with_given
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, Simulating, Timing
 from pytest_nvfp4.device.judged_job import run_and_judge
 from pytest_nvfp4.device.result import DeviceInfo, Result
-from pytest_nvfp4.device.simulate import simulate
+from pytest_nvfp4.device.simulate import SimulationResult, simulate
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
 from pytest_nvfp4.driver.memory import POISON
 from pytest_nvfp4.finding import UNWRITTEN, UNWRITTEN_SOURCE, Finding
@@ -128,18 +128,10 @@ class Verifier:
         cases = [several[0].case for several in wrong.values()]
         if not cases:
             return
-        followed = simulate(
-            self._device,
-            kernel,
-            cases,
-            folder=self._folder,
-            base=base,
-            deadline_s=self._deadline_s,
-            outputs=False,
-            provenance=True,
-            unwritten=True,
-            sms=sms,
+        call = partial(
+            simulate, self._device, kernel, folder=self._folder, base=base, deadline_s=self._deadline_s, sms=sms
         )
+        followed = call(cases, provenance=True, unwritten=True)
         for done, several in zip(followed, wrong.values(), strict=True):
             ended = any(finding.kind in _ENDED for verdict in several for finding in verdict.findings)
             uses = {"uninitialised"} if ended else {"uninitialised", UNWRITTEN_SOURCE}
@@ -149,29 +141,11 @@ class Verifier:
                 if finding.kind in {PROVENANCE, *uses}
             ]
             own = [finding for finding in causes if finding.kind == UNWRITTEN and ALLOCATION in finding.message]
-            if own and not ended and not self._depends(kernel, done.case, base=base, sms=sms):
+            if own and not ended and not _depends_on_memory(call, done.case):
                 causes = [finding for finding in causes if finding not in own]
             for verdict in several:
                 known = {finding.message for finding in verdict.findings}
                 verdict.findings[:0] = [finding for finding in causes if finding.message not in known]
-
-    def _depends(self, kernel: KernelSpec, case: JobCase, *, base: Path | None, sms: int | None) -> bool:
-        """Return whether the outputs of a wrong case depend on what new memory of the kernel holds."""
-        judged = set()
-        for poison in (POISON, 0):
-            (done,) = simulate(
-                self._device,
-                kernel,
-                [case],
-                folder=self._folder,
-                base=base,
-                deadline_s=self._deadline_s,
-                outputs=True,
-                poison=poison,
-                sms=sms,
-            )
-            judged.add((done.status, *(str(finding) for finding in done.findings if finding.kind == "mismatch")))
-        return len(judged) > 1
 
     def _run(
         self,
@@ -191,6 +165,15 @@ class Verifier:
                 job = _with_draws_sent(self._device, job)
             job, result, verdicts = run_and_judge(self._device, job, Judge(), folder=folder, base=base)
             return result, verdicts, job.order_seed
+
+
+def _depends_on_memory(call: Callable[..., Sequence[SimulationResult]], case: JobCase) -> bool:
+    """Return whether the outputs of a wrong case depend on what new memory of the kernel holds."""
+    judged = set()
+    for poison in (POISON, 0):
+        (done,) = call([case], outputs=True, poison=poison)
+        judged.add((done.status, *(str(finding) for finding in done.findings if finding.kind == "mismatch")))
+    return len(judged) > 1
 
 
 def verify_job(

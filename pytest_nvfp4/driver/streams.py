@@ -131,7 +131,7 @@ class Streams:
         self._thread.current = handle
 
     def made_at(self) -> str | None:
-        """Return where the caller makes what is being made; None if its line is unknown."""
+        """Return the user's line that issues the present work, as ``made at FILE:LINE``; None if it is unknown."""
         line = self._line()
         return None if line is None else f"made at {line}"
 

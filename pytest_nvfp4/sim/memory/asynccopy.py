@@ -201,8 +201,8 @@ def _plan(
                     "misaligned", f"{access.opcode}: lane {lane}'s source {where:#x} is not a multiple of {size}"
                 )
             if many:
-                region = memory.region(where, many, write=False, what=f"{access.opcode}, lane {lane}")
                 what = f"{access.opcode}, lane {lane}"
+                region = memory.region(where, many, write=False, what=what)
                 if fault := region.unwritten(where - region.start, many, what=what, kind=UNWRITTEN_SOURCE):
                     w.cta.launch.report_fault(fault)
                 short.append(_ShortSource(lane, region, where - region.start, many))

@@ -32,6 +32,7 @@ it, of 21 (measured once, on busy cores). By the clock, a busy machine would sha
 _SHARE_OF_TIME = 0.9
 """Share of the parent's time after which a process ends its CTAs."""
 _AGAIN_S = 0.1
+"""Seconds until it tries again, if no CTA ran."""
 _OWN_SPACES = frozenset({"shared", "shared::cta", "shared::cluster", "param", "local"})
 
 
