@@ -6,8 +6,9 @@ Reductions report through ``note_reduce``, which sets an owner but records no co
 one element. A second write of an element in one launch is a conflict. A write of a part of an element counts as a write
 of the whole element.
 
-The record is deterministic except for the order of two CTAs, so findings name both in ascending order. ``merge``
-combines the records of several processes; two owners of one element become a conflict.
+The record is deterministic except for the order of two CTAs, so findings name both in ascending order. In a forked
+process, ``Region.notes`` also lists the reports, which the parent repeats (``repeat``): they are much smaller than the
+record of a large output.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ def note_write(region: Region, offset: int, size: int, cta: int, at: int) -> Non
     owner = region.owner
     if owner is None:
         return
+    if region.notes is not None:
+        region.notes.append((note_write, offset, size, cta, at))
     unit = region.owner_bytes
     start, stop = offset // unit, (offset + size - 1) // unit + 1
     part = owner[start:stop]
@@ -53,6 +56,8 @@ def note_rows(region: Region, offset: int, size: int, rows: int, pitch: int, cta
         for row in range(rows):
             note_write(region, offset + row * pitch, size, cta, at)
         return
+    if region.notes is not None:
+        region.notes.append((note_rows, offset, size, rows, pitch, cta, at))
     start, wide, step = offset // unit, size // unit, pitch // unit
     part = np.lib.stride_tricks.as_strided(owner[start:], (rows, wide), (step * 4, 4))
     if part.max() >= region.launch_base:
@@ -69,6 +74,8 @@ def note_scatter(region: Region, offsets: NDArray[Any], size: int, cta: int, at:
     owner = region.owner
     if owner is None:
         return
+    if region.notes is not None:
+        region.notes.append((note_scatter, offsets, size, cta, at))
     unit = region.owner_bytes
     elements = _elements(offsets, size, unit)
     before = owner[elements]
@@ -86,6 +93,8 @@ def note_items(region: Region, offset: int, index: NDArray[np.int64], items: int
     if size % unit or offset % unit:
         note_scatter(region, offset + index * size, size, cta, at)
         return
+    if region.notes is not None:
+        region.notes.append((note_items, offset, index, items, size, cta, at))
     wide, start = size // unit, offset // unit
     rows: NDArray[np.int32] = np.ndarray((items, wide), np.int32, owner, 4 * start)
     before = rows[index]
@@ -100,6 +109,8 @@ def note_reduce(region: Region, offset: int, size: int, cta: int) -> None:
     owner = region.owner
     if owner is None:
         return
+    if region.notes is not None:
+        region.notes.append((note_reduce, offset, size, cta))
     unit = region.owner_bytes
     part = owner[offset // unit : (offset + size - 1) // unit + 1]
     part[part < region.launch_base] = _owner(region, cta)
@@ -125,24 +136,10 @@ def _owner(region: Region, cta: int) -> int:
     return owner
 
 
-def merge(region: Region, owner: NDArray[np.int32], coverage: Coverage) -> None:
-    """Add the owners and conflicts that another process recorded for the region in the same launch.
-
-    The other process must have called ``Region.watch`` first, so that its owner numbers are plain CTA numbers.
-    """
-    assert region.owner is not None
-    assert region.coverage is not None
-    mine, base = region.owner, region.launch_base
-    wrote = owner >= 0
-    both = np.flatnonzero(wrote & (mine >= base) & (mine != owner + base))
-    for cta in np.unique(owner[both]):
-        some = both[owner[both] == cta]
-        region.coverage.record(some, mine[some] - base, int(cta), -1)
-    np.copyto(mine, owner + np.int32(base), where=wrote & (mine < base))
-    region.highest = max(region.highest, base + int(owner.max(initial=-1)))
-    region.coverage.conflicts.extend(coverage.conflicts)
-    for key, count in coverage.counts.items():
-        region.coverage.counts[key] = region.coverage.counts.get(key, 0) + count
+def repeat(region: Region, notes: Iterable[tuple[Any, ...]]) -> None:
+    """Record what another process reported for the region in the same launch (``Region.notes``)."""
+    for note, *arguments in notes:
+        note(region, *arguments)
 
 
 def findings(regions: Iterable[Region]) -> list[Finding]:

@@ -12,7 +12,7 @@ import ctypes
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +98,8 @@ class Region:
     """Largest owner number so far."""
     coverage: Coverage | None = field(default=None, repr=False)
     """Write conflicts of a watched output."""
+    notes: list[tuple[Any, ...]] | None = field(default=None, repr=False)
+    """The writes of a watched output that this process has recorded, for its parent: see ``coverage.repeat``."""
     initialised: NDArray[np.bool_] | None = field(default=None, repr=False)
     """Whether each byte was ever written; None if that is not tracked."""
     read_at: int = field(default=-1, repr=False)

@@ -10,14 +10,13 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pytest_nvfp4.finding import Finding, Where
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import lanes
 from pytest_nvfp4.sim.lower.compiler import Program
-from pytest_nvfp4.sim.memory.coverage import merge
-from pytest_nvfp4.sim.memory.globals import Coverage, Region
+from pytest_nvfp4.sim.memory.coverage import repeat
+from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.ptx.syntax import Variable
 from pytest_nvfp4.sim.run.cta import Cluster, Cta, Dim3
 from pytest_nvfp4.sim.run.detail import DetailedCounter, LaunchDetail
@@ -35,11 +34,10 @@ PRINTED_MOST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class WrittenRegion:
-    """Owners and conflicts of a watched region (see ``memory.coverage``), which starts at ``start``."""
+    """The writes of a watched region that starts at ``start`` (see ``memory.coverage``)."""
 
     start: int
-    owner: NDArray[np.int32]
-    coverage: Coverage
+    notes: list[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,7 +413,7 @@ class Grid(HasUnits):
         self.output = []
         self._printed = 0
         for region in self._watched():
-            region.watch(region.owner_bytes)
+            region.notes = []
         self.call_units("begin_part")
 
     def part(self, fault: Fault | None) -> GridPart:
@@ -428,7 +426,7 @@ class Grid(HasUnits):
             findings=self.findings,
             output=self.output,
             units=self.call_units("part"),
-            written=[WrittenRegion(r.start, r.owner, r.coverage) for r in self._watched()],  # type: ignore[arg-type]
+            written=[WrittenRegion(r.start, r.notes) for r in self._watched() if r.notes],
             fault=None if fault is None else fault.finding(),
             unsupported=isinstance(fault, Unsupported),
             by_instruction=None if self.detail is None else self.detail.settle(),
@@ -456,7 +454,7 @@ class Grid(HasUnits):
         self.output.extend(part.output)
         by_start = {region.start: region for region in self._watched()}
         for region in part.written:
-            merge(by_start[region.start], region.owner, region.coverage)
+            repeat(by_start[region.start], region.notes)
         for kind, data in part.units.items():
             self.unit(kind).absorb(data)
         found = part.fault

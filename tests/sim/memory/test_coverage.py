@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import pickle
 
 import numpy as np
 import pytest
@@ -11,11 +12,11 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.memory.coverage import (
     findings,
-    merge,
     note_reduce,
     note_rows,
     note_scatter,
     note_write,
+    repeat,
 )
 from pytest_nvfp4.sim.memory.globals import Coverage, Region
 from pytest_nvfp4.sim.run import parallel
@@ -77,10 +78,8 @@ def test_a_new_launch_may_write_again_and_cover_the_rest():
     assert findings([region]) == []
     note_scatter(region, np.array([40]), 2, 1, 3)
     assert "CTAs 0 and 1: 1 elements" in kinds(region)["written-by-two"]
-    other = watched()
-    note_write(other, 0, 128, 5, 4)
-    merge(region, other.owner, other.coverage)
-    assert region.coverage.counts == {(0, 1, 3): 1, (0, 5, -1): 47, (1, 5, -1): 1}
+    note_write(region, 0, 128, 5, 4)
+    assert region.coverage.counts == {(0, 1, 3): 1, (0, 5, 4): 47, (1, 5, 4): 1}
     region.begin_launch()
     note_reduce(region, 0, 4, 2)
     note_write(region, 0, 4, 2, 6)
@@ -121,20 +120,18 @@ def test_every_second_write_is_counted(writes):
 
 @settings(max_examples=100, deadline=None)
 @given(WRITES, WRITES)
-def test_two_processes_merge_into_what_one_would_have_seen(first, second):
-    """With the CTAs of the two apart: the same elements covered, and a conflict exactly where both wrote."""
+def test_notes_of_another_process_make_the_record_of_one_process(first, second):
     one, two, both = watched(), watched(), watched()
-    second = [(kind, a, b, cta + 10) for kind, a, b, cta in second]
     write_and_count(one, first)
+    two.notes = []
     write_and_count(two, second)
+    note_reduce(two, 4, 6, 2)
+    repeat(one, pickle.loads(pickle.dumps(two.notes)))
     write_and_count(both, first + second)
-    assert two.owner is not None
-    assert two.coverage is not None
-    apart = int(((one.owner >= 0) & (two.owner >= 0)).sum())
-    merge(one, two.owner, two.coverage)
-    assert ((one.owner >= 0) == (both.owner >= 0)).all()
-    assert sum(n for (a, b, _), n in one.coverage.counts.items() if (a < 10) != (b < 10)) == apart
-    assert ("written-by-two" in kinds(one)) == ("written-by-two" in kinds(both))
+    note_reduce(both, 4, 6, 2)
+    assert (one.owner == both.owner).all()
+    assert one.coverage == both.coverage
+    assert one.highest == both.highest
 
 
 def test_long_conflicts_are_counted_in_full_and_kept_in_part():
