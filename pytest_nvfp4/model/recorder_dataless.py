@@ -205,11 +205,13 @@ class DatalessRecorder(Recorder):
         if kind != READ and self._stored(w, at):
             self._wrote(w, region)
 
-    def stored_async(self, w: Warp, at: int, shared: SharedMemory, index: int, size: int, barrier: Mbarrier) -> None:
+    def stored_async(
+        self, w: Warp, at: int, shared: SharedMemory, index: int, where: Pattern, barrier: Mbarrier
+    ) -> None:
         """Make the target unknown if the value is."""
-        super().stored_async(w, at, shared, index, size, barrier)
+        super().stored_async(w, at, shared, index, where, barrier)
         if self._stored(w, at):
-            _mark(self._unknown(w, shared), index, size, value=True)
+            _mark(self._unknown(w, shared), index, where, value=True)
 
     # ---- details -------------------------------------------------------------------------------------------------
 

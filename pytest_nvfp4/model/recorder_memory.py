@@ -211,9 +211,12 @@ class MemoryEvents(CopyEvents):
                 warp.wait(self._now(w), phase)
         groups.done = max(groups.done, end)
 
-    def stored_async(self, w: Warp, at: int, shared: SharedMemory, index: int, size: int, barrier: Mbarrier) -> None:
+    def stored_async(
+        self, w: Warp, at: int, shared: SharedMemory, index: int, where: Pattern, barrier: Mbarrier
+    ) -> None:
         """Issue a store to a peer's memory; the completion of its bytes follows."""
-        shape = self._launch(w).shape(Shape(bytes=size, ctas=(shared.rank,), kind="store", lanes=1))
+        lanes = int(where.active.size)
+        shape = self._launch(w).shape(Shape(bytes=where.size * lanes, ctas=(shared.rank,), kind="store", lanes=lanes))
         self._copy = self._warp(w).issue(at, Unit.SHARED_REMOTE, shape)
 
 

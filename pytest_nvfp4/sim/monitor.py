@@ -256,5 +256,7 @@ class Monitor:
     def async_arrives(self, w: Warp, at: int, barrier: Mbarrier) -> None:
         """Issue a ``cp.async.mbarrier.arrive``, before its arrivals are counted."""
 
-    def stored_async(self, w: Warp, at: int, shared: SharedMemory, index: int, size: int, barrier: Mbarrier) -> None:
+    def stored_async(
+        self, w: Warp, at: int, shared: SharedMemory, index: int, where: Pattern, barrier: Mbarrier
+    ) -> None:
         """Issue a ``st.async`` or ``red.async``."""

@@ -101,10 +101,12 @@ class WriteLog(Monitor):
         del sources
         self._shared(w.cta, w, at, _bytes(index, target))
 
-    def stored_async(self, w: Warp, at: int, shared: SharedMemory, index: int, size: int, barrier: Mbarrier) -> None:
+    def stored_async(
+        self, w: Warp, at: int, shared: SharedMemory, index: int, where: Pattern, barrier: Mbarrier
+    ) -> None:
         """Record a ``st.async`` or ``red.async``."""
         del barrier
-        self._shared(w.cta.cluster.ctas[shared.rank], w, at, slice(index, index + size))
+        self._shared(w.cta.cluster.ctas[shared.rank], w, at, _bytes(index, where))
 
     def tmem_accessed(self, w: Warp, at: int, boxes: tuple[TmemBox, ...], write: bool) -> None:
         """Record a ``tcgen05.st``."""

@@ -102,11 +102,18 @@ def misaligned(access: Access, address: int, lane: int | None, place: str) -> Fa
     )
 
 
+def by_value(value: lanes.Bits, mask: int) -> list[tuple[int, int]]:
+    """Split lanes by a value: each value with its lanes."""
+    common = lanes.uniform(value, mask)
+    if common is not None:
+        return [(common, mask)]
+    active = lanes.bools(mask)
+    return [(int(each), lanes.bits_of((value == each) & active)) for each in np.unique(value[active])]  # type: ignore[index]
+
+
 def by_rank(address: NDArray[Any], mask: int) -> list[tuple[int, int]]:
     """Split shared::cluster addresses by CTA: each rank with its lanes."""
-    ranks = address >> address.dtype.type(RANK_SHIFT)
-    active = lanes.bools(mask)
-    return [(int(rank), lanes.bits_of((ranks == rank) & active)) for rank in np.unique(ranks[active])]
+    return by_value(address >> address.dtype.type(RANK_SHIFT), mask)
 
 
 def by_space(address: NDArray[Any], mask: int, table: Any) -> list[tuple[Any, int, NDArray[Any]]]:

@@ -231,15 +231,14 @@ def reduce_async(w: Warp, mask: int, address: Bits, b: Operands, barrier: Bits, 
     machine = w.cta.launch.machine
     counters = w.cta.launch.counters
     access = op.access
-    for lane in lanes.lanes(mask):
-        target = locate_async(w, lane, address, barrier, access, at, written=True)
-        value = lanes.value_in(b[0], lane)
+    for target in locate_async(w, mask, address, barrier, access, at, written=True):
 
-        def action(target: AsyncTarget = target, value: int = value) -> None:
-            _one_by_one(target.shared.data, target.start, np.zeros(1, np.intp), 1, value, 0, op)
+        def action(target: AsyncTarget = target) -> None:
+            shared, start, where, signalled = target
+            _one_by_one(shared.data, start, where.offsets, where.mask, b[0], 0, op)
             machine.changes += 1
-            mbarrier.complete_tx(target.barrier, access.size, who=(w, at))
+            mbarrier.complete_each(signalled, access.size, where.active.size, who=(w, at))
 
         counters["cluster.atomic.requests"] += 1
-        counters["cluster.atomic.lanes"] += 1
+        counters["cluster.atomic.lanes"] += target.where.active.size
         machine.asynchronous.submit(("red.async", w), action, what=access.opcode)

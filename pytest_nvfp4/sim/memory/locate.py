@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.memory.access import ITEMS, Access, misaligned
+from pytest_nvfp4.sim.memory.access import ITEMS, Access, by_rank, by_value, misaligned
 from pytest_nvfp4.sim.memory.coverage import note_items, note_write
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.memory.pattern import Pattern, pattern_of
@@ -105,11 +105,16 @@ def locate_shared(mask: int, address: NDArray[Any], shared: SharedMemory, access
             shared.index(low + int(offset), size, what=f"{access.opcode}, lane {int(lane)}")
     if not pattern.aligned or low % size:
         raise _first_misaligned(access, low, pattern, shared_byte(shared))
+    refuse_opaque(shared, index, pattern, access)
+    return index, pattern
+
+
+def refuse_opaque(shared: SharedMemory, index: int, pattern: Pattern, access: Access) -> None:
+    """Raise Fault if one of the lanes' items overlaps an mbarrier or another opaque object."""
     opaque = shared.opaque
     if index < opaque.high and index + pattern.span > opaque.low:
-        for part in pattern.offsets:
-            shared.refuse_opaque(index + int(part), index + int(part) + size, what=access.opcode)
-    return index, pattern
+        for part in pattern.offsets.tolist():
+            shared.refuse_opaque(index + part, index + part + access.size, what=access.opcode)
 
 
 def locate_peer(w: Warp, address: int, access: Access) -> tuple[SharedMemory, int]:
@@ -123,17 +128,18 @@ def locate_peer(w: Warp, address: int, access: Access) -> tuple[SharedMemory, in
 
 
 class AsyncTarget(NamedTuple):
-    """Destination of ``st.async`` or ``red.async`` in one lane, and the mbarrier that it signals."""
+    """Destination of lanes of ``st.async`` or ``red.async`` in one CTA, and the mbarrier that they signal."""
 
     shared: SharedMemory
     start: int
+    where: Pattern
     barrier: mbarrier.Mbarrier
 
 
 def locate_async(
-    w: Warp, lane: int, address: lanes.Bits, barrier: lanes.Bits, access: Access, at: int, *, written: bool = False
-) -> AsyncTarget:
-    """Return the checked target of one lane's ``st.async`` or ``red.async``, and report it to the monitor.
+    w: Warp, mask: int, address: lanes.Bits, barrier: lanes.Bits, access: Access, at: int, *, written: bool = False
+) -> list[AsyncTarget]:
+    """Return the checked targets of ``st.async`` or ``red.async``, and report them to the monitor.
 
     Args:
         written: Whether the bytes must have been written before, as a reduction requires.
@@ -141,25 +147,27 @@ def locate_async(
     Raises:
         Fault: out of bounds, misaligned, overlapping an mbarrier, or data and mbarrier in different CTAs.
     """
-    target, signal = lanes.value_in(address, lane), lanes.value_in(barrier, lane)
-    shared = w.cta.owner_of(target, what=access.opcode).shared
-    index = shared.index(target, access.size, what=f"{access.opcode}, lane {lane}", align=access.size)
-    shared.refuse_opaque(index, index + access.size, what=access.opcode)
-    if written:
-        shared.read(index, access.size, what=access.opcode)
-    # PTX ISA, "st.async", "red.async": the data and the mbarrier are in the shared memory of the same CTA.
-    if signal >> RANK_SHIFT != target >> RANK_SHIFT:
-        raise Fault(
-            "mbarrier",
-            f"{access.opcode}: the data are in CTA rank {target >> RANK_SHIFT}, the mbarrier is in rank "
-            f"{signal >> RANK_SHIFT}",
-            hint="the data and the mbarrier of one instruction must be in the shared memory of one CTA",
-        )
-    resolved = mbarrier.resolve(w, signal, cluster=True, what=access.opcode)
+    addresses = lanes.spread(address, 32)
     monitor = w.cta.launch.machine.monitor
-    if monitor is not None:
-        monitor.stored_async(w, at, shared, index, access.size, resolved)
-    return AsyncTarget(shared, index, resolved)
+    targets = []
+    for rank, part in by_rank(addresses, mask):
+        shared = w.cta.peer(rank, what=access.opcode).shared
+        for signal, chosen in by_value(barrier, part):
+            start, where = locate_shared(chosen, addresses, shared, access)
+            if written:
+                check_written(shared, start, where, access)
+            # PTX ISA, "st.async", "red.async": the data and the mbarrier are in the shared memory of the same CTA.
+            if signal >> RANK_SHIFT != rank:
+                raise Fault(
+                    "mbarrier",
+                    f"{access.opcode}: the data are in CTA rank {rank}, the mbarrier is in rank {signal >> RANK_SHIFT}",
+                    hint="the data and the mbarrier of one instruction must be in the shared memory of one CTA",
+                )
+            resolved = mbarrier.resolve(w, signal, cluster=True, what=access.opcode)
+            if monitor is not None:
+                monitor.stored_async(w, at, shared, start, where, resolved)
+            targets.append(AsyncTarget(shared, start, where, resolved))
+    return targets
 
 
 class Unwritten(NamedTuple):

@@ -8,6 +8,7 @@ asynchronous, in order per issuing warp. ``st.bulk`` fills shared memory with ze
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +18,9 @@ from pytest_nvfp4.sim.lanes import Bits, lanes, value_in
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.access import WRITE, Access
 from pytest_nvfp4.sim.memory.forms import VECTORS, AccessForm
-from pytest_nvfp4.sim.memory.locate import AsyncTarget, locate_async
+from pytest_nvfp4.sim.memory.locate import AsyncTarget, locate_async, mark_written, refuse_opaque, scatter
 from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW
-from pytest_nvfp4.sim.memory.write import WRITERS
+from pytest_nvfp4.sim.memory.write import WRITERS, lane_rows
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Symbol
 from pytest_nvfp4.sim.run.warp import Warp
@@ -31,17 +32,19 @@ def store_async(
 ) -> None:
     """Execute ``st.async``: write each lane's bytes, then signal them to the lane's mbarrier. Raises Fault."""
     machine = w.cta.launch.machine
-    for lane in lanes(mask):
-        target = locate_async(w, lane, address, barrier, access, at)
-        parts = [value_in(value, lane).to_bytes(access.bits // 8, "little") for value in values]
-        data = np.frombuffer(b"".join(parts), np.uint8)
-        w.cta.launch.counters["cluster.store_async.bytes"] += data.size
+    for target in locate_async(w, mask, address, barrier, access, at):
+        where = target.where
+        rows = lane_rows(where.mask, values, access)
 
-        def action(target: AsyncTarget = target, data: NDArray[np.uint8] = data) -> None:
-            target.shared.write(target.start, data, what=access.opcode)
+        def action(target: AsyncTarget = target, rows: NDArray[Any] = rows) -> None:
+            shared, start, where, signalled = target
+            refuse_opaque(shared, start, where, access)
+            scatter(shared.data, start, where, rows, access)
+            mark_written(shared.written, start, where, access)
             machine.changes += 1
-            mbarrier.complete_tx(target.barrier, data.size, who=(w, at))
+            mbarrier.complete_each(signalled, access.size, where.active.size, who=(w, at))
 
+        w.cta.launch.counters["cluster.store_async.bytes"] += access.size * where.active.size
         machine.asynchronous.submit(("st.async", w), action, what=access.opcode)
 
 

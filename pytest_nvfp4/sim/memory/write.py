@@ -126,7 +126,7 @@ def write_cluster(w: Warp, mask: int, address: Bits, values: Elements, access: A
 
 def write_local(w: Warp, mask: int, address: Bits, values: Elements, access: Access, at: int) -> None:
     """Execute ``st.local``, a store to each thread's own bytes."""
-    rows = np.ascontiguousarray(_rows(mask, values, access)).view(np.uint8).reshape(-1, access.size)
+    rows = np.ascontiguousarray(lane_rows(mask, values, access)).view(np.uint8).reshape(-1, access.size)
     w.unit(LocalMemory).write_lanes(mask, address, rows, what=access.opcode)
     count(w, ("local.store", access.size))
 
@@ -157,7 +157,7 @@ def _write_global_lanes(w: Warp, mask: int, address: NDArray[Any], values: Eleme
     monitor = cta.launch.machine.monitor
     if monitor is not None:
         monitor.global_accessed(w, at, region, offset, pattern, WRITE)
-    rows = _rows(mask, values, access)
+    rows = lane_rows(mask, values, access)
     scatter(region.data, offset, pattern, rows, access)
     if monitor is not None and monitor.doubts:
         monitor.stored()
@@ -182,7 +182,7 @@ def _write_shared_lanes(
     monitor = cta.launch.machine.monitor
     if monitor is not None:
         monitor.shared_accessed(w, at, shared, index, pattern, WRITE)
-    rows = _rows(mask, values, access)
+    rows = lane_rows(mask, values, access)
     scatter(shared.data, index, pattern, rows, access)
     if monitor is not None and monitor.doubts:
         monitor.stored()
@@ -191,7 +191,7 @@ def _write_shared_lanes(
         _check_lanes(w, shared.data, index, pattern, rows, access, shared_byte(shared), index + shared.base)
 
 
-def _rows(mask: int, values: Elements, access: Access) -> NDArray[Any]:
+def lane_rows(mask: int, values: Elements, access: Access) -> NDArray[Any]:
     """Return the elements that each active lane writes, one row per lane."""
     if access.bits == 128:
         whole = values[0]
@@ -224,7 +224,7 @@ def _common_values(
         if access.bits == 128:
             return values[0] & 0xFFFF_FFFF_FFFF_FFFF, values[0] >> 64  # type: ignore[return-value]
         return values  # type: ignore[return-value]
-    rows = _rows(mask, values, access).reshape(-1, access.elements)
+    rows = lane_rows(mask, values, access).reshape(-1, access.elements)
     if (rows != rows[-1]).any():
         loser = int(np.argmax((rows != rows[-1]).any(axis=1)))
         _report_lanes(w, access, lanes.lanes(mask), rows, loser, len(rows) - 1, place(address))

@@ -235,7 +235,9 @@ class MemoryHooks(Hooks):
         state.commits.append(snapshot)
         agent.advance()
 
-    def stored_async(self, w: Warp, at: int, shared: SharedMemory, index: int, size: int, barrier: Mbarrier) -> None:
+    def stored_async(
+        self, w: Warp, at: int, shared: SharedMemory, index: int, where: Pattern, barrier: Mbarrier
+    ) -> None:
         """Check and record a ``st.async`` or ``red.async``: a write that completes at an mbarrier."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
@@ -244,6 +246,6 @@ class MemoryHooks(Hooks):
         state.join(agent)
         flags = STRONG if w.cta.launch.kernel.instructions[at].root == "red" else 0
         access = Access(state.number, barrier.phase + 1, flags, at, agent.id)
-        footprint = launch.shared.find((index, size)) or shared_footprint(launch, index, size)
+        footprint = launch.shared.find((index, where)) or shared_footprint(launch, index, where)
         memory = self._memory(w.cta.cluster.ctas[shared.rank])
         memory.shared.write(footprint.parts, access, agent.clock.ticks)

@@ -370,6 +370,15 @@ def complete_tx(barrier: Mbarrier, size: int, *, who: Actor = "") -> None:
         _complete(barrier)
 
 
+def complete_each(barrier: Mbarrier, size: int, count: int, *, who: Actor = "") -> None:
+    """Deliver ``size`` bytes ``count`` times, at once if that cannot complete a phase in between. Raises Fault."""
+    if 0 < barrier.tx < size * count:
+        for _ in range(count):
+            complete_tx(barrier, size, who=who)
+    else:
+        complete_tx(barrier, size * count, who=who)
+
+
 def _tx_range(barrier: Mbarrier, who: Actor, hint: str) -> Fault:
     bound = f"above {COUNT_LIMIT}" if barrier.tx > 0 else f"below {-COUNT_LIMIT}"
     return Fault(

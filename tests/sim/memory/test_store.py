@@ -283,6 +283,59 @@ def test_async_store_arrives_later_with_its_bytes():
         case.run(f"{opcode} [%r1], %r2, [%r3];", mask=1, r1=base, r2=1, r3=base + 520)
 
 
+def test_async_store_signals_the_mbarrier_of_each_lane():
+    case = Case(ctas=2)
+    one, two = case.cluster.ctas
+    barriers = {
+        (cta, index): cta.unit(MbarrierFile).init(index, 1, what="test")
+        for cta, index in ((one, 512), (two, 512), (two, 520))
+    }
+    base = np.where(LANE < 8, one.shared.base, two.shared.base).astype(np.uint32)
+    signal = base + np.where(LANE < 24, 512, 520).astype(np.uint32)
+    opcode = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32"
+    case.run(
+        f"{opcode} [%r1], {{%r2, 9}}, [%r3];",
+        r1=base + np.uint32(504) - 8 * LANE.astype(np.uint32),
+        r2=LANE.astype(np.uint32),
+        r3=signal,
+    )
+    assert [barrier.tx for barrier in barriers.values()] == [-8 * 8, -16 * 8, -8 * 8]
+    words = np.stack([LANE, np.full(32, 9)], axis=1)[::-1]
+    assert (one.shared.data[448:512].view(np.uint32).reshape(-1, 2) == words[24:]).all()
+    assert (two.shared.data[256:448].view(np.uint32).reshape(-1, 2) == words[:24]).all()
+    assert one.shared.written.sum() == 8 * 8
+    assert two.shared.written.sum() == 24 * 8
+
+
+@pytest.mark.parametrize(
+    ("announced", "phase", "left"), [(128, 1, 0), (64, 1, -64), (60, 1, -68), (0, 0, -128), (200, 0, 72)]
+)
+def test_async_store_completes_a_phase_with_the_lane_that_brings_its_last_byte(announced, phase, left):
+    case = Case()
+    shared = case.cluster.ctas[0].shared
+    barrier = case.cluster.ctas[0].unit(MbarrierFile).init(512, 1, what="test")
+    barrier.tx, barrier.pending = announced, 0
+    opcode = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32"
+    case.run(f"{opcode} [%r1], 1, [%r2];", r1=(shared.base + 4 * LANE).astype(np.uint32), r2=shared.base + 512)
+    assert (barrier.phase, barrier.tx) == (phase, left)
+
+
+def test_async_store_names_the_lane_with_a_bad_address():
+    case = Case()
+    shared = case.cluster.ctas[0].shared
+    case.cluster.ctas[0].unit(MbarrierFile).init(512, 1, what="test")
+    opcode = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b64"
+    for lane, address, message in (
+        (3, shared.base + 4, "lane 3"),
+        (5, shared.base + 512, "overlap"),
+        (7, 0x0080_0000, "lane 7"),
+    ):
+        where = np.where(lane == LANE, address, shared.base + 8 * LANE).astype(np.uint32)
+        with pytest.raises(Fault, match=message):
+            case.run(f"{opcode} [%r1], %d1, [%r2];", r1=where, d1=1, r2=shared.base + 512)
+    assert not shared.written.any()
+
+
 def test_inactive_lanes_write_nothing():
     case = Case()
     region = case.tensor(np.zeros(256, np.uint8))
