@@ -122,12 +122,17 @@ def lift(kernel: Kernel, *bits: int) -> Callable[..., Any]:
 
     def together(*columns: tuple[Any, ...]) -> Any:
         count = len(columns[0])
-        size = next((value.size for column in columns for value in column if value.__class__ is not int), 1)
-        if count * size > _MOST_TOGETHER:
+        size = next((value.size for column in columns for value in column if value.__class__ is not int), 0)
+        if not size or count * size > _MOST_TOGETHER:
             return [lifted(*row) for row in zip(*columns, strict=True)]
         try:
-            joined = [np.concatenate(column) for column in columns]
-        except ValueError:  # an int among them
+            joined = [
+                spread(column[0], width, count * size)
+                if column[0].__class__ is int and column.count(column[0]) == count
+                else np.concatenate(column)
+                for column, width in zip(columns, bits, strict=True)
+            ]
+        except ValueError:  # an int among arrays
             return _mixed(on_ints, kernel, bits, columns)
         return kernel(*joined).reshape(count, -1)
 

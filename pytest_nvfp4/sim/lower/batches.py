@@ -1,28 +1,37 @@
 """Batches: calls of one function in a block, made as one call on the operands of all of them.
 
-Compilers unroll loops, so that a block does the same arithmetic on many registers. A call of numpy on 32 lanes costs as
-much as one on some hundred. A call is put off until a line reads its result, or overwrites what it reads, and is made
-together with those of the same function that were put off till then. It has no effect but its result and cannot fail
-(``alu.lift``), so that nothing else tells the two orders apart. Predicates are not put off: ``lower.frames`` reads
+Compilers unroll loops, so that a block does the same arithmetic on many registers, often one chain of it behind the
+other. A call of numpy on 32 lanes costs as much as one on some hundred. A call is put off until a line needs its
+result, and is made together with those of the same function at the same *level*: one more than the highest level of the
+calls that it waits for itself. It has no effect but its result and cannot fail (``alu.lift``), so that nothing else
+tells the two orders apart; a group that no line needs is not made. Predicates are not put off: ``lower.frames`` reads
 those that guard what follows a line.
+
+A call that was put off gives its result a name of its own (``b0``, ``b1``, ...), which stands for the register until
+another line writes that.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 _CALL = re.compile(r"    ([vt]\d+) = (\w+)\(((?:\w+)(?:, \w+)*)\)")
+_COPY = re.compile(r"    ([vt]\d+) = ([vt]\d+)")
 _NAME = re.compile(r"\b[vt]\d+\b")
-_LEAVES = re.compile(r"\s*(if .*:|else:)$|.*\b(return|raise)\b")
-"""Lines after which others may not run."""
+_ASSIGNMENT = re.compile(r"    ((?:[vt]\d+, )*[vt]\d+),? = (?!.*:=)")
+"""The start of a line that does nothing but assign to registers."""
+_READS = re.compile(r"    (R\[\d+\] = |[a-z_]\w*\()(?!.*:=)")
+"""The start of a line that assigns to no register."""
 _FEWEST = 3
 """Fewest calls that are made together: two of ``cvt.rn.f16x2.f32`` are faster one by one."""
 
+_Group = tuple[int, str]
+"""A level and a function."""
+
 
 class _Call(NamedTuple):
-    line: str
     at: tuple[int, str]
     result: str
     operands: tuple[str, ...]
@@ -45,56 +54,94 @@ def batched(
     for line, at in zip(lines, line_at, strict=True):
         found = _CALL.fullmatch(line)
         if found is not None and found[1] not in predicates and hasattr(names.get(found[2]), "together"):
-            made.put_off(found[2], _Call(line, at, found[1], tuple(found[3].split(", "))))
+            made.put_off(found[2], _Call(at, found[1], tuple(found[3].split(", "))))
         else:
             made.write(line, at)
-    made.make(list(made.waiting))
     return made.lines, made.line_at
 
 
 class _Block:
-    """The lines written so far, and the calls that were put off, by function."""
+    """The lines written so far, and the calls that were put off."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.line_at: list[tuple[int, str]] = []
-        self.waiting: dict[str, list[_Call]] = {}
+        self._waiting: dict[_Group, list[_Call]] = {}
+        self._group_of: dict[str, _Group] = {}
+        """By name of a result, the group of its call, which waits."""
+        self._readers: dict[str, set[_Group]] = {}
+        """By name of a register, groups with a call that reads what the register itself holds."""
+        self._stands: dict[str, str] = {}
+        """By name of a register, the result that stands for it."""
+        self._results = 0
 
     def put_off(self, function: str, call: _Call) -> None:
-        """Put a call off, after those that it depends on, and those that it would change."""
-        self._make_those_with({call.result, *call.operands}, overwritten={call.result})
-        self.waiting.setdefault(function, []).append(call)
+        """Put a call off."""
+        operands = tuple([self._stands.get(operand, operand) for operand in call.operands])
+        groups = [self._group_of[operand] for operand in operands if operand in self._group_of]
+        group = (max(groups)[0] + 1 if groups else 0, function)
+        result = f"b{self._results}"
+        self._results += 1
+        self._waiting.setdefault(group, []).append(_Call(call.at, result, operands))
+        self._group_of[result] = group
+        for operand in operands:
+            self._readers.setdefault(operand, set()).add(group)
+        self._stands[call.result] = result
 
     def write(self, line: str, at: tuple[int, str]) -> None:
-        """Write another line, after the calls that it depends on, and those that it would change."""
-        if self.waiting:
-            if _LEAVES.match(line) or line.startswith("     "):
-                self.make(list(self.waiting))
-            else:
-                mentioned = set(_NAME.findall(line))
-                self._make_those_with(mentioned, overwritten=mentioned)
+        """Write another line, after the calls whose results it needs, and those that it would change."""
+        if (copy := _COPY.fullmatch(line)) is not None and self._stands.get(copy[2], "") in self._group_of:
+            self._stands[copy[1]] = self._stands[copy[2]]
+            return
+        assignment = _ASSIGNMENT.match(line)
+        if assignment is not None:
+            written, start = assignment[1].split(", "), assignment.end()
+        elif _READS.match(line):
+            written, start = [], 0
+        else:  # it may assign to what it mentions, and the lines of a branch to anything
+            branches = line.endswith(":") or line.startswith("     ")
+            written, start = [*self._stands, *self._readers] if branches else _NAME.findall(line), len(line)
+            self._settle(written, at)
+        read = {self._stands[name] for name in _NAME.findall(line, start) if name in self._stands}
+        changed = [group for name in written for group in self._readers.pop(name, ())]
+        self._make([*(self._group_of[name] for name in read if name in self._group_of), *changed])
+        text = line[:start] + _NAME.sub(lambda name: self._stands.get(name[0], name[0]), line[start:])
+        for name in written:
+            self._stands.pop(name, None)
+        self._line(text, at)
+
+    def _settle(self, names: Iterable[str], at: tuple[int, str]) -> None:
+        """Assign to registers the results that stand for them."""
+        named = {name: self._stands.pop(name) for name in names if name in self._stands}
+        needed = [self._group_of[result] for result in named.values() if result in self._group_of]
+        self._make([*needed, *(group for name in named for group in self._readers.pop(name, ()))])
+        for name, result in named.items():
+            self._line(f"    {name} = {result}", at)
+
+    def _make(self, groups: Iterable[_Group]) -> None:
+        """Write the calls of groups that wait, and of those that they need, lower levels first."""
+        needed: set[_Group] = set()
+        pending = [group for group in groups if group in self._waiting]
+        while pending:
+            group = pending.pop()
+            if group not in needed:
+                needed.add(group)
+                operands = (operand for call in self._waiting[group] for operand in call.operands)
+                pending += [self._group_of[operand] for operand in operands if operand in self._group_of]
+        for group in sorted(needed):
+            self._call(group[1], self._waiting.pop(group))
+
+    def _call(self, function: str, calls: Sequence[_Call]) -> None:
+        for call in calls:
+            del self._group_of[call.result]
+        if len(calls) < _FEWEST:
+            for call in calls:
+                self._line(f"    {call.result} = {function}({', '.join(call.operands)})", call.at)
+            return
+        results = ", ".join(call.result for call in calls)
+        columns = (f"({', '.join(column)})" for column in zip(*(call.operands for call in calls), strict=True))
+        self._line(f"    {results} = {function}.together({', '.join(columns)})", calls[0].at)
+
+    def _line(self, line: str, at: tuple[int, str]) -> None:
         self.lines.append(line)
         self.line_at.append(at)
-
-    def _make_those_with(self, mentioned: set[str], *, overwritten: set[str]) -> None:
-        """Make the calls whose result is mentioned, and those with an operand that is overwritten."""
-        self.make(
-            [
-                function
-                for function, calls in self.waiting.items()
-                if any(call.result in mentioned or not overwritten.isdisjoint(call.operands) for call in calls)
-            ]
-        )
-
-    def make(self, functions: Sequence[str]) -> None:
-        """Write the calls of functions."""
-        for function in functions:
-            calls = self.waiting.pop(function)
-            if len(calls) < _FEWEST:
-                self.lines += [call.line for call in calls]
-                self.line_at += [call.at for call in calls]
-                continue
-            results = ", ".join(call.result for call in calls)
-            columns = (f"({', '.join(column)})" for column in zip(*(call.operands for call in calls), strict=True))
-            self.lines.append(f"    {results} = {function}.together({', '.join(columns)})")
-            self.line_at.append(calls[0].at)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.alu.lift import lift
-from pytest_nvfp4.sim.lower import batches
+from pytest_nvfp4.sim.lower import batches, compiler
 from tests.sim.ptx_case import run_ptx
 
 COUNT = 6
@@ -24,7 +24,13 @@ _FORMS = (
     "cvt.rn.f16x2.f32 %r{0}, %f{1}, %f{2};",
     "add.rn.f16x2 %r{0}, %r{1}, %r{2};",
     "mul.rn.f16x2 %r{0}, %r{1}, %r{2};",
+    "ex2.approx.ftz.f32 %f{0}, %f{0};",
     "mov.b32 %f{0}, %r{1};",
+    "bar.warp.sync -1;",
+    "setp.lt.f32 %p2, %f{1}, %f{2};",
+    "@%p2 add.rn.f32 %f{0}, %f{1}, %f{2};",
+    "bra.uni N{{0}}; N{{0}}:",
+    "@%p2 bra L{{0}}; mul.rn.f32 %f{0}, %f{1}, %f{0}; add.rn.f32 %f{2}, %f{0}, %f{3}; L{{0}}:",
     "@%p1 mul.rn.f32 %f{0}, %f{1}, %f{2};",
     "@%p1 mov.b32 %r{0}, %r{1};",
 )
@@ -32,7 +38,7 @@ registers = st.integers(1, COUNT)
 programs = st.lists(
     st.builds(lambda form, *names: form.format(*names), st.sampled_from(_FORMS), *[registers] * 4),
     min_size=3,
-    max_size=30,
+    max_size=40,
 )
 
 
@@ -45,24 +51,27 @@ def results(program: list[str]) -> np.ndarray:
         text += (
             f"add.u32 %r{number}, %r20, {15000 + number};\n" if lanes else f"mov.b32 %r{number}, {15360 + number};\n"
         )
-    text += "\n".join(program)
+    text += "\n".join(line.replace("{0}", str(number)) for number, line in enumerate(program))
     for number in range(COUNT):
         text += f"\nst.global.b32 [%rd2+{256 * number}], %f{number + 1};"
         text += f"\nst.global.b32 [%rd2+{256 * number + 128}], %r{number + 1};"
     return run_ptx(text, buffers={"out": np.zeros(64 * COUNT, np.uint32)}, block=(32, 1, 1))["out"]
 
 
-@settings(max_examples=60)
+def one_by_one(program: list[str]) -> np.ndarray:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "batched", lambda lines, line_at, *_: (lines, line_at))
+        return results(program)
+
+
+@settings(max_examples=100)
 @given(programs)
 def test_no_register_differs(program: list[str]) -> None:
-    together = results(program)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches, "_FEWEST", 1000)
-        alone = results(program)
-    assert np.array_equal(together, alone)
+    assert np.array_equal(results(program), one_by_one(program))
 
 
 UNROLLED = [
+    "bra.uni NEXT; NEXT:",
     *(f"mul.rn.f32 %f{number}, %f{number}, %f1;" for number in (2, 3, 4)),
     "mov.b32 %f1, %f6;",
     "fma.rn.f32 %f5, %f1, %f3, %f4;",
@@ -70,10 +79,13 @@ UNROLLED = [
 
 
 def test_an_operand_that_is_overwritten_too_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    make = batches._Block._make_those_with
-    monkeypatch.setattr(
-        batches._Block, "_make_those_with", lambda self, mentioned, **_: make(self, mentioned, overwritten=set())
-    )
+    put_off = batches._Block.put_off
+
+    def forgetful(self: batches._Block, function: str, call: batches._Call) -> None:
+        put_off(self, function, call)
+        self._readers.clear()
+
+    monkeypatch.setattr(batches._Block, "put_off", forgetful)
     wrong = results(UNROLLED)
     monkeypatch.undo()
     assert not np.array_equal(wrong, results(UNROLLED))
@@ -103,21 +115,47 @@ class _Mul:
 NAMES = {"mul": _Mul}
 
 
+def made(*lines: str) -> list[str]:
+    return batches.batched([f"    {line}" for line in lines], [(at, "m") for at in range(len(lines))], NAMES)[0]
+
+
 def test_independent_calls_are_one() -> None:
-    lines = [f"    v{number} = mul(v{number + 10}, 7)" for number in range(4)]
-    made, places = batches.batched([*lines, "    R[0] = v0"], [(at, "m") for at in range(5)], NAMES)
-    together = "    v0, v1, v2, v3 = mul.together((v10, v11, v12, v13), (7, 7, 7, 7))"
-    assert made == [together, "    R[0] = v0"]
+    lines = [*(f"    v{number} = mul(v{number + 10}, 7)" for number in range(4)), "    R[0] = v0"]
+    made, places = batches.batched(lines, [(at, "m") for at in range(5)], NAMES)
+    assert made == ["    b0, b1, b2, b3 = mul.together((v10, v11, v12, v13), (7, 7, 7, 7))", "    R[0] = b0"]
     assert places == [(0, "m"), (4, "m")]
 
 
+def test_chains_of_calls_are_made_a_level_at_a_time() -> None:
+    """One chain behind the other, in one register, each with a move and a result that nothing reads."""
+    chain = ["v1 = mul(v{0}, 7)", "v1 = mul(v1, v{0})", "v9 = mul(v1, 3)", "v{1} = v1"]
+    lines = [line.format(10 + number, 20 + number) for number in range(3) for line in chain]
+    assert made(*lines, "R[0] = v20; R[1] = v21", "R[2] = v22", "R[3] = v1") == [
+        "    b0, b3, b6 = mul.together((v10, v11, v12), (7, 7, 7))",
+        "    b1, b4, b7 = mul.together((b0, b3, b6), (v10, v11, v12))",
+        "    R[0] = b1; R[1] = b4",
+        "    R[2] = b7",
+        "    R[3] = b7",
+    ]
+
+
 @pytest.mark.parametrize(
-    "between",
-    ["    v0 = 1", "    v11 = 1", "    if g1:", "    if t1 is None: return ~3", "    raise x", "        v9 = v0"],
+    ("between", "after"),
+    [
+        ("v10 = 1", ["b0 = mul(v10, 7)", "v10 = 1", "b1 = mul(v11, 7)"]),
+        ("v10, t1, = f(v0)", ["b0 = mul(v10, 7)", "v10, t1, = f(b0)", "b1 = mul(v11, 7)"]),
+        ("if t1: v10 = 1", ["b0 = mul(v10, 7)", "if t1: v10 = 1", "b1 = mul(v11, 7)"]),
+        ("if t1: v0 = 1", ["b0 = mul(v10, 7)", "v0 = b0", "if t1: v0 = 1", "b1 = mul(v11, 7)"]),
+        ("if g1:", ["b0 = mul(v10, 7)", "v0 = b0", "if g1:", "b1 = mul(v11, 7)"]),
+        ("    v9 = v0", ["b0 = mul(v10, 7)", "v0 = b0", "    v9 = v0", "b1 = mul(v11, 7)"]),
+        ("v0 = 1", ["v0 = 1", "b0 = mul(v10, 7)", "b1 = mul(v11, 7)"]),
+        ("if t1 is None: return ~3", ["if t1 is None: return ~3", "b0 = mul(v10, 7)", "b1 = mul(v11, 7)"]),
+    ],
 )
-def test_what_comes_between_parts_them(between: str) -> None:
-    lines = ["    v0 = mul(v10, 7)", "    v1 = mul(v11, 7)", between, "    v2 = mul(v12, 7)"]
-    assert batches.batched(lines, [(0, "m")] * 4, NAMES)[0] == lines
+def test_what_comes_between_waits_for_what_it_needs_or_changes(between: str, after: list[str]) -> None:
+    lines = made("v0 = mul(v10, 7)", between, "v1 = mul(v11, 7)", "R[0] = v0", "R[1] = v1")
+    assert [line[4:] for line in lines if " R[" not in line] == after
+    assert lines[-1] == "    R[1] = b1"
 
 
 def test_predicates_are_not_put_off() -> None:
