@@ -39,7 +39,10 @@ bound where it is small, as it is outside GPU MODE's tolerance of 1e-3 there.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_nvfp4.numerics import fp16
 from pytest_nvfp4.numerics.arrays import Float64, NumericsError, frozen
@@ -50,6 +53,8 @@ _STEEPEST = 1.1
 """Above the largest slope of silu, 1.0998 at 2.4."""
 _ACCEPTED = 1e-3
 """Absolute and relative tolerance of GPU MODE's checker of this task."""
+_PART = 1 << 14
+"""Outputs that are evaluated together, few enough for the intermediate arrays to stay in a core's cache."""
 
 
 def sigmoid(x: Float64) -> Float64:
@@ -67,8 +72,30 @@ def gated(gate: Exact, up: Exact) -> Reference:
     if gate.shape != up.shape:
         raise NumericsError(f"the products have shapes {list(gate.shape)} and {list(up.shape)}; they must be equal")
     nan = gate.nan | up.nan
-    g, u = (np.where(nan, 0.0, product.values()) for product in (gate, up))
-    error_g, error_u = (_accumulated(product) for product in (gate, up))
+    factors: list[NDArray[Any]] = [gate.values(), up.values(), _accumulated(gate), _accumulated(up), nan]
+    want = np.empty(gate.shape, np.uint16)
+    values, bound, slack = (np.empty(gate.shape) for _ in range(3))
+    results: list[NDArray[Any]] = [want, values, bound, slack]
+    for start in range(0, want.size, _PART):
+        part = slice(start, start + _PART)
+        made = _gated(*(factor.reshape(-1)[part] for factor in factors))
+        for result, of_part in zip(results, made, strict=True):
+            result.reshape(-1)[part] = of_part
+    return Reference(
+        want=frozen(want),
+        values=frozen(values),
+        nan=frozen(nan),
+        order_free=frozen(np.zeros_like(nan)),
+        bound=frozen(bound),
+        slack=frozen(slack),
+    )
+
+
+def _gated(
+    gate: Float64, up: Float64, error_g: Float64, error_u: Float64, nan: NDArray[np.bool_]
+) -> tuple[NDArray[np.uint16], Float64, Float64, Float64]:
+    """Return ``want``, ``values``, ``bound`` and ``slack`` of the reference of some outputs (``judge.Reference``)."""
+    g, u = np.where(nan, 0.0, gate), np.where(nan, 0.0, up)
     values = g * sigmoid(g) * u
     want = fp16.round_nearest(values).view(np.uint16)
     # A zero of the product has the sign of its factors; the oracle's zero is +0, and the sign is not judged.
@@ -83,14 +110,7 @@ def gated(gate: Exact, up: Exact) -> Reference:
     bound = np.maximum(narrow, np.minimum(wide, accepted))
     slack += np.maximum(0.0, bound - narrow) / (1 + 2.0**-11)
     values[nan] = np.nan
-    return Reference(
-        want=frozen(want),
-        values=frozen(values),
-        nan=frozen(nan),
-        order_free=frozen(np.zeros_like(nan)),
-        bound=frozen(bound),
-        slack=frozen(slack),
-    )
+    return want, values, bound, slack
 
 
 def _half(magnitude: Float64) -> Float64:
