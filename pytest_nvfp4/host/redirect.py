@@ -11,7 +11,7 @@ before ``cutlass`` is imported. ``CUTE_DSL_DRYRUN`` must *not* be set: with it, 
 nothing and launches nothing. ``install`` imports ``cutlass``; importing this module does not.
 
 Kernels that request TVM-FFI are compiled without it (``tvm_ffi``), because its linker resolves the runtime's C
-functions itself and offers no override. Exported objects, which it links too, are not covered.
+functions itself and offers no override. Exported objects, which it links too, are refused.
 """
 
 from __future__ import annotations
@@ -190,6 +190,10 @@ class HostSide(contextlib.AbstractContextManager["HostSide"]):
             compiler.CompileCallable, "_compile", self._plain.compiling(vars(compiler.CompileCallable)["_compile"])
         )
         self._patch(compiled, "__call__", self._plain.calling(compiled.__call__))
+        function = executors.JitCompiledFunction
+        self._patch(function, "export_to_c", self._plain.exporting(function.export_to_c))
+        exported = importlib.import_module("cutlass.base_dsl.export.external_binary_module")
+        self._patch(exported.ExternalBinaryModule, "__init__", _refuse_exported)
         runtime = importlib.import_module("cutlass.cute.runtime")
         self._patch(runtime, "from_dlpack", self._plain.from_dlpack(runtime.from_dlpack))
         for module_name in ("cutlass.testing", "cutlass.cute.testing"):
@@ -275,6 +279,13 @@ def _benchmark(function: Callable[..., Any], **kwargs: Any) -> float:
         raise ValueError("benchmark needs kernel_arguments or workspace_generator")
     function(*arguments.args, **arguments.kwargs)
     return math.nan
+
+
+def _refuse_exported(_self: Any, file_path: str, *_args: Any, **_kwargs: Any) -> None:
+    raise HostSideError(
+        f"load_module of {file_path} has no stand-in without a GPU: exported host code calls the CUDA runtime itself. "
+        "Call what cute.compile returns"
+    )
 
 
 def _no_timing(name: str) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from pytest_nvfp4.collection import rare_collection
+from pytest_nvfp4.driver.launches import HostSideError
 
 _ATTRIBUTE = "_nvfp4_compiled_for"
 
@@ -89,6 +90,21 @@ class PlainCalls:
             return original(self_, **arguments(names, compiled_for, args, kwargs))
 
         return in_place_of(original, call)
+
+    @staticmethod
+    def exporting(original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the replacement of a compiled function's ``export_to_c``, which refuses one for TVM-FFI."""
+
+        @functools.wraps(original)
+        def export(self_: Any, *args: Any, **kwargs: Any) -> Any:
+            if getattr(self_, _ATTRIBUTE, None) is None:
+                return original(self_, *args, **kwargs)
+            raise HostSideError(
+                "export_to_c of a function with --enable-tvm-ffi has no stand-in without a GPU: TVM-FFI is turned off "
+                "in the simulator. Call the compiled function itself"
+            )
+
+        return in_place_of(original, export)
 
     @staticmethod
     def from_dlpack(original: Callable[..., Any]) -> Callable[..., Any]:

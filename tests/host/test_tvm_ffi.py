@@ -132,3 +132,42 @@ from_dlpack(a, enable_tvm_ffi=True)  # needs tvm_ffi elsewhere
     assert second[8:24] == b"".join(n.to_bytes(size, "little") for n, size in ((16, 4), (32, 4), (32, 8)))
     assert (pointer[:8], number[:4]) == ((0x1230).to_bytes(8, "little"), (7).to_bytes(4, "little"))
     assert said["without"]
+
+
+@pytest.mark.slow
+def test_exported_host_code_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    said = run_script(
+        """
+from pathlib import Path
+
+@cute.kernel
+def nothing(n: cutlass.Int32):
+    pass
+
+@cute.jit
+def go(n: cutlass.Int32):
+    nothing(n).launch(grid=[1, 1, 1], block=[32, 1, 1])
+
+def refusal(call, *args, **kwargs):
+    try:
+        call(*args, **kwargs)
+    except HostSideError as error:
+        return str(error)
+
+plain = cute.compile(go, cutlass.Int32(1))
+said["plain"] = refusal(plain.export_to_c, file_path=".", file_name="plain", function_prefix="plain")
+said["written"] = Path("plain.o").exists()
+said["load"] = refusal(cute.runtime.load_module, "./plain.o")
+compiled = cute.compile(go, cutlass.Int32(1), options="--enable-tvm-ffi")
+said["tvm_ffi"] = refusal(compiled.export_to_c, "./k.o", function_name="k")
+compiled(1)
+said["launches"] = len(launches)
+""",
+        tmp_path,
+    )
+    assert said["plain"] is None
+    assert said["written"]
+    assert "load_module of ./plain.o has no stand-in without a GPU" in said["load"]
+    assert "export_to_c of a function with --enable-tvm-ffi has no stand-in without a GPU" in said["tvm_ffi"]
+    assert said["launches"] == 1
