@@ -20,7 +20,7 @@ The last two are left out while a warp waits for registers or TMEM, or spins on 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from pytest_nvfp4.sim.ptx.syntax import Instruction
@@ -149,7 +149,10 @@ def _partly(waits: list[_Wait]) -> Cause | None:
 def _missing(waits: list[_Wait], barriers: list[Mbarrier]) -> Cause | None:
     """Return a phase that nothing arrives at, where the dependencies of the waits end."""
     by_warp = {warp: (group, barrier) for warp, group, barrier in waits}
-    needs = {warp: _arrivers(barrier, barriers) for warp, _, barrier in waits}
+    waiting: dict[Mbarrier, set[Warp]] = {}
+    for warp, _, barrier in waits:
+        waiting.setdefault(barrier, set()).add(warp)
+    needs = {warp: _arrivers(barrier, barriers, waiting[barrier]) for warp, _, barrier in waits}
     depending = {warp: _reached(warp, needs) for warp in needs}
     ends = []
     for warp, (group, _) in by_warp.items():
@@ -205,9 +208,18 @@ def _has_left(who: Actor, waiting: Mapping[Warp, object]) -> bool:
     return not isinstance(who, str) and who[0] not in waiting
 
 
-def _arrivers(barrier: Mbarrier, barriers: list[Mbarrier]) -> set[Warp]:
-    """Return the warps that arrived at an mbarrier in earlier phases, or at those of the same init."""
-    actors = barrier.arrivers or {who for each in _ring(barrier, barriers) for who in each.arrivers}
+def _arrivers(barrier: Mbarrier, barriers: list[Mbarrier], waiting: Set[Warp]) -> set[Warp]:
+    """Return the warps that arrived at an mbarrier in earlier phases, or at those of the same init.
+
+    CuTe DSL's pipelines initialise the mbarriers of full and of empty stages in one statement. Warps that wait for this
+    one, where nothing has arrived, do not arrive there first: they arrived at the others.
+    """
+    if barrier.arrivers:
+        return _warps(barrier.arrivers)
+    return _warps(who for each in _ring(barrier, barriers) for who in each.arrivers) - waiting
+
+
+def _warps(actors: Iterable[Actor]) -> set[Warp]:
     return {who[0] for who in actors if not isinstance(who, str)}
 
 

@@ -91,3 +91,40 @@ def test_a_warp_that_is_late_by_two_phases_is_told_so() -> None:
     with pytest.raises(Fault, match=r"warp 1 comes to the mbarrier .* when warp 0 has passed 2 of") as caught:
         run_ptx(ALL_WAIT.format(meet=""), block=(64, 1, 1), shared=64)
     assert "__syncthreads" in caught.value.hint
+
+
+# Warp 2 fills two rounds, warp 1 empties them and then signals the epilogue, warp 0; nothing signals an empty stage.
+ONE_STATEMENT = """
+mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5; mov.b32 %r3, 0;
+setp.ne.s32 %p1, %r1, 0; @%p1 bra READY;
+.loc 1 10 1
+mbarrier.init.shared.b64 [smem], 1;
+.loc 1 {line} 1
+mbarrier.init.shared.b64 [smem+8], 1;
+.loc 1 12 1
+mbarrier.init.shared.b64 [smem+16], 1;
+READY: bar.sync 0;
+setp.eq.s32 %p1, %r2, 0; @%p1 bra EPILOGUE;
+setp.eq.s32 %p1, %r2, 1; @%p1 bra CONSUMER;
+PRODUCER: xor.b32 %r4, %r3, 1;
+EMPTY: mbarrier.try_wait.parity.shared.b64 %p2, [smem+8], %r4; @!%p2 bra EMPTY;
+elect.sync %r9|%p3, -1;
+@%p3 mbarrier.arrive.expect_tx.shared.b64 _, [smem], 64;
+@%p3 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [smem], 64;
+add.u32 %r3, %r3, 1; setp.lt.u32 %p4, %r3, 2; @%p4 bra PRODUCER; bra END;
+CONSUMER: mbarrier.try_wait.parity.shared.b64 %p2, [smem], %r3; @!%p2 bra CONSUMER;
+add.u32 %r3, %r3, 1; setp.lt.u32 %p4, %r3, 2; @%p4 bra CONSUMER;
+elect.sync %r9|%p3, -1; @%p3 mbarrier.arrive.shared.b64 _, [smem+16]; bra END;
+EPILOGUE: mbarrier.try_wait.parity.shared.b64 %p2, [smem+16], 0; @!%p2 bra EPILOGUE;
+END: bar.sync 0;
+"""
+
+
+@pytest.mark.parametrize("line", [10, 11])
+def test_full_and_empty_stages_may_be_initialised_by_one_statement(line: int) -> None:
+    """As CuTe DSL's pipelines do; those of the full stages have arrivals, those of the empty ones lack them."""
+    with pytest.raises(Fault) as caught:
+        run_ptx(ONE_STATEMENT.format(line=line), block=(96, 1, 1), shared=64, globals_='.file 1 "/a/k.py"\n')
+    assert caught.value.where is not None
+    assert caught.value.where.warp == 2
+    assert "no warp ever arrives at the mbarrier at byte 8" in caught.value.message
