@@ -11,6 +11,7 @@ from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.ptx.roles import results
 from pytest_nvfp4.sim.ptx.syntax import Kernel
 from pytest_nvfp4.sim.ptx.uses import Uses
+from pytest_nvfp4.sim.sync.collective import receivers
 
 
 class _Block(NamedTuple):
@@ -73,17 +74,19 @@ class Frames:
         frame, block = running
         return max(0, block.line(frame.f_lineno)[0] - block.places[0][0])
 
-    def uses_now(self, uses: Uses, mask: int, *, certain: bool = False) -> bool:
-        """Return whether the running block, behind its current instruction, may use what that loads in some lanes.
+    def lanes_behind(self, uses: Uses, mask: int, *, certain: bool = False) -> int | None:
+        """Return the lanes to follow for what the current instruction loads in ``mask``; None if the block may use it.
 
-        Uses that the block is compiled to watch are not counted, nor those whose guard, or branch around them, is known
-        to keep the lanes from them; with ``certain`` neither those whose guard or branch is not known yet.
+        These are ``mask`` and the lanes to which the rest of the running block passes the value on. Uses that the block
+        is compiled to watch are not counted, nor those whose guard, or branch around them, is known to keep the lanes
+        from them; with ``certain`` neither those whose guard or branch is not known yet.
         """
         if (running := self._running()) is None:
-            return True
+            return None
         frame, block = running
         at, _ = block.line(frame.f_lineno)
-        unseen = uses.all - block.watched
+        unseen = uses.watched - block.watched
+        followed = mask
         written: set[int] = set()
         regions = [(len(self._instructions), mask, False)]
         for place in sorted({place for place, _ in block.places[frame.f_lineno - 2 :] if place > at}):
@@ -99,12 +102,17 @@ class Frames:
             if guard is not None and held is not None and place not in uses.deciding:
                 taken = (lanes.guard_mask_not if guard.negated else lanes.guard_mask)(held, inside)
             unknown = doubtful or (guard is not None and held is None)
-            if place in unseen and (inside if instruction.root == "bra" else taken) and not (certain and unknown):
-                return True
+            if place in uses.exchanges and len(regions) == 1 and guard is None:
+                inside = taken = inside | receivers(instruction, inside)
+                regions[0] = (regions[0][0], inside, False)
+                if place in unseen:
+                    followed |= inside
+            elif place in unseen and (inside if instruction.root == "bra" else taken) and not (certain and unknown):
+                return None
             if (stop := self._regions.get(place)) is not None:
                 regions.append((stop, inside & ~taken if held is not None else inside, unknown))
             written.update(register.slot for register in results(instruction))
-        return False
+        return followed
 
     def used_now(self, uses: Uses) -> bool:
         """Return whether the running block, up to its current instruction, contains a use."""

@@ -1,8 +1,9 @@
 """Uses of a loaded value: what may make an undefined value matter, beyond registers that only depend on it.
 
-Arithmetic, conversions, comparisons and selections pass an undefined value on to their results; every other instruction
-that reads one uses it: stores, addresses, branches, guards of those, exchanges between lanes, matrix instructions. This
-is a forward dataflow over all paths, so that a value without uses is dead on each of them.
+Arithmetic, conversions, comparisons and selections pass an undefined value on to their results, shuffles and reductions
+of a warp also to those of other lanes; every other instruction that reads one uses it: stores, addresses, branches,
+guards of those, votes, matrix instructions. This is a forward dataflow over all paths, so that a value without uses is
+dead on each of them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Set
 from typing import NamedTuple
 
 from pytest_nvfp4.sim.ptx.flow import Flow
-from pytest_nvfp4.sim.ptx.syntax import Instruction, Register, Vector
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Pair, Register, Vector
 
 _PASS_ON = """
     abs add and bfe bfi bfind bmsk brev clz cnot copysign cos cvt cvta div dp2a dp4a ex2 fma fns isspacep lg2 lop3 mad
@@ -20,6 +21,7 @@ _PASS_ON = """
 """
 """Roots of instructions whose only effect is on their result registers."""
 _PASSING = frozenset(_PASS_ON.split())
+_EXCHANGING = frozenset({"shfl", "redux"})
 
 
 class Uses(NamedTuple):
@@ -28,11 +30,13 @@ class Uses(NamedTuple):
     Attributes:
         guarded: Instructions that use the value in the lanes that execute them.
         deciding: Those whose guard may depend on it, which use it in the lanes that they skip, too.
+        exchanges: Those that only pass it on to other lanes.
         carried: Whether something that depends on the value may be live where the instruction loads the next one.
     """
 
     guarded: frozenset[int]
     deciding: frozenset[int]
+    exchanges: frozenset[int]
     carried: bool
 
     @property
@@ -40,9 +44,19 @@ class Uses(NamedTuple):
         """All instructions that use it."""
         return self.guarded | self.deciding
 
+    @property
+    def watched(self) -> frozenset[int]:
+        """All instructions that use it or pass it on to other lanes."""
+        return self.all | self.exchanges if self.all else frozenset()
+
     def joined(self, other: Uses) -> Uses:
         """Return the uses of this value or another of the same instruction."""
-        return Uses(self.guarded | other.guarded, self.deciding | other.deciding, self.carried or other.carried)
+        return Uses(
+            self.guarded | other.guarded,
+            self.deciding | other.deciding,
+            self.exchanges | other.exchanges,
+            self.carried or other.carried,
+        )
 
 
 def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None) -> Uses:
@@ -52,6 +66,7 @@ def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None) -> Use
     loaded = written_here if registers is None else _slots(instructions[at], registers)
     guarded: set[int] = set()
     deciding: set[int] = set()
+    exchanges: set[int] = set()
     carried = False
 
     def through(start: int, stop: int, tainted: Set[int]) -> set[int]:
@@ -65,6 +80,10 @@ def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None) -> Use
                 ins = instructions[index]
                 if _passes_on(ins):
                     tainted |= written
+                    continue
+                if ins.root in _EXCHANGING and (given := _given(ins, tainted)) is not None:
+                    exchanges.add(index)
+                    tainted |= given
                     continue
                 decides = ins.guard is not None and ins.guard.register.slot in tainted
                 (deciding if decides else guarded).add(index)
@@ -88,7 +107,7 @@ def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None) -> Use
         block = flow.blocks[waiting.pop()]
         if entries[block.number]:
             enter(block.successors, through(block.start, block.stop, entries[block.number]))
-    return Uses(frozenset(guarded), frozenset(deciding), carried)
+    return Uses(frozenset(guarded), frozenset(deciding), frozenset(exchanges), carried)
 
 
 def _slots(ins: Instruction, registers: frozenset[int]) -> set[int]:
@@ -96,6 +115,18 @@ def _slots(ins: Instruction, registers: frozenset[int]) -> set[int]:
     operand = ins.operands[0]
     items = operand.items if isinstance(operand, Vector) else (operand,)
     return {item.slot for number, item in enumerate(items) if number in registers and isinstance(item, Register)}
+
+
+def _given(ins: Instruction, tainted: Set[int]) -> set[int] | None:
+    """Return the slot in which other lanes get a value from an exchange; None if its lanes or guard depend on one."""
+    result, _, *lanes = ins.operands
+    value = result.first if isinstance(result, Pair) else result
+    deciding = {operand.slot for operand in lanes if isinstance(operand, Register)}
+    if ins.guard is not None:
+        deciding.add(ins.guard.register.slot)
+    if not tainted.isdisjoint(deciding):
+        return None
+    return {value.slot} if isinstance(value, Register) else set()
 
 
 def _passes_on(ins: Instruction) -> bool:

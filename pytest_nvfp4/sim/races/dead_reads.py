@@ -2,11 +2,11 @@
 
 All warps of a CTA may load the address of TMEM from shared memory, and only some use it; compilers prefetch what the
 last turn of a loop does not need. If such a load races with a write, its lanes get one value or the other, and nothing
-depends on which: no store, address, branch, message to another lane or matrix instruction. Such a finding is dropped
+depends on which: no store, address, branch, vote or matrix instruction. Such a finding is dropped
 rather than made a warning: it has no consequence on any timing, and there is nothing to change.
 
-A kernel cannot hide a race behind this. What counts as a use is everything but arithmetic in registers
-(``sim.ptx.uses``), and whatever is not known counts as one:
+A kernel cannot hide a race behind this. What counts as a use is everything but arithmetic in registers, shuffles and
+reductions of a warp (``sim.ptx.uses``), and whatever is not known counts as one:
 
 - A read before the write that it races with: it is unused so far if its warp has executed no block with a use, ever,
   and if the warp has read the place by no other instruction, whose read the detector would have forgotten
@@ -21,7 +21,6 @@ withdrawn at the end if no use has followed (``Reporter.settle``). It does not c
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import NamedTuple
 
 from pytest_nvfp4.sim.lanes import FULL
@@ -31,10 +30,6 @@ from pytest_nvfp4.sim.races.findings import AccessPair, Reporter
 from pytest_nvfp4.sim.run.following import follow
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.warp import Warp
-
-
-class _Fate(Enum):
-    USED, OPEN, DEAD = range(3)
 
 
 class RacingRead(NamedTuple):
@@ -75,13 +70,14 @@ class DeadReads:
         at = read.access.at
         uses = self._grid.program.uses(at)
         warp = self._grid.resident(read.access.warp.cta, read.access.warp.index)
-        fate = self._fate(read, uses, warp)
-        if fate is _Fate.DEAD:
+        if not uses.all:
             return False
-        reported = self._reporter.pair(pair, stands=fate is _Fate.USED)
+        followed = self._followed(read, uses, warp)
+        reported = self._reporter.pair(pair, stands=followed is None)
         if not reported.stands:
             assert warp is not None
-            follow(warp, at, read.lanes, uses, lambda: reported.confirm(pair), reason=reported)
+            assert followed is not None
+            follow(warp, at, followed, uses, lambda: reported.confirm(pair), reason=reported)
         return reported.stands
 
     def _is_load(self, access: Access) -> bool:
@@ -89,18 +85,21 @@ class DeadReads:
         loads = parts[0] in ("ld", "ldmatrix") or parts[:2] == ("tcgen05", "ld")
         return loads and not access.flags & (ASYNC | STRONG)
 
-    def _fate(self, read: RacingRead, uses: Uses, warp: Warp | None) -> _Fate:
-        if not uses.all:
-            return _Fate.DEAD
+    def _followed(self, read: RacingRead, uses: Uses, warp: Warp | None) -> int | None:
+        """Return the lanes that may hold the value of a read and have not used it; None if one may have used it.
+
+        To which lanes exchanges have passed an earlier read on is not known.
+        """
         program = self._grid.program
         frames = program.frames
         if warp is None or frames.in_gang():
-            return _Fate.USED
-        if warp is self._grid.running_warp and (
-            (read.earlier and frames.used_now(uses)) or frames.uses_now(uses, read.lanes)
-        ):
-            return _Fate.USED
-        return _Fate.USED if read.earlier and program.has_passed(warp, uses.all) else _Fate.OPEN
+            return None
+        if read.earlier and program.has_passed(warp, uses.all):
+            return None
+        held = FULL if read.earlier and uses.exchanges else read.lanes
+        if warp is not self._grid.running_warp:
+            return held
+        return None if read.earlier and frames.used_now(uses) else frames.lanes_behind(uses, held)
 
     def lanes_now(self) -> int:
         """Return the lanes that the running instruction is executed in."""

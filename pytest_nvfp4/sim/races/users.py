@@ -53,7 +53,7 @@ class ThreadGuards:
 
     def users(self, uses: Uses) -> tuple[int, ...] | None:
         """Return the mask of the lanes that can use a loaded value, by warp; None for a value that all may use."""
-        if not uses.all or any(self._instructions[at].guard is None for at in uses.all):
+        if not uses.all or uses.exchanges or any(self._instructions[at].guard is None for at in uses.all):
             return None
         using = np.zeros(self._threads, bool)
         for at in uses.all:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pytest_nvfp4.sim.ptx.uses import Uses
 from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.sync.collective import receivers
 
 
 @dataclass(slots=True)
@@ -33,12 +34,12 @@ def follow(
 ) -> None:  # fmt: skip
     """Call ``used`` once, when a lane of ``lanes`` executes one of the uses of what an instruction has loaded.
 
-    A block that runs now is not compiled to watch them: see ``Frames.uses_now`` and ``Frames.used_now``.
+    A block that runs now is not compiled to watch them: see ``Frames.lanes_behind`` and ``Frames.used_now``.
 
     Args:
         reason: Values of one instruction and one reason are one, with the ``used`` that was given first.
     """
-    w.cta.launch.program.watch(uses.all | {at})
+    w.cta.launch.program.watch(uses.watched | {at})
     values = w.unit(FollowedValues).values
     if (known := values.get((at, reason))) is None:
         values[at, reason] = _Followed(used, lanes, uses)
@@ -48,7 +49,10 @@ def follow(
 
 
 def watched(w: Warp, mask: int, at: int) -> None:
-    """Follow the lanes that execute a watched instruction: call ``used``, and forget what they load anew."""
+    """Follow the lanes that execute a watched instruction: call ``used``, and forget what they load anew.
+
+    Lanes to which an exchange gives the value are followed from then on.
+    """
     unit = w.units.get(FollowedValues)
     if unit is None:
         return
@@ -58,5 +62,8 @@ def watched(w: Warp, mask: int, at: int) -> None:
         elif mask & value.lanes and at in value.uses.all:
             value.lanes = 0
             value.used()
+        elif mask & value.lanes and at in value.uses.exchanges:
+            exchange = w.cta.launch.kernel.instructions[at]
+            value.lanes |= mask & receivers(exchange, mask & value.lanes)
         if not value.lanes:
             del unit.values[source]

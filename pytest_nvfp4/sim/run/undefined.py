@@ -45,7 +45,8 @@ def loaded_undefined(
             raise fault
         launch.report(fault.kind, fault.message, hint=fault.hint, where=where)
 
-    if not shows and program.frames.uses_now(uses, lanes, certain=ends):
+    followed = lanes if shows else program.frames.lanes_behind(uses, lanes, certain=ends)
+    if followed is None:
         report()
         return
-    follow(w, at, lanes, uses, report)
+    follow(w, at, followed, uses, report)

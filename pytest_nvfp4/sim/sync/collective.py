@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import FULL, ONE_HOT, Bits, Predicate, bits_of, bools, first, guard_mask, lanes, uniform
+from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
 from pytest_nvfp4.sim.run.warp import Warp
 
 _LANE = np.arange(32)
@@ -135,6 +136,15 @@ class Shuffle:
 def shuffle_plan(mode: str, b: int, c: int) -> Shuffle:
     """Return the cached shuffle of a mode with uniform operands."""
     return Shuffle(mode, b, c)
+
+
+def receivers(ins: Instruction, given: int) -> int:
+    """Return the lanes to which a shuffle or reduction may give a value that lanes ``given`` have."""
+    lane, clamp = ins.operands[2:4] if ins.root == "shfl" else (None, None)
+    if not (isinstance(lane, Immediate) and isinstance(clamp, Immediate)):
+        return FULL
+    plan = shuffle_plan(ins.parts[2], lane.value & FULL, clamp.value & FULL)
+    return bits_of(bools(given)[plan.source])
 
 
 def shuffle_fixed(w: Warp, mask: int, a: Bits, plan: Shuffle, what: str) -> Bits:

@@ -45,11 +45,11 @@ def parsed(body: str) -> Module:
 @dataclass
 class Program:
     shared: SharedLayout
-    frames = SimpleNamespace(uses_now=lambda _uses, _mask, *, certain: True)  # noqa: ARG005
+    frames = SimpleNamespace(lanes_behind=lambda _uses, _mask, *, certain: None)  # noqa: ARG005
 
     def uses(self, at: int, _registers: frozenset[int] | None = None) -> Uses:
         """Every register is a result of the test, so that each load is used at once."""
-        return Uses(frozenset({at}), frozenset(), carried=False)
+        return Uses(frozenset({at}), frozenset(), frozenset(), carried=False)
 
 
 @dataclass

@@ -51,6 +51,7 @@ INIT = (
 UNUSED = {
     "nothing": "",
     "arithmetic": "mul.lo.u32 %r21, %r20, 3; setp.eq.u32 %p4, %r21, 0; selp.b32 %r22, 1, 2, %p4;",
+    "an exchange": "bra.uni NEAR; NEAR: shfl.sync.idx.b32 %r21, %r20, 31, 31, -1; add.u32 %r21, %r21, 1;",
     "overwritten": "mov.b32 %r20, 5; " + PUT,
     "loaded anew": "bar.sync 1, 64; mov.b32 %r20, 1;" + PUT,
 }
@@ -63,7 +64,9 @@ USED = {
     "a guard that is false": "setp.eq.u32 %p4, %r20, 12345; bra.uni LATER; LATER: @%p4 st.global.b32 [%rd3], %r0;",
     "a branch": "setp.eq.u32 %p4, %r20, 12345; bra.uni LATER; LATER: @%p4 bra END1; END1: bar.sync 1, 64;",
     "an address": "and.b32 %r21, %r20, 0; add.u32 %r21, %r21, %r3; bra.uni LATER; LATER: ld.shared.b32 %r22, [%r21+4];",
-    "an exchange": "bra.uni LATER; LATER: shfl.sync.idx.b32 %r21, %r20, 31, 31, -1;",
+    "an exchange": "bra.uni LATER; LATER: shfl.sync.idx.b32 %r21, %r20, 31, 31, -1; st.global.b32 [%rd3], %r21;",
+    "an exchange with one lane that uses it": "shfl.sync.bfly.b32 %r21, %r20, 3, 31, -1; setp.eq.u32 %p4, %r2, 0;"
+    "bra.uni LATER; LATER: @%p4 st.global.b32 [%rd3], %r21;",
     "a vote": "setp.eq.u32 %p4, %r20, 0; bra.uni LATER; LATER: vote.sync.ballot.b32 %r21, %p4, -1;",
     "local memory": ".local .align 4 .b8 own[4]; bra.uni LATER; LATER: st.local.b32 [own], %r20;",
     "shared memory": "bra.uni LATER; LATER: st.shared.b32 [%r6+512], %r20;",

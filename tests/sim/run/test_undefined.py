@@ -23,6 +23,7 @@ setp.ge.u32 %p2, %r0, 16; mov.b32 %r9, 0;
 """
 GET = "ld.shared.b32 %r2, [%r1];"
 PUT = "st.global.b32 [%rd3], %r2;"
+SHUFFLE = "shfl.sync.bfly.b32 %r5, %r2, {}, 31, -1;"
 
 # Three products that are made together (``lower.batches``), the first of which stands before the load.
 TOGETHER = "cvt.rn.f32.u32 %f1, %r0; mul.f32 %f2, %f1, %f1; ld.shared.b32 %f3, [%r1]; mul.f32 %f4, %f3, %f1;"
@@ -37,6 +38,15 @@ DEAD = {
     "the lanes exit": GET + "@%p2 exit;" + PUT,
     "a long branch skips it": GET + "@%p2 bra END; bar.warp.sync 65535;" + PUT + "END: bar.warp.sync -1;",
     "arithmetic with it is dead": GET + "mul.lo.u32 %r5, %r2, 3; setp.eq.u32 %p4, %r5, 0; selp.b32 %r6, 1, 2, %p4;",
+    "lanes that store nothing exchange it": GET + SHUFFLE.format(8) + "@%p1 st.global.b32 [%rd3], %r5;",
+    "they do in a later block": GET + "bra.uni NEXT; NEXT:" + SHUFFLE.format(8) + "@%p1 st.global.b32 [%rd3], %r5;",
+    "they do behind a branch": GET
+    + "@%p1 bra NEXT; shfl.sync.bfly.b32 %r5, %r2, 8, 31, 0xffff0000; NEXT: @%p1 st.global.b32 [%rd3], %r5;",
+    "what an exchange does with it is dead": GET + SHUFFLE.format(16) + "add.u32 %r5, %r5, 1;",
+    "the predicate of an exchange does not depend on it": GET
+    + "shfl.sync.bfly.b32 %r5|%p3, %r2, 1, 31, -1; @%p3 st.global.b32 [%rd3], %r0;",
+    "a reduction of lanes that store nothing": GET
+    + "@%p1 bra NEXT; redux.sync.add.s32 %r5, %r2, 0xffff0000; NEXT: @%p1 st.global.b32 [%rd3], %r5;",
     "it is overwritten": GET + "mov.b32 %r2, 5; " + PUT,
     "the next load replaces it": """
         AGAIN: ld.shared.b32 %r2, [%r1]; bra.uni NEXT; NEXT: add.u32 %r9, %r9, 1; setp.eq.u32 %p5, %r9, 1;
@@ -61,6 +71,20 @@ USED = {
     "an address": GET
     + "and.b32 %r5, %r2, 0; add.u32 %r5, %r5, %r4; ld.shared.b32 %r6, [%r5]; st.global.b32 [%rd3], %r6;",
     "an exchange": GET + "shfl.sync.idx.b32 %r5, %r2, 31, 31, -1; st.global.b32 [%rd3], %r5;",
+    "an exchange with lanes that store": GET + SHUFFLE.format(16) + "@%p1 st.global.b32 [%rd3], %r5;",
+    "one in a later block": GET + "bra.uni NEXT; NEXT:" + SHUFFLE.format(16) + "@%p1 st.global.b32 [%rd3], %r5;",
+    "one whose result a later block stores": GET
+    + SHUFFLE.format(16)
+    + "bra.uni NEXT; NEXT: @%p1 st.global.b32 [%rd3], %r5;",
+    "two exchanges": GET
+    + SHUFFLE.format(8)
+    + "shfl.sync.up.b32 %r6, %r5, 1, 0, -1; shfl.sync.bfly.b32 %r6, %r6, 16, 31, -1; @%p1 st.global.b32 [%rd3], %r6;",
+    "an exchange with a computed lane": GET
+    + "xor.b32 %r5, %r0, 16; shfl.sync.idx.b32 %r5, %r2, %r5, 31, -1; @%p1 st.global.b32 [%rd3], %r5;",
+    "a reduction with lanes that store": GET + "redux.sync.add.s32 %r5, %r2, -1; @%p1 st.global.b32 [%rd3], %r5;",
+    "a reduction in a later block": GET
+    + "bra.uni NEXT; NEXT: redux.sync.add.s32 %r5, %r2, -1; @%p1 st.global.b32 [%rd3], %r5;",
+    "the lane of an exchange": GET + "shfl.sync.idx.b32 %r5, %r0, %r2, 31, -1; @%p2 st.global.b32 [%rd3], %r5;",
     "a carry": GET + "add.cc.u32 %r5, %r2, 1; addc.u32 %r2, %r0, 0;" + PUT,
     "memory": GET + "st.shared.b32 [%r1], %r2;",
     "the next turn of a loop": """

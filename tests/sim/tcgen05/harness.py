@@ -22,10 +22,10 @@ FULL = 0xFFFF_FFFF
 class Program:
     """A program in which each load is used at once."""
 
-    frames = SimpleNamespace(uses_now=lambda _uses, _mask, *, certain: True)  # noqa: ARG005
+    frames = SimpleNamespace(lanes_behind=lambda _uses, _mask, *, certain: None)  # noqa: ARG005
 
     def uses(self, at: int, _registers: frozenset[int] | None = None) -> Uses:
-        return Uses(frozenset({at}), frozenset(), carried=False)
+        return Uses(frozenset({at}), frozenset(), frozenset(), carried=False)
 
 
 class Launch:

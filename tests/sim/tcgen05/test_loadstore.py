@@ -189,8 +189,8 @@ def test_a_load_of_64_rows_is_not_a_number_where_no_row_is() -> None:
     warps = ctas[0].warps
     tmem = ctas[0].unit(Tmem)
     ctas[0].launch.program = SimpleNamespace(  # type: ignore[misc]
-        uses=lambda at, _registers: Uses(frozenset({at + 1}), frozenset(), carried=False),
-        frames=SimpleNamespace(uses_now=lambda _uses, _lanes, **_: True),
+        uses=lambda at, _registers: Uses(frozenset({at + 1}), frozenset(), frozenset(), carried=False),
+        frames=SimpleNamespace(lanes_behind=lambda _uses, _lanes, **_: None),
         watch=lambda _places: None,
     )
     for warp in (1, 3):
