@@ -190,6 +190,8 @@ class HostSide(contextlib.AbstractContextManager["HostSide"]):
             compiler.CompileCallable, "_compile", self._plain.compiling(vars(compiler.CompileCallable)["_compile"])
         )
         self._patch(compiled, "__call__", self._plain.calling(compiled.__call__))
+        dsl = importlib.import_module("cutlass.base_dsl.dsl").BaseDSL
+        self._patch(dsl, "print_warning", in_place_of(dsl.print_warning, _without_own_settings(dsl.print_warning)))
         function = executors.JitCompiledFunction
         self._patch(function, "export_to_c", self._plain.exporting(function.export_to_c))
         exported = importlib.import_module("cutlass.base_dsl.export.external_binary_module")
@@ -279,6 +281,16 @@ def _benchmark(function: Callable[..., Any], **kwargs: Any) -> float:
         raise ValueError("benchmark needs kernel_arguments or workspace_generator")
     function(*arguments.args, **arguments.kwargs)
     return math.nan
+
+
+def _without_own_settings(original: Callable[[Any, str], None]) -> Callable[[Any, str], None]:
+    """Replace the DSL's ``print_warning``: ``environment`` keeps the PTX, and no user needs to be told."""
+
+    def warn(self_: Any, message: str) -> None:
+        if "user wants to generate PTX" not in message:
+            original(self_, message)
+
+    return warn
 
 
 def _refuse_exported(_self: Any, file_path: str, *_args: Any, **_kwargs: Any) -> None:

@@ -63,8 +63,13 @@ compiled(tensor, 7, cuda.CUstream(0x77))
 said["compiled"] = [show(l) for l in launches]
 
 launches.clear()
-twice(tensor, 5, stream)
+import warnings
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    twice(tensor, 5, stream)
+    cutlass.base_dsl.dsl.BaseDSL.print_warning(None, "of the DSL")
 said["direct"] = [show(l) for l in launches]
+said["warned"] = [str(each.message) for each in warned if issubclass(each.category, UserWarning)]
 
 # an exception of the callback comes out as it went in
 def failing(launch):
@@ -212,6 +217,7 @@ def test_the_module_comes_along(launched):
 def test_a_jit_function_called_directly_launches_too(launched):
     assert [launch["grid"] for launch in launched["direct"]] == [[10, 6, 3], [5, 1, 1]]
     assert all(launch["ptx_has_entry"] for launch in launched["direct"])
+    assert launched["warned"] == ["of the DSL"]  # nothing of the PTX, which is kept for the simulator
 
 
 def test_an_exception_of_the_callback_is_raised_unchanged(launched):
