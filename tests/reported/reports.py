@@ -233,10 +233,9 @@ REPORTS = (
         "flashinfer-ai/flashinfer#5335",
         "chunked GDN: a stage of TMEM is released while its tcgen05.ld is in flight",
         "tcgen05.wait::ld behind the arrive that releases the columns, not before it",
-        "race-warning",
+        "race",
         "ptx32(FILL, column, x[i, lane])",
         "value = ptx32(LOAD, column)",
-        warnings=True,
     ),
     Report(
         "deepseek-ai/DeepGEMM#430",

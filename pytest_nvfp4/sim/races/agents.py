@@ -48,6 +48,7 @@ class WarpAgent(Agent):
         lane_order: What its lanes release to other warps.
         st, st_issued, st_waited: Agent of its ``tcgen05.st``, the number issued, and the number waited for.
         ld, ld_issued, ld_waited: The same for ``tcgen05.ld``.
+        loaded: By ``tcgen05.ld``, the tick in which the warp executed it last.
         seen, seen_issued: See ``access.TensorIssuer``.
         uses: By instruction, its use of tensor memory.
         queue, pipe: The tcgen05 pipe that it issued to last.
@@ -59,8 +60,8 @@ class WarpAgent(Agent):
 
     __slots__ = (
         "__weakref__", "acquired", "agents", "failed_tests", "fences", "id", "initialised", "lane_order", "lanes",
-        "launch", "ld", "ld_issued", "ld_waited", "memory", "pipe", "polled", "queue", "seen", "seen_issued", "st",
-        "st_issued", "st_waited", "started", "uses",
+        "launch", "ld", "ld_issued", "ld_waited", "loaded", "memory", "pipe", "polled", "queue", "seen", "seen_issued",
+        "st", "st_issued", "st_waited", "started", "uses",
     )  # fmt: skip
 
     def __init__(self, memory: CtaMemory, w: Warp) -> None:
@@ -75,6 +76,7 @@ class WarpAgent(Agent):
         self.lane_order = LaneOrder(self, self.launch.lane_sets[agents.clocks.number])
         self.st = self.ld = -1
         self.st_issued = self.st_waited = self.ld_issued = self.ld_waited = 0
+        self.loaded: dict[int, int] = {}
         self.seen: TickRow | None = None
         self.seen_issued: TickRow | None = None
         self.uses: dict[object, TensorUse] = {}

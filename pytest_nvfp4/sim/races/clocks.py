@@ -51,7 +51,7 @@ class Copy(NamedTuple):
 
 
 class PendingLoads(NamedTuple):
-    """The loads of an agent, a warp, that may be pending when it arrives at an mbarrier at the end of a tick.
+    """The loads in a tick of an agent, a warp, that an arrive at an mbarrier may not have waited for.
 
     Attributes:
         agent: Its number.
@@ -133,7 +133,7 @@ class Clocks:
         number: Number of the cluster.
         infos: Descriptions of the agents, by number.
         agents: The agents with a clock, by number.
-        pending: By warp and its tick that an arrive ended: the loads before it that may be pending then.
+        pending: By warp and tick, the loads in it that an arrive at its end, or behind it, may not have waited for.
     """
 
     def __init__(self, number: int, joins: Joins | None = None) -> None:

@@ -51,7 +51,7 @@ class AccessPair:
         old_writes, new_writes: Whether each writes.
         foreign: Whether they are of different clusters.
         witness: A warp that has waited for the earlier access, if that is asynchronous.
-        missing: Of a warning: the instructions that are missing between them.
+        missing: The instructions that are missing between them, of a warning and of a pending load.
         partial: The release behind the earlier access that the later one is ordered behind, if only lanes of the warp
             execute it that have not made the access.
         scope: What they lack if only a scope between them is too narrow.
@@ -72,6 +72,8 @@ class AccessPair:
     scope: Missing | None = None
 
 
+PENDING_LD = "pending tcgen05.ld"
+"""A wait for a ``tcgen05.ld`` before the arrive that frees its columns, where no use of its registers waits for it."""
 COPY_FENCE = "copy-fence"
 """A proxy fence behind ``cp.async``, which the ISA requires and NVIDIA's gathering grouped GEMMs omit."""
 ALLOC_FENCE = "alloc-fence"
@@ -97,6 +99,11 @@ _OMISSIONS = {
         "no fence.proxy.async is between {first}, a tcgen05.alloc, which writes its result through the generic proxy, "
         "and the access through the async proxy",
         "fence.proxy.async (cute.arch.fence_proxy) behind the reads of the result, before {second}",
+    ),
+    PENDING_LD: _Template(
+        "neither tcgen05.wait::ld nor a use of a register that {first} loads is between it and the arrive that frees "
+        "the columns, which does not wait for loads",
+        "tcgen05.wait::ld (cute.arch.fence_view_async_tmem_load) in {old} after {first}, before its arrive",
     ),
     WAIT_LD: _Template(
         "no tcgen05.wait::ld of {old} follows {first}",
@@ -376,6 +383,9 @@ class Reporter:
             return pair.scope
         old, new = pair.old, pair.new
         first, second = self.line(old.at), self.line(new.at)
+        if pair.missing:
+            omission, fields = _OMISSIONS[pair.missing[0]], {"old": self._who(old), "first": first}
+            return omission.message.format(**fields), omission.hint.format(**fields)
         kind, name = pair.old_agent.kind, pair.old_agent.name
         then = f" before {second}"
         # Agents are numbered within their cluster: equal numbers can be of two clusters. A description is of one agent.

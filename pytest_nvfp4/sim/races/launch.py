@@ -18,7 +18,16 @@ from pytest_nvfp4.sim.races.access import ASYNC, Access
 from pytest_nvfp4.sim.races.clocks import Agent, Clocks
 from pytest_nvfp4.sim.races.dead_reads import DeadReads, RacingRead
 from pytest_nvfp4.sim.races.early_use import early_uses
-from pytest_nvfp4.sim.races.findings import ALLOC_FENCE, COPY_FENCE, PROXY, RACE, WARNING, AccessPair, Reporter
+from pytest_nvfp4.sim.races.findings import (
+    ALLOC_FENCE,
+    COPY_FENCE,
+    PENDING_LD,
+    PROXY,
+    RACE,
+    WARNING,
+    AccessPair,
+    Reporter,
+)
 from pytest_nvfp4.sim.races.global_shadow import GlobalConflict, GlobalShadow
 from pytest_nvfp4.sim.races.joins import Joins
 from pytest_nvfp4.sim.races.lane_order import LaneItems, LaneOrder, PartialRelease
@@ -139,7 +148,7 @@ class LaunchRaces:
 
     @cached_property
     def pending_loads(self) -> Mapping[int, frozenset[int]]:
-        """By arrive, the loads of shared memory that may be pending then."""
+        """By arrive, the loads of shared memory and TMEM that may be pending then."""
         return pending_loads(self.grid.program.flow)
 
     @cached_property
@@ -252,7 +261,7 @@ class LaunchRaces:
     def tmem_conflict(self, conflict: Conflict) -> None:
         """Report two accesses to tensor memory that lack an order or a tcgen05 instruction."""
         shadow, old, new = conflict.shadow, conflict.old, conflict.new
-        if not conflict.missing and ordered_by_fences(old, new):
+        if not conflict.missing and not conflict.proxy and ordered_by_fences(old, new):
             return
         low, high, _ = self.tmem.extent(conflict.part)
         first, last = low // _UNITS_PER_COLUMN, (high - 1) // _UNITS_PER_COLUMN
@@ -260,6 +269,9 @@ class LaunchRaces:
         place = f"{shadow.name} columns [{first}, {last + 1}) from lane {lane} on"
         if conflict.missing:
             self._pair(conflict, WARNING, place, missing=conflict.missing)
+            return
+        if conflict.proxy:
+            self._pair(conflict, RACE, place, missing=(PENDING_LD,))
             return
         read = None if conflict.new_writes else RacingRead(new, earlier=False, lanes=self.dead_reads.lanes_now())
         if self._pair(conflict, RACE, place, read=read):

@@ -1,12 +1,16 @@
-"""Loads of shared memory that may not have read it yet when their warp arrives at an mbarrier.
+"""Loads of shared memory and TMEM that may not have read it yet when their warp arrives at an mbarrier.
 
 An arrive does not wait for the loads before it. Whoever is woken by it may start a copy, which writes through the async
 proxy, while a load still waits for its turn, for example behind another warp's stores. The PTX ISA ("Proxies") requires
 a ``fence.proxy.async`` between the two. In practice it is enough that a value is used before the arrive, which an
 instruction can only do once the load is done.
 
-Evidence: measured on an H200. Of 12,000 calls of a kernel whose warps loaded the last words of a stage right before
-they freed it, 26 had sums with words of the next stage; with a ``fence.proxy.async`` before the arrive none had.
+A ``tcgen05.ld`` is waited for by ``tcgen05.wait::ld``, or likewise by a use of its registers, and by nothing else:
+whoever is woken may write or free the columns (PTX ISA, "tcgen05.wait"; flashinfer #5335).
+
+Evidence for shared memory: measured on an H200. Of 12,000 calls of a kernel whose warps loaded the last words of a
+stage right before they freed it, 26 had sums with words of the next stage; with a ``fence.proxy.async`` before the
+arrive none had.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ def pending_loads(flow: Flow) -> Mapping[int, frozenset[int]]:
 def _arrives_after(flow: Flow, load: int) -> set[int]:
     """Return the arrives that a path from a load reaches before anything waits for its values."""
     instructions, slots = flow.kernel.instructions, flow.slots
+    waits, moves = (_waits_for_tmem, _moves) if instructions[load].root == "tcgen05" else (_orders, renaming)
     arrives: set[int] = set()
     seen: dict[int, frozenset[int]] = {}
     waiting = [(at, frozenset(slots[load].written)) for at in flow.successors(load)]
@@ -43,10 +48,10 @@ def _arrives_after(flow: Flow, load: int) -> set[int]:
             continue
         seen[at] = loaded = loaded | seen.get(at, frozenset())
         ins = instructions[at]
-        if _orders(ins):
+        if waits(ins):
             continue
         if not loaded.isdisjoint(slots[at].read):
-            if renaming(ins) is None:
+            if not moves(ins):
                 continue
             loaded |= slots[at].written
         if _arrives(ins):
@@ -56,11 +61,22 @@ def _arrives_after(flow: Flow, load: int) -> set[int]:
 
 
 def _loads(ins: Instruction) -> bool:
+    if ins.parts[:2] == ("tcgen05", "ld"):
+        return True
     return ins.root == "ldmatrix" or (ins.root == "ld" and any(part.startswith("shared") for part in ins.parts))
 
 
 def _arrives(ins: Instruction) -> bool:
     return ins.root == "mbarrier" and ins.parts[1].startswith("arrive")
+
+
+def _moves(ins: Instruction) -> bool:
+    """Return whether an instruction may only name registers anew, with or without packing."""
+    return ins.root == "mov"
+
+
+def _waits_for_tmem(ins: Instruction) -> bool:
+    return ins.parts[:2] == ("tcgen05", "wait::ld")
 
 
 def _orders(ins: Instruction) -> bool:

@@ -29,7 +29,7 @@ class Conflict:
         old_writes, new_writes: Whether each writes.
         ticks: The clock of the later access.
         proxy: Whether the accesses are ordered, and only a proxy fence is missing: behind a write, or behind a load
-            that may be pending (``pending_loads``).
+            that may be pending (``pending_loads``). In TMEM a wait for such a load is missing.
         missing: Of accesses that are ordered: the tcgen05 instructions that are missing (``tensor_order``).
     """
 
@@ -130,7 +130,7 @@ class Shadow:
         covered = self.covered
         strong = access[2] & STRONG
         ordered = access[0] if self.in_order else None
-        if self.clocks.pending and access[2] & ASYNC:
+        if self.clocks.pending and (self.in_order or access[2] & ASYNC):
             self._check_pending(parts, access, ticks)
         # An access checked in one part is not checked again in the next: parts are often written and read together.
         checked: Reads = None

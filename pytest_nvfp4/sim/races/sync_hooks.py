@@ -241,10 +241,13 @@ def _release(agent: WarpAgent, state: BarrierState, at: int, barrier: Mbarrier) 
 def _note_pending(agent: WarpAgent, loads: frozenset[int]) -> None:
     """Note the loads that may be pending at an arrive; a later release, which may wait for them, ends another tick."""
     known, tick = agent.clocks.pending, agent.tick
-    known[agent.id, tick] = PendingLoads(agent.number, dict.fromkeys(loads, tick))
+    shared = loads - agent.loaded.keys()
+    for load in loads - shared:
+        known.setdefault((agent.id, agent.loaded[load]), PendingLoads(agent.number, {})).last[load] = tick
+    known.setdefault((agent.id, tick), PendingLoads(agent.number, {})).last.update(dict.fromkeys(shared, tick))
     earlier = tick - 1
     while (before := known.get((agent.id, earlier))) is not None:
-        still = [load for load in loads if before.last.get(load) == tick - 1]
+        still = [load for load in shared if before.last.get(load) == tick - 1]
         if not still:
             break
         before.last.update(dict.fromkeys(still, tick))

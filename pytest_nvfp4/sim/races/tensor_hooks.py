@@ -139,6 +139,7 @@ class TensorHooks(Hooks):
                 launch.check_early_use(agent.id, at)
                 use = use._replace(load=Epoch(agent.ld, agent.ld_issued))
             access = Access(agent.number, agent.epoch(), 0, at, agent.id, None, use)
+            agent.loaded[at] = access.tick
             if agent.st_waited < agent.st_issued:
                 # The same for its stores and loads: NVIDIA's kernels omit the wait::st between them.
                 ticks = ticks.copy()

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_nvfp4.driver.device_model import for_arch
+from pytest_nvfp4.sim.races.detector import Detector
 from pytest_nvfp4.sim.races.pending_loads import pending_loads
+from pytest_nvfp4.sim.run.grid import Grid
+from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.programs import Programs
+from tests.sim.ptx_case import run_ptx
 from tests.sim.races.programs import findings_of
+from tests.sim.races.tensor_programs import AFTER, BEFORE, WAIT_LD, judged, kernel, wait
 
 FENCE = "fence.proxy.async.shared::cta;"
 COPY = (
@@ -105,3 +111,58 @@ def test_the_message_names_the_load_and_the_copy() -> None:
 def test_a_kernel_without_arrives_has_none() -> None:
     text = ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry kernel()\n{\nret;\n}\n"
     assert pending_loads(Programs().get(text, "kernel").flow) == {}
+
+
+LD = "tcgen05.ld.sync.aligned.32x32b.x2.b32 {%r20, %r21}, [%r7];"
+MMA = "@%p1 tcgen05.mma.cta_group::1.kind::f16 [%r7], %rd10, %rd10, %r31, 0;"
+CP = "@%p1 tcgen05.cp.cta_group::1.32x128b.warpx4 [%r7], %rd10;"
+ST = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r7], {%r0};"
+SIGNAL = "mbarrier.arrive.shared::cta.b64 _, [%r3+32];"
+
+
+def tmem_kinds(between: str, second: str = MMA, *, signal: str = SIGNAL, warnings: bool = False) -> list[str]:
+    """Return the kinds of errors of a warp that loads columns and frees them by an arrive, behind ``between``."""
+    body = kernel(LD, second, last=between + BEFORE + signal, meet="", after=wait("M", 32) + AFTER)
+    return judged(body, warnings=warnings)[1]
+
+
+@pytest.mark.parametrize("warnings", [False, True])
+@pytest.mark.parametrize(
+    ("between", "said"),
+    [
+        ("", ["race"]),
+        ("mov.b32 %r22, %r20; mov.b64 %rd12, {%r21, %r22};", ["race"]),
+        ("fence.proxy.async; membar.cta; bar.sync 1, 32;", ["race"]),
+        ("setp.eq.u32 %p6, %r2, 40; @%p6 bra SKIP; add.u32 %r22, %r20, 1; SKIP:", ["race"]),
+        (WAIT_LD, []),
+        ("add.u32 %r22, %r21, 1;", []),
+        ("mov.b64 %rd12, {%r20, %r21}; add.u64 %rd12, %rd12, 1;", []),
+    ],
+)
+def test_a_load_of_tmem_is_done_before_the_arrive(between: str, said: list[str], warnings: bool) -> None:
+    assert tmem_kinds(between, warnings=warnings) == said
+
+
+@pytest.mark.parametrize("second", [MMA, CP, ST])
+def test_whatever_writes_the_columns_behind_the_arrive(second: str) -> None:
+    assert tmem_kinds("", second) == ["race"]
+    assert tmem_kinds(WAIT_LD, second) == []
+
+
+def test_a_second_arrive_may_wait_for_the_load_of_tmem() -> None:
+    first = "mbarrier.arrive.shared::cta.b64 _, [%r3+40];"
+    made = "@%p1 mbarrier.init.shared::cta.b64 [%r3+40], 32; bar.warp.sync -1;"
+    assert tmem_kinds(made + BEFORE + first + "add.u32 %r22, %r20, 1;") == []
+    assert tmem_kinds(made + BEFORE + first) == ["race"]
+
+
+def test_the_message_names_the_load_of_tmem_and_the_wait() -> None:
+    body = kernel(LD, MMA, last=BEFORE + SIGNAL, meet="", after=wait("M", 32) + AFTER)
+    grids: list[Grid] = []
+    machine = Machine(model=for_arch("sm_100a"))
+    machine.monitor = Detector()
+    run_ptx(body, machine=machine, prepare=grids.append, shared=8192, block=(160, 1, 1))
+    (finding,) = (each for each in grids[0].findings if each.kind == "race")
+    assert "(tcgen05.mma) in warp 4" in finding.message
+    assert "neither tcgen05.wait::ld nor a use of a register that" in finding.message
+    assert "tcgen05.wait::ld (cute.arch.fence_view_async_tmem_load) in warp 0" in finding.hint
