@@ -248,10 +248,13 @@ def _reached(warp: Warp, needs: dict[Warp, set[Warp]]) -> set[Warp]:
 
 
 def _loads(warp: Warp, at: int) -> bool:
-    """Return whether a warp announces or copies data between a wait and its next one."""
+    """Return whether a warp announces data, or copies some to shared memory, between a wait and its next one."""
     for instruction in warp.cta.launch.kernel.instructions[at + 1 : at + 1 + _AHEAD]:
         if instruction.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait", "bar.", "barrier.")):
             return False
-        if instruction.opcode.startswith(("cp.async", "cp.reduce.", "mbarrier.arrive.expect_tx", "mbarrier.expect_tx")):
+        if instruction.opcode.startswith(("mbarrier.arrive.expect_tx", "mbarrier.expect_tx")):
+            return True
+        spaces = [part for part in instruction.parts if part.startswith(("shared", "global"))]
+        if instruction.root == "cp" and spaces and spaces[0].startswith("shared"):
             return True
     return False

@@ -26,14 +26,17 @@ elect.sync %r9|%p3, -1; @!%p3 bra END;
 mbarrier.arrive.shared.b64 _, [smem+{signal}];
 bra END;
 EPILOGUE: mbarrier.try_wait.parity.shared.b64 %p2, [smem+16], 0; @!%p2 bra EPILOGUE;
+{after}
 END: bar.sync 0;
 """
 
 
-REST = {"consume": 0, "signal": 16}
+REST = {"consume": 0, "signal": 16, "after": ""}
+STORE = "cp.async.bulk.wait_group.read 0; cp.async.bulk.global.shared::cta.bulk_group [%rd100], [smem], 16;"
+LOAD = "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [smem+32], [%rd100], 16, [smem+16];"
 
 
-def stuck(grid: int = 1, **changes: int) -> Fault:
+def stuck(grid: int = 1, **changes: int | str) -> Fault:
     body = PIPELINE.format(**{"full": 1, "empty": 1, "parity": 1, "bytes": 64} | REST | changes)
     with pytest.raises(Fault) as caught:
         run_ptx(body, grid=(grid, 1, 1), block=(96, 1, 1), shared=64)
@@ -54,10 +57,12 @@ def test_the_pipeline_itself_ends() -> None:
         ({"parity": 0}, 2, "nothing has arrived at the mbarrier at byte 8"),
         ({"consume": 1}, 1, "has not waited for phase 0, which is complete"),
         ({"signal": 24}, 0, "no warp ever arrives at the mbarrier at byte 16"),
+        ({"signal": 24, "after": STORE}, 0, "no warp ever arrives at the mbarrier at byte 16"),
+        ({"signal": 24, "after": LOAD}, 0, "nothing has arrived at the mbarrier at byte 16"),
     ],
 )
 def test_the_wait_to_look_at_first_is_the_cause_and_not_a_victim(
-    changes: dict[str, int], warp: int, words: str
+    changes: dict[str, int | str], warp: int, words: str
 ) -> None:
     fault = stuck(**changes)
     assert fault.where is not None
