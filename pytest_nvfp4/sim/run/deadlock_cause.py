@@ -224,11 +224,13 @@ def _warps(actors: Iterable[Actor]) -> set[Warp]:
 
 
 def _ring(barrier: Mbarrier, barriers: list[Mbarrier]) -> list[Mbarrier]:
-    """Return the mbarriers of a CTA that one source line initialises: the stages of one ring."""
+    """Return the mbarriers of a CTA that one source line initialises with one count: the stages of one ring.
+
+    A helper that makes all pipelines of a kernel is one line, too.
+    """
     line = _line(barrier.made)
-    return [
-        each for each in barriers if each is barrier or (each.cta is barrier.cta and line and _line(each.made) == line)
-    ]
+    alike = [each for each in barriers if each.cta is barrier.cta and each.count == barrier.count]
+    return [each for each in alike if each is barrier or (line and _line(each.made) == line)]
 
 
 def _line(made: Instruction | None) -> str:

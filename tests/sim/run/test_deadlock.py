@@ -133,3 +133,25 @@ def test_full_and_empty_stages_may_be_initialised_by_one_statement(line: int) ->
     assert caught.value.where is not None
     assert caught.value.where.warp == 2
     assert "no warp ever arrives at the mbarrier at byte 8" in caught.value.message
+
+
+OTHER_RING = """
+mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5;
+setp.ne.s32 %p1, %r1, 0; @%p1 bra READY;
+.loc 1 10 1
+mbarrier.init.shared.b64 [smem], 1;
+mbarrier.init.shared.b64 [smem+8], {count};
+READY: bar.sync 0;
+setp.eq.s32 %p1, %r2, 0; @%p1 bra WAITS;
+elect.sync %r9|%p3, -1; @%p3 mbarrier.arrive.shared.b64 _, [smem+8];
+exit;
+WAITS: mbarrier.try_wait.parity.shared.b64 %p2, [smem], 0; @!%p2 bra WAITS;
+"""
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "has left its loop"), (2, "no warp ever arrives")])
+def test_stages_of_one_ring_count_alike(count: int, words: str) -> None:
+    """A helper may make all pipelines of a kernel: who has arrived at those of another one says nothing."""
+    with pytest.raises(Fault) as caught:
+        run_ptx(OTHER_RING.format(count=count), block=(64, 1, 1), shared=64, globals_='.file 1 "/a/k.py"\n')
+    assert words in caught.value.message
