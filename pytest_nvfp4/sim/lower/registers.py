@@ -1,6 +1,8 @@
 """Special registers as Python expressions (PTX ISA, "Special Registers").
 
-``%clock``, ``%clock64`` and ``%globaltimer`` count the simulator's steps: they grow, and mean no time.
+``%clock``, ``%clock64`` and ``%globaltimer`` count the simulator's steps: they grow, and mean no time. Of the registers
+that a driver defines, ``%envreg1`` and ``%envreg2`` are the halves of the address of a cooperative launch's workspace,
+which is 0 in other launches (CUDA's ``cooperative_groups/details/driver_abi.h``).
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ LANES: dict[str, Bits] = {
 }
 """The special registers that differ by lane."""
 
+WORKSPACE = {"envreg1": "w.cta.launch.workspace >> 32", "envreg2": "w.cta.launch.workspace & 0xFFFFFFFF"}
+"""The halves of the address of a cooperative launch's workspace."""
 _SCALARS = {
     "warpid": "w.index",
     "nwarpid": "len(w.cta.warps)",
@@ -38,6 +42,7 @@ _SCALARS = {
     "clock_hi": "0",
     "globaltimer_lo": "w.cta.launch.machine.tick() & 0xFFFFFFFF",
     "globaltimer_hi": "0",
+    **WORKSPACE,
 }
 _WIDE = {
     "clock64": "w.cta.launch.machine.tick()",
@@ -60,7 +65,7 @@ def special(name: str) -> tuple[str, int]:
     """Return the expression of a special register and its width in bits; those of ``LANES`` are ``lane_<name>``.
 
     Raises:
-        Unsupported: a register that is not modelled (``%envreg``, ``%pm``).
+        Unsupported: a register that is not modelled (the other ``%envreg``, ``%pm``).
     """
     if name in LANES:
         return f"lane_{name}", 32

@@ -15,9 +15,10 @@ from pytest_nvfp4.finding import Finding, Where
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import lanes
 from pytest_nvfp4.sim.lower.compiler import Program
+from pytest_nvfp4.sim.lower.registers import WORKSPACE
 from pytest_nvfp4.sim.memory.coverage import repeat
 from pytest_nvfp4.sim.memory.globals import Region
-from pytest_nvfp4.sim.ptx.syntax import Variable
+from pytest_nvfp4.sim.ptx.syntax import Special, Variable
 from pytest_nvfp4.sim.run.cta import Cluster, Cta, Dim3
 from pytest_nvfp4.sim.run.detail import DetailedCounter, LaunchDetail
 from pytest_nvfp4.sim.run.machine import Machine
@@ -28,6 +29,8 @@ from pytest_nvfp4.sim.run.warp import Warp
 
 _TMEM_COLUMNS = 512
 """TMEM capacity of an SM in columns (PTX ISA, "Tensor Memory")."""
+_WORKSPACE_BYTES = 8
+"""Size of ``cooperative_groups::details::grid_workspace``, the part of a workspace that kernels read."""
 PRINTED_MOST = 1 << 20
 """Largest number of printed characters stored, in each process of a launch."""
 
@@ -78,6 +81,7 @@ class Grid(HasUnits):
         ordinal: Number of the launch.
         variables: Addresses of the module's variables by name. One that is not in it has its initial value, in memory
             of the launch's own.
+        cooperative: Whether the launch has a workspace, in which cooperative groups synchronise all its CTAs.
 
     Raises:
         Fault: the launch does not fit the kernel (parameters, ``.reqntid``, cluster).
@@ -95,6 +99,7 @@ class Grid(HasUnits):
         parameters: tuple[bytes, ...] = (),
         ordinal: int = 0,
         variables: Mapping[str, int] | None = None,
+        cooperative: bool = False,
     ) -> None:
         super().__init__()
         self.machine = machine
@@ -130,6 +135,8 @@ class Grid(HasUnits):
         self._regions: list[Region] = []
         self.parameter_address = self._place(self.parameters, "the kernel's parameters", align=128, writable=False)
         self._place_variables([each for each in program.module.variables if each.is_placed], variables or {})
+        self.workspace = self._place_workspace() if cooperative else 0
+        """Address of a cooperative launch's workspace, or 0."""
         self.numbers: Sequence[int] = range(self._cluster_count)
         """Numbers of the clusters to run."""
         self._order: Iterator[int] = iter(machine.asynchronous.clusters(self.numbers))
@@ -271,6 +278,20 @@ class Grid(HasUnits):
             )
         for variable in own:
             ctypes.memmove(self.symbols[variable.name], variable.initial(self.symbols), variable.size)
+
+    def _place_workspace(self) -> int:
+        """Place the size of the workspace and the barrier of the grid, 32 bits each, as a driver does."""
+        data = _WORKSPACE_BYTES.to_bytes(_WORKSPACE_BYTES // 2, "little").ljust(_WORKSPACE_BYTES, b"\0")
+        return self._place(data, "the barrier of the cooperative launch", align=_WORKSPACE_BYTES, writable=True)
+
+    @property
+    def lacks_workspace(self) -> bool:
+        """Whether the kernel asks for a cooperative launch's workspace, and the launch is none."""
+        return not self.workspace and any(
+            isinstance(operand, Special) and operand.name in WORKSPACE
+            for instruction in self.kernel.instructions
+            for operand in instruction.operands
+        )
 
     def _place(self, data: bytes, name: str, *, align: int, writable: bool) -> int:
         size = max(len(data), 1)

@@ -129,6 +129,7 @@ class Session:
             parameters=launch.params,
             ordinal=launch.ordinal,
             variables={name: extent.address for name, extent in self.variables(launch.module, False).items()},
+            cooperative=launch.cooperative,
         )
         if launch.module.cubin:
             grid.registers_per_thread = launch.module.registers.get(launch.kernel)

@@ -124,13 +124,15 @@ def wait_for_grids(w: Warp, mask: int, at: int) -> None:
         w.cta.launch.machine.monitor.grid_waited(w, mask, at)
 
 
-def trap(what: str) -> None:
+def trap(w: Warp, what: str) -> None:
     """Raise the fault of a trap."""
-    raise Fault(
-        "trap",
-        f"the kernel executed {what}",
-        hint="compilers emit a trap after a failed assertion and in branches that they assume to be unreachable",
-    )
+    hint = "compilers emit a trap after a failed assertion and in branches that they assume to be unreachable"
+    if w.cta.launch.lacks_workspace:
+        hint = (
+            "grid.sync() traps where the launch is not cooperative (cudaLaunchCooperativeKernel, "
+            "cudaLaunchAttributeCooperative, nvfp4 run --cooperative); else " + hint
+        )
+    raise Fault("trap", f"the kernel executed {what}", hint=hint)
 
 
 # ---- lowering ----------------------------------------------------------------------------------------------------
@@ -169,7 +171,7 @@ def _nanosleep(ins: Instruction, e: Emitter) -> None:
 def _trap(ins: Instruction, e: Emitter) -> None:
     m = OpcodeReader(ins)
     m.end(0)
-    e.line(e.call(trap, repr(ins.opcode)))
+    e.line(e.call(trap, "w", repr(ins.opcode)))
 
 
 def _pmevent(ins: Instruction, e: Emitter) -> None:

@@ -45,6 +45,21 @@ extern "C" __global__ void gather(const __grid_constant__ CUtensorMap map, __hal
     if (threadIdx.x == 0) table[blockIdx.x][0] = blockIdx.x + 1;
 }
 """
+GRID = r"""
+#include <cooperative_groups.h>
+extern "C" __global__ void rotate(int *x, int *y) {
+    auto grid = cooperative_groups::this_grid();
+    int last = gridDim.x - 1;
+    for (int round = 0; round < 3; round++) {
+        x[blockIdx.x * blockDim.x + threadIdx.x] = round + blockIdx.x;
+#ifndef WITHOUT_SYNC
+        grid.sync();  // all CTAs have written
+#endif
+        y[blockIdx.x * blockDim.x + threadIdx.x] = x[(last - blockIdx.x) * blockDim.x + threadIdx.x];  // of another CTA
+        grid.sync();
+    }
+}
+"""
 PTX = fill("u32")
 X = np.arange(128, dtype=np.float32)
 LINES = Path(__file__).read_text(encoding="utf-8").splitlines()
@@ -52,6 +67,28 @@ LINES = Path(__file__).read_text(encoding="utf-8").splitlines()
 
 def line_of(text: str) -> int:
     return next(number for number, line in enumerate(LINES, 1) if text in line)
+
+
+def test_a_cooperative_launch_synchronises_its_grid() -> None:
+    x, y = (Uninitialised((4, 64), "i32", name) for name in "xy")
+    done = run_source(GRID, grid=4, block=64, args=[x, y], cooperative=True, races=True).check()
+    assert np.array_equal(done.arrays["y"], np.repeat(2 + np.arange(4)[::-1, None], 64, axis=1))
+
+
+def test_a_grid_barrier_that_is_missing() -> None:
+    x, y = (Uninitialised((4, 64), "i32", name) for name in "xy")
+    options = ["-DWITHOUT_SYNC"]
+    done = run_source(GRID, grid=4, block=64, args=[x, y], cooperative=True, races=True, options=options)
+    (finding,) = (each for each in done.findings if each.kind == "race")
+    assert "no flag or counter with release and acquire orders the two CTAs" in finding.message
+
+
+def test_a_grid_barrier_without_a_cooperative_launch() -> None:
+    done = run_source(GRID, grid=4, block=64, args=[Uninitialised((4, 64), "i32", name) for name in "xy"])
+    (finding,) = done.findings
+    assert finding.kind == "trap"
+    assert "the launch is not cooperative" in finding.message
+    assert finding.line == line_of("// all CTAs have written")
 
 
 def test_a_template() -> None:
