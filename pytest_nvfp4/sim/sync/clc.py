@@ -123,7 +123,7 @@ def try_cancel(w: Warp, mask: int, place: Bits, barrier: Bits, form: ClcForm) ->
         data = np.frombuffer(encode(first), np.uint8)
         for target, resolved in zip(targets, barriers, strict=True):
             target.shared.write(index, data, what=form.what)
-            mbarrier.complete_tx(resolved, RESPONSE_BYTES, who=form.what)
+            mbarrier.complete_tx(resolved, RESPONSE_BYTES, who=form.what, source=(w, form.at))
         launch.machine.changes += 1
 
     launch.machine.asynchronous.submit(("clc", cta), respond, what=form.what)

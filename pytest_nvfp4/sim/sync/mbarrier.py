@@ -71,7 +71,7 @@ class Mbarrier:
         phase: Phases completed since init; ``.parity`` waits compare its parity.
         announced, arrived: Bytes of the current phase.
         announcer: Warp and instruction that announced bytes last, if known.
-        brought: Warp and instruction of the last copy that delivered bytes, if known.
+        brought: Warp and instruction that sent the bytes delivered last, if there were any.
         loaded: Completed phases when a phase with bytes last completed, 0 if never.
         seen: Completed phases when a wait of the CTA last succeeded, 0 if never.
         fresh: Warp and instruction of the first wait that passed before a phase was complete, if any.
@@ -348,14 +348,18 @@ def expect_tx(barrier: Mbarrier, size: int, *, who: Actor = "") -> None:
         _complete(barrier)
 
 
-def complete_tx(barrier: Mbarrier, size: int, *, who: Actor = "") -> None:
+def complete_tx(barrier: Mbarrier, size: int, *, who: Actor, source: tuple[Warp, int]) -> None:
     """Deliver ``size`` bytes; complete the phase if nothing else is outstanding.
+
+    Args:
+        source: Warp and instruction that sent them.
 
     Raises:
         Fault: the tx-count leaves its range.
     """
     _check(barrier, who)
     _check_bytes(size, who, "complete_tx")
+    barrier.brought = source
     barrier.tx -= size
     barrier.arrived += size
     launch = barrier.cta.launch
@@ -370,13 +374,15 @@ def complete_tx(barrier: Mbarrier, size: int, *, who: Actor = "") -> None:
         _complete(barrier)
 
 
-def complete_each(barrier: Mbarrier, size: int, count: int, *, who: Actor = "") -> None:
-    """Deliver ``size`` bytes ``count`` times, at once if that cannot complete a phase in between. Raises Fault."""
-    if 0 < barrier.tx < size * count:
-        for _ in range(count):
-            complete_tx(barrier, size, who=who)
-    else:
-        complete_tx(barrier, size * count, who=who)
+def complete_each(barrier: Mbarrier, size: int, count: int, *, source: tuple[Warp, int]) -> None:
+    """Deliver ``size`` bytes of ``source`` ``count`` times, at once if that cannot complete a phase in between.
+
+    Raises:
+        Fault: the tx-count leaves its range.
+    """
+    apart = 0 < barrier.tx < size * count
+    for _ in range(count if apart else 1):
+        complete_tx(barrier, size if apart else size * count, who=source, source=source)
 
 
 def _tx_range(barrier: Mbarrier, who: Actor, hint: str) -> Fault:

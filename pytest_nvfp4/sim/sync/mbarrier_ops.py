@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -111,9 +112,10 @@ def invalidate(w: Warp, mask: int, address: Bits, form: MbarrierForm) -> None:
 
 def count_bytes(w: Warp, mask: int, address: Bits, size: Bits, form: MbarrierForm) -> None:
     """Execute mbarrier.expect_tx, or complete_tx, which counts bytes without moving data, in each lane."""
-    count = mbarrier.expect_tx if form.expects else mbarrier.complete_tx
+    here = (w, form.at)
+    count = mbarrier.expect_tx if form.expects else partial(mbarrier.complete_tx, source=here)
     for lane in lanes(mask):
-        count(_barrier(w, value_in(address, lane), form), _signed(size, lane, form), who=(w, form.at))
+        count(_barrier(w, value_in(address, lane), form), _signed(size, lane, form), who=here)
 
 
 def arrive(w: Warp, mask: int, address: Bits, amount: Bits, form: MbarrierForm) -> Bits:

@@ -121,24 +121,26 @@ class BulkGroups:
     def warp_exited(self, warp: Warp) -> None:
         """Report stores that an exiting warp did not commit or wait for."""
         launch = self.cta.launch
-        for (index, _), thread in self.threads.items():
+        for (index, lane), thread in self.threads.items():
             if index != warp.index:
                 continue
             if thread.open:
+                first = thread.open[0]
                 launch.report(
                     "exit-before-read",
-                    f"a thread exits without cp.async.bulk.commit_group after the {thread.open[0].what} at "
-                    f"{launch.place(thread.open[0].at)}",
+                    f"the thread exits without cp.async.bulk.commit_group after this {first.what}",
                     hint="commit and wait before the end, or shared memory may be reused while it is still read",
+                    where=launch.where(warp, first.at, mask=1 << lane),
                 )
             unread = [group for group in list(thread.groups)[len(thread.groups) - thread.unread :] if group]
             if unread:
                 first = unread[0][0]
                 launch.report(
                     "exit-before-read",
-                    f"a thread exits without waiting for the {first.what} at {launch.place(first.at)}",
+                    f"the thread exits without waiting for this {first.what}",
                     hint="execute cp.async.bulk.wait_group.read 0 before the end: shared memory lasts as long as the "
                     "CTA",
+                    where=launch.where(warp, first.at, mask=1 << lane),
                 )
 
 

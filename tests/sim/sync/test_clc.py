@@ -58,6 +58,15 @@ END:
 )
 
 
+def test_a_response_that_nothing_waits_for_names_the_request():
+    ran = run(START + "@%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r99], 16;\n@%p0 " + CANCEL)
+    (finding,) = ran.grid.findings
+    assert finding.kind == "in-flight"
+    assert finding.where is not None
+    assert finding.where.text.startswith("@%p0 clusterlaunchcontrol.try_cancel")
+    clean(START + request())
+
+
 @pytest.mark.parametrize("schedule", [None, Lazy])
 def test_a_persistent_loop_does_every_tile_once(schedule):
     options = {} if schedule is None else {"asynchronous": schedule()}

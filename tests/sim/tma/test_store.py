@@ -91,9 +91,11 @@ def test_a_group_that_is_not_committed_or_not_waited_for_is_found():
     ran = simple(F16, (0, 0), after=())
     assert [f.kind for f in ran.grid.findings] == ["exit-before-read"]
     assert "without cp.async.bulk.commit_group" in ran.grid.findings[0].message
+    assert ran.grid.findings[0].where.text.startswith("cp.async.bulk.tensor")
     ran = simple(F16, (0, 0), after=(COMMIT,))
     assert [f.kind for f in ran.grid.findings] == ["exit-before-read"]
     assert "without waiting" in ran.grid.findings[0].message
+    assert ran.grid.findings[0].where.text.startswith("cp.async.bulk.tensor")
     ran = simple(F16, (0, 0), after=(COMMIT, "cp.async.bulk.wait_group.read 1;"))
     assert "without waiting" in ran.grid.findings[0].message
     assert simple(F16, (0, 0), after=(COMMIT, WAIT_READ)).grid.findings == []
