@@ -57,5 +57,5 @@ def rings_of(call: SimulatedCall) -> dict[object, SimulatedRing]:
 
 
 def name_of(ring: SimulatedRing) -> str:
-    """Return the line of the initialisation, such as ``k.py:12``, or the place in shared memory."""
-    return ring.made.split(" ")[0] if ring.made else f"the mbarriers at byte {ring.barriers[0]}"
+    """Return the line of the initialisation, such as ``k.py:12 called at :80``, or the place in shared memory."""
+    return ring.made.partition(" `")[0] if ring.made else f"the mbarriers at byte {ring.barriers[0]}"
