@@ -165,5 +165,6 @@ class SharedMemory:
         return Fault(
             "uninitialised",
             f"{what}: byte {index} of shared memory (address {self.base + index:#x}) was never written",
-            hint="possible causes: no wait for a load, a wrong stage, or a copy that is too small",
+            hint="possible causes: no barrier behind the write of another thread, no wait for a load, a wrong stage, "
+            "or a copy that is too small",
         )

@@ -287,6 +287,7 @@ class TestFaults:
         one, lanes = case.launch.findings
         assert (one.kind, lanes.kind) == ("uninitialised", "uninitialised")
         assert "byte 64 of shared memory" in one.message
+        assert "no barrier behind the write of another thread" in one.hint
         assert "lane 16" in lanes.message
 
     def test_shared_bounds(self):
