@@ -114,6 +114,8 @@ def build(extension: Extension, compilers: Compilers, folder: Path) -> tuple[Pat
     link = [compilers.cxx, "-shared", *(str(step.output) for step in steps), "-o", str(library)]
     # The definitions in the extension take precedence over those of libraries that the process has loaded already.
     link += ["-Wl,-Bsymbolic-functions", "-Wl,--unresolved-symbols=ignore-all", "-Wl,--no-as-needed"]
+    (hidden := folder / "nvfp4-hidden.map").write_text(symbols.HIDDEN)
+    link += ["-Wl,--gc-sections", f"-Wl,--version-script={hidden}"]
     if extension.torch:
         link += [f"-L{place}" for place in compilers.libraries]
         link += [f"-l{name}" for name in _TORCH_NAMES if (compilers.libraries[0] / f"lib{name}.so").exists()]

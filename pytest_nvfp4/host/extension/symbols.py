@@ -45,6 +45,10 @@ INTERNAL: Final = {
 TABLE: Final = tuple(dict.fromkeys((*FORWARDED, *INTERNAL.values())))
 """Names of all entries of the table, in order."""
 
+HIDDEN: Final = "{ local: _ZN3c104cuda20CUDACachingAllocator*; };\n"
+"""The version script of the linker: inline functions that an extension does not export, so that those which it does not
+use either are left out, with what they need."""
+
 _CUDA: Final = re.compile(
     r"(?:__cuda|cuda|cu|cublas|cublasLt|cudnn|cusparse|cusolver|curand|cufft|nvrtc|nvJitLink|nccl|nvml|nvshmem)[A-Z_]\w*"
     r"|_ZNK?(?:3c10|2at|5torch)\w*4cuda\w*|aoti_torch_\w*cuda\w*"

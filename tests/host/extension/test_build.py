@@ -31,6 +31,24 @@ def test_an_error_of_a_compiler_has_its_line(tmp_path: Path) -> None:
     assert "missing" in str(error)
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.slow
+@pytest.mark.parametrize("allocates", [False, True], ids=["a guard", "the allocator"])
+def test_torchs_guards_need_no_allocator_of_torch(tmp_path: Path, allocates: bool) -> None:
+    file = tmp_path / "guard.cpp"
+    guard = "c10::cuda::OptionalCUDAGuard guard(c10::Device(c10::kCUDA, 0));"
+    use = "c10::cuda::CUDACachingAllocator::raw_alloc(8);" if allocates else ""
+    file.write_text(f'#include <c10/cuda/CUDAGuard.h>\nextern "C" int number() {{ {guard} {use} return 7; }}\n')
+    extension = Extension(name="guard", sources=(file,))
+    found = compilers.find(cuda=True)
+    if allocates:
+        with pytest.raises(HostSideError, match="calls c10::cuda::CUDACachingAllocator::allocator, which has no"):
+            build(extension, found, tmp_path / "built")
+    else:
+        library, _ = build(extension, found, tmp_path / "built")
+        assert symbols.unanswered(library) == []
+
+
 def test_without_nvcc_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilers, "_nvccs", lambda: iter(()))
     with pytest.raises(NoCompilerError, match=r"unavailable, because nvcc .*pytest-nvfp4\[cuda\]"):
