@@ -381,6 +381,13 @@ class Reporter:
         """Return the missing edge of the causality order, and the instructions that would create it."""
         if pair.scope is not None:
             return pair.scope
+        missing, hint = self._edge(pair)
+        line = self.line(pair.old.at)
+        if line == self.line(pair.new.at) and pair.old_writes != pair.new_writes:
+            hint = f"if {line} updates one element in several threads, an atomic (atomicAdd, red) there; else {hint}"
+        return missing, hint
+
+    def _edge(self, pair: AccessPair) -> tuple[str, str]:
         old, new = pair.old, pair.new
         first, second = self.line(old.at), self.line(new.at)
         if pair.missing:
@@ -402,6 +409,8 @@ class Reporter:
                 f"after {first}: a barrier of the CTA, then fence.acq_rel.gpu and an atomic (or st.release.gpu) on a "
                 f"flag; before {second}: ld.acquire.gpu of the flag until it is set, then a barrier"
             )
+            if self._ran_ahead(pair):
+                hint += f"; or, if {first} must read the value that {second} writes, the same with {second} first"
             if pair.old_writes and pair.new_writes:
                 hint = f"if one CTA should write it, correct the tile that {second} takes from blockIdx; else {hint}"
             return f"no flag or counter with release and acquire orders the two CTAs: {who}", hint
@@ -427,14 +436,21 @@ class Reporter:
             f"an arrive of {self._who(old)} after {first} on an mbarrier (or named barrier) that {self._who(new)} "
             f"waits for{then}"
         )
-        # A read that is later in the code but was executed first may have run ahead of the write whose value it needs;
-        # or the write is of a loop's next iteration. Both are reported, because the trace does not distinguish them.
-        if not pair.old_writes and pair.new_writes and old.at > new.at:
+        if self._ran_ahead(pair):
             hint += (
                 f"; or, if {first} must read the value that {second} writes, a barrier (bar.sync, cute.arch.barrier) "
                 f"or an arrive and a wait after {second}, before {first}"
             )
         return f"no barrier, and no arrive after {first} that is waited for{then}, orders them", hint
+
+    @staticmethod
+    def _ran_ahead(pair: AccessPair) -> bool:
+        """Return whether a read that is later in the code was executed before the write.
+
+        It has run ahead of the write whose value it needs, or the write is of a loop's next iteration. Both are
+        reported, because the trace does not distinguish them.
+        """
+        return not pair.old_writes and pair.new_writes and pair.old.at > pair.new.at
 
     def _note(self, pair: AccessPair) -> str:
         return f"the same between {self._describe(pair.old)} and {self._describe(pair.new)}: {pair.place}"

@@ -52,6 +52,17 @@ def test_what_overwrites_what_was_read_before_it_is_told_one():
     assert finding_kinds(EXCHANGE + GET + "bar.sync 0;" + PUT) == []
 
 
+@pytest.mark.parametrize("one_line", [True, False])
+def test_a_line_that_reads_and_writes_is_told_of_atomics(one_line: bool) -> None:
+    """Lines here are those of the PTX, so that one line has both instructions only if they stand in one."""
+    body = "mov.u64 %rd8, %rd100;\n" + (" " if one_line else "\n").join(
+        ["ld.global.b32 %r8, [%rd8];", "add.u32 %r8, %r8, 1;", "st.global.b32 [%rd8], %r8;"]
+    )
+    ((finding, *_), _) = findings_of(body, grid=(2, 1, 1), block=(32, 1, 1))
+    assert finding.kind == "race"
+    assert ("an atomic (atomicAdd" in finding.hint) is one_line
+
+
 WRITE, READ = "st.shared.b32 [%r6+512], %r0;", "ld.shared.b32 %r20, [%r6+512];"
 
 
