@@ -383,8 +383,11 @@ class Reporter:
             return pair.scope
         missing, hint = self._edge(pair)
         line = self.line(pair.old.at)
-        if line == self.line(pair.new.at) and pair.old_writes != pair.new_writes:
-            hint = f"if {line} updates one element in several threads, an atomic (atomicAdd, red) there; else {hint}"
+        if line == self.line(pair.new.at) and pair.old_agent.kind == pair.new_agent.kind == "warp":
+            if pair.old_writes != pair.new_writes:
+                hint = f"if {line} updates one element in several threads, an atomic (atomicAdd, red); else {hint}"
+            elif not pair.foreign:
+                hint = f"if one thread should write it, correct the index in {line}; else {hint}"
         return missing, hint
 
     def _edge(self, pair: AccessPair) -> tuple[str, str]:

@@ -63,6 +63,13 @@ def test_a_line_that_reads_and_writes_is_told_of_atomics(one_line: bool) -> None
     assert ("an atomic (atomicAdd" in finding.hint) is one_line
 
 
+def test_a_line_that_writes_twice_is_told_of_its_index():
+    loop = "mov.u32 %r9, 0; AGAIN: " + PUT + " add.u32 %r9, %r9, 1; xor.b32 %r8, %r8, 128; setp.lt.u32 %p1, %r9, 2;"
+    ((finding, *_), _) = findings_of(EXCHANGE + loop + "@%p1 bra AGAIN;")
+    assert "correct the index" in finding.hint
+    assert finding_kinds(EXCHANGE + PUT) == []
+
+
 WRITE, READ = "st.shared.b32 [%r6+512], %r0;", "ld.shared.b32 %r20, [%r6+512];"
 
 
