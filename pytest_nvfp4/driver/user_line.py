@@ -18,6 +18,8 @@ _LIBRARY_PACKAGES = ("torch", "cutlass", "cuda", "numpy", "nvidia_cutlass_dsl", 
 """Installed packages whose lines are not the user's; any other may be the kernel's own."""
 _TOOLKIT = "/usr/local/cuda"
 """Beginning of the folders in which NVIDIA's installers put CUDA, whose headers are inlined into kernels."""
+_OF_COMPILER = f"{os.sep}__nv_nvrtc_builtin_header.h"
+"""Name of the header that NVRTC contains, as it calls it in line information, in the folder in which it runs."""
 _OF_KERNELS = "cutlass"
 """The folder of site-packages in which NVIDIA's kernels are installed (nvidia-cutlass-operators: ``cutlass.operators``,
 ``cutlass.kernels``). CuTe DSL itself, whose package has the same name, lies in the folder ``nvidia_cutlass_dsl``."""
@@ -64,7 +66,7 @@ def user_variable() -> str | None:
 @lru_cache(maxsize=4096)
 def is_user_file(file: str) -> bool:
     """Return whether a file is neither this package's, nor the standard library's, nor a known library's."""
-    if file.startswith(("<", _PACKAGE)):
+    if file.startswith(("<", _PACKAGE)) or file.endswith(_OF_COMPILER):
         return False
     # Not every package lies in site-packages: `pip install --target`, PYTHONPATH.
     origins = (getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARY_PACKAGES)

@@ -38,6 +38,7 @@ def test_a_library_outside_of_site_packages(
         ("/venv/lib/python3.12/site-packages/nvidia_cutlass_dsl/dsl_packages/cutlass/cute/core.py", False),
         ("/venv/lib/python3.12/site-packages/cutlass/operators/gemm.py", True),
         ("/home/me/cuda/include/tile.cuh", True),
+        ("/home/me/__nv_nvrtc_builtin_header.h", False),
     ],
 )
 def test_headers_of_cuda_are_not_the_users_and_kernels_beside_the_dsl_are(file: str, own: bool) -> None:
