@@ -71,7 +71,8 @@ class Mbarrier:
         phase: Phases completed since init; ``.parity`` waits compare its parity.
         announced, arrived: Bytes of the current phase.
         announcer: Warp and instruction that announced bytes last, if known.
-        brought: Warp and instruction that sent the bytes delivered last, if there were any.
+        brought: Warp and instruction of the last copy of TMA that delivered bytes, if any.
+        sent: Warp and instruction that sent the bytes delivered last, if any.
         loaded: Completed phases when a phase with bytes last completed, 0 if never.
         seen: Completed phases when a wait of the CTA last succeeded, 0 if never.
         fresh: Warp and instruction of the first wait that passed before a phase was complete, if any.
@@ -86,7 +87,7 @@ class Mbarrier:
 
     __slots__ = (
         "accepted", "announced", "announcer", "arrived", "arrivers", "brought", "count", "cta", "fresh", "index",
-        "loaded", "made", "pending", "phase", "recent", "repeated", "seen", "tx", "valid", "waiters",
+        "loaded", "made", "pending", "phase", "recent", "repeated", "seen", "sent", "tx", "valid", "waiters",
     )  # fmt: skip
 
     def __init__(self, cta: Cta, index: int, count: int, *, made: Instruction | None = None) -> None:
@@ -101,6 +102,7 @@ class Mbarrier:
         self.arrived = 0
         self.announcer: tuple[Warp, int] | None = None
         self.brought: tuple[Warp, int] | None = None
+        self.sent: tuple[Warp, int] | None = None
         self.fresh: tuple[Warp, int] | None = None
         self.accepted: dict[Warp, PassedWait] = {}
         self.repeated: tuple[Warp, int] | None = None
@@ -277,10 +279,10 @@ class MbarrierFile:
             )
 
     def _where(self, barrier: Mbarrier) -> Where:
-        """Return the place of the last copy that delivered bytes, or the CTA if it is unknown."""
-        if barrier.brought is None:
+        """Return the place that sent the last bytes, or the CTA if none arrived."""
+        if barrier.sent is None:
             return self.cta.launch.where_cta(self.cta)
-        warp, at = barrier.brought
+        warp, at = barrier.sent
         return warp.cta.launch.where(warp, at)
 
 
@@ -359,7 +361,7 @@ def complete_tx(barrier: Mbarrier, size: int, *, who: Actor, source: tuple[Warp,
     """
     _check(barrier, who)
     _check_bytes(size, who, "complete_tx")
-    barrier.brought = source
+    barrier.sent = source
     barrier.tx -= size
     barrier.arrived += size
     launch = barrier.cta.launch

@@ -193,7 +193,8 @@ class InboundCopy:
                 if cta.shared.in_flight:
                     cta.shared.in_flight.pop(self, None)
                 self.copy(cta.shared, index)
-                complete_tx(barrier, self.count, who=self.what, source=(self.warp, self.at))
+                barrier.brought = self.warp, self.at
+                complete_tx(barrier, self.count, who=self.what, source=barrier.brought)
         except Fault as fault:
             if fault.where is None:
                 fault.where = launch.where(self.warp, self.at, mask=1 << self.lane)
