@@ -155,12 +155,15 @@ def _missing(waits: list[_Wait], barriers: list[Mbarrier]) -> Cause | None:
     needs = {warp: _arrivers(barrier, barriers, waiting[barrier]) for warp, _, barrier in waits}
     depending = {warp: _reached(warp, needs) for warp in needs}
     ends = []
-    for warp, (group, _) in by_warp.items():
+    for warp, (group, barrier) in by_warp.items():
         left = any(other not in by_warp for other in needs[warp])
         if left or not needs[warp]:
-            # The end of the chain that most warps depend on; then one whose arriver has left; then who fills stages.
+            # The end of the chain that most warps depend on; then one whose arriver has left; then who fills stages for
+            # the first time, and who does not. Who has filled stages already waits for those that read them.
             depends = sum(warp in others for others in depending.values())
-            ends.append(((-depends, not left, not _loads(warp, group.pc)), warp))
+            fills = _loads(warp, group.pc)
+            again = any(warp in each.accepted for each in _ring(barrier, barriers))
+            ends.append(((-depends, not left, 2 * again - 1 if fills else 0), warp))
     if not ends:
         return None
     warp = min(ends, key=lambda end: end[0])[1]
@@ -182,7 +185,11 @@ def _missing(waits: list[_Wait], barriers: list[Mbarrier]) -> Cause | None:
             f"{barrier.name}, for which warp {warp.index} waits"
         )
         return Cause(warp, group.pc, text, "give both warps equally many iterations, and both the same order of stages")
-    beside = [other for other, (_, same) in by_warp.items() if same is barrier and other is not warp]
+    beside = [
+        other
+        for other, (at, same) in by_warp.items()
+        if same is barrier and other is not warp and not _loads(other, at.pc)
+    ]
     unclaimed = [each for each in barriers if each.cta is barrier.cta and each.loaded > each.seen]
     if beside and unclaimed and _loads(warp, group.pc):
         other = beside[0]
@@ -215,7 +222,7 @@ def _arrivers(barrier: Mbarrier, barriers: list[Mbarrier], waiting: Set[Warp]) -
     one, where nothing has arrived, do not arrive there first: they arrived at the others.
     """
     if barrier.arrivers:
-        return _warps(barrier.arrivers)
+        return _warps(barrier.arrivers) | barrier.committers.keys()
     return _warps(who for each in _ring(barrier, barriers) for who in each.arrivers) - waiting
 
 

@@ -79,6 +79,7 @@ class Mbarrier:
         accepted: By warp, its last wait that succeeded.
         repeated: Warp and instruction of the first wait that succeeded twice for one phase, if any.
         arrivers: Everything that has arrived, in order of its first arrival.
+        committers: Warps whose ``tcgen05.commit`` has arrived, in the same order.
         recent: The last arrivals.
         made: Instruction that initialised it, if known.
         valid: False after invalidation.
@@ -86,8 +87,8 @@ class Mbarrier:
     """
 
     __slots__ = (
-        "accepted", "announced", "announcer", "arrived", "arrivers", "brought", "count", "cta", "fresh", "index",
-        "loaded", "made", "pending", "phase", "recent", "repeated", "seen", "sent", "tx", "valid", "waiters",
+        "accepted", "announced", "announcer", "arrived", "arrivers", "brought", "committers", "count", "cta", "fresh",
+        "index", "loaded", "made", "pending", "phase", "recent", "repeated", "seen", "sent", "tx", "valid", "waiters",
     )  # fmt: skip
 
     def __init__(self, cta: Cta, index: int, count: int, *, made: Instruction | None = None) -> None:
@@ -107,6 +108,7 @@ class Mbarrier:
         self.accepted: dict[Warp, PassedWait] = {}
         self.repeated: tuple[Warp, int] | None = None
         self.arrivers: dict[Actor, None] = {}
+        self.committers: dict[Warp, None] = {}
         self.loaded = 0
         self.seen = 0
         self.recent: deque[ArrivalRecord] = deque(maxlen=_RECENT_LIMIT)

@@ -54,12 +54,13 @@ def commit(w: Warp, mask: int, address: Bits, targets: Bits | None, group: int, 
     if (log := core.machine.barrier_log) is not None:
         for barrier in barriers:
             log.add("commit", barrier, (w, at), 1)
-    core.submit(core.pipe.queue, partial(_arrive, barriers, f"tcgen05.commit by warp {w.index}"), what=what)
+    core.submit(core.pipe.queue, partial(_arrive, barriers, w), what=what)
 
 
-def _arrive(barriers: list[Mbarrier], who: str) -> None:
+def _arrive(barriers: list[Mbarrier], w: Warp) -> None:
     for barrier in barriers:
-        arrive(barrier, 1, who=who)
+        barrier.committers[w] = None
+        arrive(barrier, 1, who=f"tcgen05.commit by warp {w.index}")
 
 
 def _lower(ins: Instruction, e: Emitter) -> None:
