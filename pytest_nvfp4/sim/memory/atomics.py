@@ -237,7 +237,7 @@ def reduce_async(w: Warp, mask: int, address: Bits, b: Operands, barrier: Bits, 
             shared, start, where, signalled = target
             _one_by_one(shared.data, start, where.offsets, where.mask, b[0], 0, op)
             machine.changes += 1
-            mbarrier.complete_each(signalled, access.size, where.active.size, source=(w, at))
+            mbarrier.complete_lanes(signalled, access.size, where.active.size, source=(w, at))
 
         counters["cluster.atomic.requests"] += 1
         counters["cluster.atomic.lanes"] += target.where.active.size

@@ -42,7 +42,7 @@ def store_async(
             scatter(shared.data, start, where, rows, access)
             mark_written(shared.written, start, where, access)
             machine.changes += 1
-            mbarrier.complete_each(signalled, access.size, where.active.size, source=(w, at))
+            mbarrier.complete_lanes(signalled, access.size, where.active.size, source=(w, at))
 
         w.cta.launch.counters["cluster.store_async.bytes"] += access.size * where.active.size
         machine.asynchronous.submit(("st.async", w), action, what=access.opcode)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -308,16 +309,22 @@ def test_async_store_signals_the_mbarrier_of_each_lane():
 
 
 @pytest.mark.parametrize(
-    ("announced", "phase", "left"), [(128, 1, 0), (64, 1, -64), (60, 1, -68), (0, 0, -128), (200, 0, 72)]
+    ("announced", "pending", "phase", "left"),
+    [(128, 0, 1, 0), (0, 0, 0, -128), (200, 0, 0, 72), (60, 1, 0, -68), (60, 0, 0, None), (64, 0, 0, None)],
 )
-def test_async_store_completes_a_phase_with_the_lane_that_brings_its_last_byte(announced, phase, left):
+def test_async_store_may_not_end_a_phase_between_its_lanes(announced, pending, phase, left):
     case = Case()
     shared = case.cluster.ctas[0].shared
     barrier = case.cluster.ctas[0].unit(MbarrierFile).init(512, 1, what="test")
-    barrier.tx, barrier.pending = announced, 0
+    barrier.tx, barrier.pending = announced, pending
     opcode = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32"
-    case.run(f"{opcode} [%r1], 1, [%r2];", r1=(shared.base + 4 * LANE).astype(np.uint32), r2=shared.base + 512)
-    assert (barrier.phase, barrier.tx) == (phase, left)
+    with (
+        pytest.raises(Fault, match=f"brings 128 bytes to the .* whose phase waits for {announced} more")
+        if left is None
+        else nullcontext()
+    ):
+        case.run(f"{opcode} [%r1], 1, [%r2];", r1=(shared.base + 4 * LANE).astype(np.uint32), r2=shared.base + 512)
+    assert (barrier.phase, barrier.tx) == (phase, announced if left is None else left)
 
 
 def test_async_store_names_the_lane_with_a_bad_address():
