@@ -127,10 +127,10 @@ def lift(kernel: Kernel, *bits: int) -> Callable[..., Any]:
             return [lifted(*row) for row in zip(*columns, strict=True)]
         try:
             joined = [
-                spread(column[0], width, count * size)
+                np.full(count * size, column[0], dtype)
                 if column[0].__class__ is int and column.count(column[0]) == count
                 else np.concatenate(column)
-                for column, width in zip(columns, bits, strict=True)
+                for column, dtype in zip(columns, dtypes, strict=True)
             ]
         except ValueError:  # an int among arrays
             return _mixed(on_ints, kernel, bits, columns)

@@ -147,7 +147,7 @@ def locate_async(
     Raises:
         Fault: out of bounds, misaligned, overlapping an mbarrier, or data and mbarrier in different CTAs.
     """
-    addresses = lanes.spread(address, 32)
+    addresses = lanes.spread(address, 64)
     monitor = w.cta.launch.machine.monitor
     targets = []
     for rank, part in by_rank(addresses, mask):

@@ -340,6 +340,8 @@ def test_async_store_names_the_lane_with_a_bad_address():
         where = np.where(lane == LANE, address, shared.base + 8 * LANE).astype(np.uint32)
         with pytest.raises(Fault, match=message):
             case.run(f"{opcode} [%r1], %d1, [%r2];", r1=where, d1=1, r2=shared.base + 512)
+    with pytest.raises(Fault, match="of a cluster of 1"):
+        case.run(f"{opcode} [%d2], %d1, [%r2];", d1=1, d2=1 << 40, r2=shared.base + 512)
     assert not shared.written.any()
 
 
