@@ -381,9 +381,10 @@ def complete_tx(barrier: Mbarrier, size: int, *, who: Actor, source: tuple[Warp,
 def complete_lanes(barrier: Mbarrier, size: int, count: int, *, source: tuple[Warp, int]) -> None:
     """Deliver ``size`` bytes of each of ``count`` lanes of ``source``.
 
-    The phase may not end between them. The hardware delivers them in packets, which depend on their addresses: on an
-    H200 (driver 580.159.04) a packet that brings more than a phase still waits for, where no arrival is pending, ends
-    the launch (measured: of 128 bytes in a row, it makes no error only if the phase waits for 64 or for all).
+    The phase may not end between them. The hardware delivers them in packets, which depend on their addresses. On an
+    H200 (driver 580.159.04), a packet that brings more than a phase still waits for, where no arrival is pending, ends
+    the launch with an error if the mbarrier is the own CTA's, and the wait never ends if it is a peer's (measured: of
+    128 bytes in a row, all is well only if the phase waits for 64 or for all).
 
     Raises:
         Fault: the phase waits for some of the bytes only, or the tx-count leaves its range.
@@ -393,7 +394,7 @@ def complete_lanes(barrier: Mbarrier, size: int, count: int, *, source: tuple[Wa
         raise Fault(
             "mbarrier",
             f"{actor_name(source)} brings {total} bytes to the {barrier.name}, whose phase waits for {barrier.tx} more",
-            hint="expect_tx must announce the bytes of all lanes; an H200 ends such a launch with an error (measured)",
+            hint="expect_tx must announce the bytes of all lanes; on an H200 the launch fails or never ends (measured)",
         )
     complete_tx(barrier, total, who=source, source=source)
 

@@ -121,7 +121,7 @@ st_async = Idiom(
     (
         Defect("no wait", {"wait": ""}, Said("race", ("write", "read"))),
         Defect("one word fewer is expected", {"expect": lambda line: line.replace("128;", "124;")},
-               Said("deadlock", ("wait",)), hangs=True),
+               Said("mbarrier", ("write",)), hangs=True),
     ),
     block=32, grid=2, cluster=2,
 )  # fmt: skip
