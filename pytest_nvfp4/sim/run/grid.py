@@ -36,20 +36,13 @@ PRINTED_MOST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenRegion:
-    """The writes of a watched region that starts at ``start`` (see ``memory.coverage``)."""
-
-    start: int
-    notes: list[tuple[Any, ...]]
-
-
-@dataclass(frozen=True, slots=True)
 class GridPart:
     """Result of a forked process that ran some of a launch's clusters.
 
     Attributes:
         touched: The addresses of the regions that it read, and of those that it wrote.
         units: Results of the launch's units by class, for those with a method ``part``.
+        written: The writes of watched regions (``memory.coverage``), by the address of the region.
         by_instruction: The counters by instruction, of a launch with a detail.
         fault: The fault that stopped the process, as a finding.
         unsupported: Whether that fault is ``Unsupported``.
@@ -61,7 +54,7 @@ class GridPart:
     findings: list[Finding]
     output: list[str]
     units: dict[type, Any]
-    written: list[WrittenRegion]
+    written: dict[int, list[tuple[Any, ...]]]
     fault: Finding | None
     unsupported: bool
     by_instruction: Counter[tuple[int, str]] | None = None
@@ -447,7 +440,7 @@ class Grid(HasUnits):
             findings=self.findings,
             output=self.output,
             units=self.call_units("part"),
-            written=[WrittenRegion(r.start, r.notes) for r in self._watched() if r.notes],
+            written={region.start: region.notes for region in self._watched() if region.notes},
             fault=None if fault is None else fault.finding(),
             unsupported=isinstance(fault, Unsupported),
             by_instruction=None if self.detail is None else self.detail.settle(),
@@ -474,8 +467,8 @@ class Grid(HasUnits):
                 self.findings[index] = finding  # the order in which processes report is arbitrary
         self.output.extend(part.output)
         by_start = {region.start: region for region in self._watched()}
-        for region in part.written:
-            repeat(by_start[region.start], region.notes)
+        for start, notes in part.written.items():
+            repeat(by_start[start], notes)
         for kind, data in part.units.items():
             self.unit(kind).absorb(data)
         found = part.fault

@@ -27,7 +27,8 @@ _WORTH_S = 0.5
 """Remaining work in seconds of CPU time, estimated from the first clusters, above which a fork pays off.
 
 A fork copies pages and sends results: verifying nvfp4_group_gemm/sm100.py on gpumode-8 took 2 s of CPU time more with
-it, of 21 (measured once, on busy cores). By the clock, a busy machine would share the smallest launch.
+it, of 21 (measured once, on busy cores, when results were larger than now). By the clock, a busy machine would share
+the smallest launch.
 """
 _SHARE_OF_TIME = 0.9
 """Share of the parent's time after which a process ends its CTAs."""
