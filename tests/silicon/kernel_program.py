@@ -6,6 +6,7 @@ for a GPU and for the simulator (see `tests.silicon.kernels`, which starts it).
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import sys
@@ -34,6 +35,7 @@ PROBLEMS = (("40x128x256", "pow2_exact"), ("96x256x512,40x128x1536", "pow2_exact
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 Outputs = Iterator[tuple[str, NDArray[Any]]]
+Hash = Any  # hashlib's type is private
 
 
 def module_of(name: str) -> Any:
@@ -69,24 +71,27 @@ def bits_of(tensor: torch.Tensor) -> NDArray[Any]:
     return tensor.cpu().contiguous().view(torch.int16 if tensor.element_size() == 2 else torch.int32).numpy()
 
 
-def matrices(name: str) -> Outputs:
-    """The outputs of a kernel that takes one matrix."""
+def matrices(name: str, inputs: Hash) -> Outputs:
+    """The outputs of a kernel that takes one matrix. The hash takes in the bytes of each."""
     module = module_of(name)
     call = {"copy_transpose": "transpose", "reduce_sum": "row_sums", "softmax_online": "softmax"}[name]
     for dtype in DTYPES:
         for shape in SHAPES[name]:
             x = drawn(name, shape, dtype)
+            inputs.update(np.ascontiguousarray(bits_of(x)))
             label = f"{str(dtype).removeprefix('torch.')} {shape[0]}x{shape[1]}"
             yield label, bits_of(getattr(module, call)(x.cuda()))
 
 
-def group_gemm(memory: DeviceMemory) -> Outputs:
-    """C of every group, as fp16 patterns, guard rows included."""
+def group_gemm(memory: DeviceMemory, inputs: Hash) -> Outputs:
+    """C of every group, as fp16 patterns, guard rows included. The hash takes in what the buffers hold before."""
     module = module_of("nvfp4_group_gemm")
     for shape, kind in PROBLEMS:
-        inputs = family(kind).generate(parse_shape(shape))
-        buffers = CallBuffers(torch, inputs)
-        buffers.fill(memory, inputs)
+        generated = family(kind).generate(parse_shape(shape))
+        buffers = CallBuffers(torch, generated)
+        buffers.fill(memory, generated)
+        for part in (part for buffer in buffers.buffers for part in buffer.content()):
+            inputs.update(part)
         (data,), _ = buffers.arguments()
         module.custom_kernel(data)
         memory.synchronize()
@@ -98,9 +103,14 @@ def group_gemm(memory: DeviceMemory) -> Outputs:
 def main() -> None:
     backend, name, out = sys.argv[1:]
     memory: DeviceMemory = CudaMemory() if backend == "cuda" else HostMemory()
-    found = dict(group_gemm(memory) if name == "nvfp4_group_gemm" else matrices(name))
+    inputs = hashlib.sha256()
+    found = dict(group_gemm(memory, inputs) if name == "nvfp4_group_gemm" else matrices(name, inputs))
     np.savez(out, **found)  # type: ignore[arg-type]
-    about = {"dsl": getattr(cutlass, "__version__", "unknown"), "torch": torch.__version__}
+    about = {
+        "dsl": getattr(cutlass, "__version__", "unknown"),
+        "torch": torch.__version__,
+        "inputs_sha256": inputs.hexdigest(),
+    }
     Path(out).with_suffix(".json").write_text(json.dumps(about))
 
 

@@ -95,14 +95,13 @@ def run(kernel: Kernel, *, backend: str) -> tuple[Record, dict[str, str]]:
             environ={**redirect.environment(dump, arch="sm_90a"), **no_gpu, "PYTHONPATH": _path()},
             wall=Wall(folder=name, readable=(str(PROGRAM), str(KERNEL_FILES)), gpu=backend == "cuda"),
         )
-        inputs = hashlib.sha256(PROGRAM.read_bytes()).hexdigest()
         if done.returncode != 0:
             error = (done.stderr.text or done.stdout.text)[-3000:] or f"status {done.returncode}"
-            return Record("", inputs, error=error), {}
+            return Record("", "", error=error), {}
         with np.load(out) as file:
             outputs = {label: file[label] for label in file.files}
         about: dict[str, str] = json.loads(out.with_suffix(".json").read_text())
-        return Record(ptx_sha256(folder), inputs, outputs), about  # the simulator has a folder for each process
+        return Record(ptx_sha256(folder), about["inputs_sha256"], outputs), about
 
 
 def _path() -> str:

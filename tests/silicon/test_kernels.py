@@ -46,7 +46,7 @@ def test_the_simulator_gives_what_silicon_gave(kernel: Kernel) -> None:
     assert not record.error, record.error
     ours, about = run(kernel, backend="sim")
     assert not ours.error, ours.error
-    assert ours.inputs_sha256 == record.inputs_sha256, f"the program or its inputs have changed since: {HOW}"
+    assert ours.inputs_sha256 == record.inputs_sha256, f"the inputs have changed since: {HOW}"
     if not same_ptx(ours, record):
         pytest.skip(f"DSL {about['dsl']} makes other PTX of it than was recorded on {kept.device} ({kept.driver})")
     assert wrong(kernel, ours.outputs, record.outputs) == []
