@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
+from pytest_nvfp4.device.worker.int8_product import int8_product
 from pytest_nvfp4.driver.device_model import DeviceModel, for_arch
 from pytest_nvfp4.driver.launches import Launch
 from pytest_nvfp4.driver.streams import Streams
@@ -82,6 +83,7 @@ def new_session(settings: SimulatorSettings, *, room: tuple[int, int] | None = N
     """
     asynchronous = settings.asynchronous or make_schedule(settings.schedule)
     machine = Machine(model=settings.model, asynchronous=asynchronous)
+    machine.int8_product = int8_product
     looks = (settings.races or settings.race_warnings) and not settings.protocol
     detector = Detector(warnings=settings.race_warnings) if looks else None
     machine.monitor = detector

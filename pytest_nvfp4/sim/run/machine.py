@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pytest_nvfp4.driver.device_model import B200, DeviceModel
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.provenance.recorder import OperandRecorder
     from pytest_nvfp4.sim.run.trace import Trace
     from pytest_nvfp4.sim.sync.barrier_log import BarrierLog
+    from pytest_nvfp4.sim.tcgen05.step_tiles import Product
 
 
 class Machine(HasUnits):
@@ -32,6 +34,7 @@ class Machine(HasUnits):
         operands: The recorder of what MMAs read, if any.
         barrier_log: The log of operations on mbarriers of the running launch, if they are recorded.
         debugger: The debugger that stops warps, if any.
+        int8_product: Returns a fast product of matrices of 8-bit integers (``tcgen05.step_tiles``), or None.
         elected_lane: Lane that ``elect.sync`` elects if it is a member; None for the lowest.
     """
 
@@ -49,6 +52,7 @@ class Machine(HasUnits):
         self.operands: OperandRecorder | None = None
         self.barrier_log: BarrierLog | None = None
         self.debugger: Debugger | None = None
+        self.int8_product: Callable[[], Product | None] = lambda: None
         self.elected_lane: int | None = self.asynchronous.elected_lane
         self._ticks = 0
 

@@ -6,6 +6,8 @@ its descriptor sets saturation. NaN results are 0x7fffffff (f32) or 0x7fff (f16)
 
 A chain holds copies of its operands' bytes. One of these methods computes it:
 
+- *Integers.* NVFP4 data of few different scale factors are small integers (``step_tiles``). While the bound of the
+  whole chain, see below, is 2**24 steps, its value is one product of 8-bit integers.
 - *Segments.* Let the values of row r of A be multiples of 2**g(r), and those of column c of B multiples of 2**h(c): all
   products of (r, c), and all their sums, are integers in steps of 2**(g(r) + h(c)). By Cauchy-Schwarz the sum of the
   magnitudes of the products of some instructions is at most the product of the norms of the row and the column over
@@ -27,7 +29,9 @@ The number of elements of K in a chain is bounded; a longer one continues from t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +40,9 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.tcgen05.datapath import Datapath
 from pytest_nvfp4.sim.tcgen05.descriptor import InstructionDescriptor
 from pytest_nvfp4.sim.tcgen05.operand import Recording
-from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandEncoding, OperandTile, OperandTileCache
+from pytest_nvfp4.sim.tcgen05.operand_tiles import HIGHEST_GRID, LOWEST_GRID, OperandEncoding, OperandTile
+from pytest_nvfp4.sim.tcgen05.step_tiles import Product, StepTile, is_exact, multiply
+from pytest_nvfp4.sim.tcgen05.tile_cache import OperandBytes, OperandTileCache
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
 LONGEST = 16384
@@ -45,8 +51,6 @@ _BATCH = 16
 """Instructions whose products are computed together in float64, which bounds the memory for them."""
 _SEGMENT_STEPS = 2.0**23
 _FLOAT_MAX = 3.0e38
-_LOWEST_GRID, _HIGHEST_GRID = -149, 100
-"""Grids on which all integers up to 2**24 steps are float32: subnormals end at 2**-149, and 2**(100 + 24) is finite."""
 _NAN = np.uint32(0x7FFF_FFFF)
 
 
@@ -126,23 +130,46 @@ class Chain:
         a_ids, b_ids = tuple(self.a_ids), tuple(self.b_ids)
         # Each CTA multiplies its own rows of A with the rows of B of the whole pair.
         all_b = [part.b.all() for part in self.parts]
-        tiles = [
-            (
-                part,
-                self.cache.get(self.a_operand, [part.a.all()], bytes(part.sfa), a_ids),
-                self.cache.get(self.b_operand, all_b, bytes(part.sfb), b_ids),
+        values = [
+            self._prepared(
+                part.tmem,
+                OperandBytes(self.a_operand, [part.a.all()], bytes(part.sfa), a_ids),
+                OperandBytes(self.b_operand, all_b, bytes(part.sfb), b_ids),
             )
             for part in self.parts
         ]
         self._release()
-        for part, a, b in tiles:
-            words = self._value(part.tmem, a, b)
+        for part, value in zip(self.parts, values, strict=True):
+            words = value()
             if words is not None:
                 self.path.write(part.tmem, self.first, words, self.enabled)
 
+    def _prepared(self, tmem: Tmem, a: OperandBytes, b: OperandBytes) -> Callable[[], NDArray[np.uint32] | None]:
+        """Decode the operands of a CTA, and return the function that multiplies them."""
+        product = self.cache.int8_product if self._may_be_small else None
+        if product is not None:
+            rows = self.cache.steps(a)
+            columns = None if rows is None else self.cache.steps(b)
+            if rows is not None and columns is not None and is_exact(rows, columns):
+                return partial(self._integral, tmem, rows, columns, product)
+        return partial(self._value, tmem, self.cache.get(a), self.cache.get(b))
+
+    @property
+    def _may_be_small(self) -> bool:
+        """Whether the chain is one sum of products of E2M1 with scale factors, in float32."""
+        a, b = self.a_operand, self.b_operand
+        return self.ins.d == "f32" and not self.base and all(each.packed and each.scale for each in (a, b))
+
+    def _integral(self, tmem: Tmem, a: StepTile, b: StepTile, product: Product) -> NDArray[np.uint32] | None:
+        """Compute the chain as one product of integers, which is exact."""
+        return self._split(self._whole(tmem, b.height, a.height, partial(multiply, b, a, product)))
+
     def _value(self, tmem: Tmem, a: OperandTile, b: OperandTile) -> NDArray[np.uint32] | None:
         """Return the accumulator's words ``[n][row]``; None if they were written in place."""
-        words = self._product(tmem, a, b)
+        return self._split(self._product(tmem, a, b))
+
+    def _split(self, words: NDArray[np.uint32] | None) -> NDArray[np.uint32] | None:
+        """Return the words of the accumulator among those of all rows of A and of B."""
         if words is None or self.rows == self.ins.rows:
             return words
         # Layout E: the lower half of N has the product with the first block of A, the upper one with the second.
@@ -168,7 +195,8 @@ class Chain:
         if single:
             segments = _segments(a, b, self.length, based=base is not None)
             if segments == 1 and base is None:
-                return self._whole(tmem, a, b)
+                left, right = b.values[: b.height], a.values[: a.height].T
+                return self._whole(tmem, b.height, a.height, partial(np.matmul, left, right))
             if segments and not self.shift:
                 value, start = self._segmented(a, b, base, segments)
                 if start < self.length:
@@ -179,22 +207,20 @@ class Chain:
                 return words
         return self._rounded(a, b, base)
 
-    def _whole(self, tmem: Tmem, a: OperandTile, b: OperandTile) -> NDArray[np.uint32] | None:
-        """Compute the chain as one product. The caller has shown that nothing is rounded."""
-        n, rows = self.ins.n, self.rows
-        left = b.values[: b.height]
-        right = a.values[: a.height].T
-        if self.enabled is None and self.path.columns == n and rows == 128:
-            target = tmem.floats[self.first : self.last]
-            if a.height == rows and b.height == n:
-                np.matmul(left, right, out=target)
-            else:
-                target[...] = 0
-                target[: b.height, : a.height] = left @ right
-            return None
-        value = np.zeros((n, rows), np.float32)
-        value[: b.height, : a.height] = left @ right
-        return value.view(np.uint32)
+    def _whole(self, tmem: Tmem, columns: int, rows: int, product: Callable[..., object]) -> NDArray[np.uint32] | None:
+        """Compute the chain as one product. The caller has shown that nothing is rounded.
+
+        Args:
+            columns, rows: Rows of B and of A, up to the last that is not zero.
+            product: Writes their product to ``out``, ``[columns][rows]``.
+        """
+        n, height = self.ins.n, self.rows
+        in_place = self.enabled is None and self.path.columns == n and height == 128
+        value = tmem.floats[self.first : self.last] if in_place else np.zeros((n, height), np.float32)
+        if in_place and (columns, rows) != (n, height):
+            value[...] = 0
+        product(out=value[:columns, :rows])
+        return None if in_place else value.view(np.uint32)
 
     def _segmented(
         self, a: OperandTile, b: OperandTile, base: NDArray[Any] | None, segments: int
@@ -294,7 +320,7 @@ def _segments(a: OperandTile, b: OperandTile, count: int, *, based: bool) -> int
     previous D (``based``) of up to 2**23 steps, D and half of such a chain could exceed 2**24 and be rounded between.
     """
     lowest, highest = a.grids.min() + b.grids.min(), _highest(a) + _highest(b)
-    if lowest < _LOWEST_GRID or highest > _HIGHEST_GRID:
+    if lowest < LOWEST_GRID or highest > HIGHEST_GRID:
         return 0
     segments = 1
     while segments <= count:

@@ -65,8 +65,9 @@ def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: CopyShape, 
         pair_of(w.cta, 2, what=what)
     for lane in lanes(mask):
         core.issuers.issued(w, 1 << lane, at, mma=False)
+    scales = shape.rows in (32, 64)
     for part in plan.parts:
-        part.tmem.cta.unit(ColumnUse).copied(plan.column, shape.columns, at, scales=shape.rows in (32, 64))
+        part.use.copied(plan.column, shape.columns, at, scales=scales)
     counters = core.counters
     w.does.add("scale-copy")
     counters["tcgen05.cp.instructions"] += 1
@@ -126,7 +127,8 @@ def _plan(w: Warp, core: TensorCore, address: int, value: int, shape: CopyShape)
             target = target[:, ::32]
         else:
             tmem.wrote(column, columns)
-        parts.append(CtaCopy(tmem, each.chunks.chunks[first:].view(np.uint32), _words(shape, table), target))
+        source = each.chunks.chunks[first:].view(np.uint32)
+        parts.append(CtaCopy(tmem, each.cta.unit(ColumnUse), source, _words(shape, table), target))
     return CopyPlan(parts, shape, column)
 
 

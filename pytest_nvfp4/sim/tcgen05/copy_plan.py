@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.monitor import CtaAccesses
 from pytest_nvfp4.sim.tcgen05 import containers
+from pytest_nvfp4.sim.tcgen05.column_use import ColumnUse
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
 
@@ -42,12 +43,14 @@ class CtaCopy(NamedTuple):
     """One CTA's part of a copy.
 
     Attributes:
+        use: What its columns hold.
         words: Shared memory in 32-bit words, from the start of the source's swizzle pattern on.
         table: For each target word the number of its source word.
         target: The words of TMEM that are written.
     """
 
     tmem: Tmem
+    use: ColumnUse
     words: NDArray[np.uint32]
     table: NDArray[np.intp]
     target: NDArray[np.uint32]
@@ -77,7 +80,7 @@ class CopyPlan:
 
     def execute(self) -> None:
         """Copy the words in every CTA."""
-        for tmem, words, table, target in self.parts:
+        for tmem, _, words, table, target in self.parts:
             if tmem.pending:
                 tmem.settle(self.column, self.shape.columns)
             if not self.shape.packed:

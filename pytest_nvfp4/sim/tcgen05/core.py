@@ -8,7 +8,7 @@ from pytest_nvfp4.sim.tcgen05.group import Pipe
 from pytest_nvfp4.sim.tcgen05.issuers import Issuers
 from pytest_nvfp4.sim.tcgen05.mma_plan import MmaPlan
 from pytest_nvfp4.sim.tcgen05.operand import SharedChunks
-from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandTileCache
+from pytest_nvfp4.sim.tcgen05.tile_cache import OperandTileCache
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
 

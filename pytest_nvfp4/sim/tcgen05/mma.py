@@ -134,7 +134,7 @@ def _plan(
     steady = True
     for each in cores:
         tmem = each.tmem
-        part = CtaOperands(tmem)
+        part = CtaOperands(tmem, each.cta.unit(ColumnUse))
         plan.parts.append(part)
         tmem.claim(column, path.columns, what=what)
         if enable:
@@ -152,6 +152,7 @@ def _plan(
             for name, start, count in (("SFA", columns_a, count_a), ("SFB", columns_b, count_b)):
                 _disjoint(column, path.columns, name, start, count, what)
             part.sfa_column, part.sfb_column = columns_a, columns_b
+            part.sfa_count, part.sfb_count = count_a, count_b
             steady &= tmem.is_replicated(columns_a, count_a)
             steady &= not path.halves and tmem.is_replicated(columns_b, count_b)
             part.sfa = scales.reader(tmem, columns_a, ins.rows, vector=ins.vector, sf_id=ins.a_id)
@@ -180,13 +181,11 @@ def _plan(
 
 def _use_columns(w: Warp, at: int, part: CtaOperands, plan: MmaPlan) -> None:
     """Record the TMEM columns that an instruction uses in one CTA."""
-    ins, use = plan.ins, part.tmem.cta.unit(ColumnUse)
+    ins, use = plan.ins, part.use
     if ins.vector:
         same = not plan.form.a_in_tmem and part.a_first == part.b_first
-        count = scales.span(ins.rows, ins.vector, ins.a_id)
-        use.scaled(w, at, "SFA", part.sfa_column, count, ins.a_id, same=same)
-        count = scales.span(ins.n, ins.vector, ins.b_id, halves=plan.path.halves)
-        use.scaled(w, at, "SFB", part.sfb_column, count, ins.b_id, same=same)
+        use.scaled(w, at, "SFA", part.sfa_column, part.sfa_count, ins.a_id, same=same)
+        use.scaled(w, at, "SFB", part.sfb_column, part.sfb_count, ins.b_id, same=same)
     use.accumulated(w, at, plan.column, plan.path.columns, adds=plan.enable)
 
 

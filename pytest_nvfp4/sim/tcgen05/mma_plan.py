@@ -13,10 +13,12 @@ from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.monitor import CtaAccesses, PipeAccesses, TmemBox
 from pytest_nvfp4.sim.tcgen05 import containers, scales
 from pytest_nvfp4.sim.tcgen05.accumulate import Chain
+from pytest_nvfp4.sim.tcgen05.column_use import ColumnUse
 from pytest_nvfp4.sim.tcgen05.datapath import Datapath
 from pytest_nvfp4.sim.tcgen05.descriptor import InstructionDescriptor, decode_instruction
 from pytest_nvfp4.sim.tcgen05.operand import Chunks, Geometry
-from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandEncoding, OperandTileCache
+from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandEncoding
+from pytest_nvfp4.sim.tcgen05.tile_cache import OperandTileCache
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
 
 _SF_IDS = 3 << 4 | 3 << 29
@@ -90,10 +92,11 @@ class CtaOperands:
     """Operands of a checked instruction in one CTA.
 
     A lies either in shared memory (``a_chunks``, ``a_table``, ``a_geometry``, ``a_first``) or in TMEM (``a_path``,
-    ``a_column``).
+    ``a_column``). The scale factors are in ``sfa_count`` columns from ``sfa_column`` on, and likewise those of B.
     """
 
     tmem: Tmem
+    use: ColumnUse
     a_chunks: Chunks | None = None
     a_geometry: Geometry | None = None
     a_table: NDArray[np.intp] | None = None
@@ -102,7 +105,9 @@ class CtaOperands:
     a_first: int = 0
     b_first: int = 0
     sfa_column: int = 0
+    sfa_count: int = 0
     sfb_column: int = 0
+    sfb_count: int = 0
     b_chunks: Chunks = field(init=False)
     b_geometry: Geometry = field(init=False)
     b_table: NDArray[np.intp] = field(init=False)

@@ -1,37 +1,31 @@
-"""Decoded operands of a chain of MMAs, and a cache of them.
+"""Decoded operands of a chain of MMAs.
 
 An operand tile is an operand over all instructions of a chain: ``[row][k]`` in float32 (float64 where scale factors
 leave float32's range), scale factors applied. Each value is exact: an element times a scale has at most 8 significant
 bits, and f16, bf16 and tf32 are subsets of float32. A tile also holds what the proof of exactness needs (see
 ``accumulate``): for each row a grid (every value of the row is a multiple of 2**grid), and for each row and instruction
 a bound on the sum of the squares of the values, in steps of the grid.
-
-The cache compares all bytes of an operand. It hits where CTAs of one row or column of the grid share an operand. No
-counter reports the hits, because their number depends on the order of the CTAs.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.numerics.formats import FORMATS, lowest_bits
-from pytest_nvfp4.sim.run.machine import Machine
-from pytest_nvfp4.sim.tcgen05.operand import Chunks, Recordings, k_major_rows
+from pytest_nvfp4.sim.tcgen05.operand import Chunks, k_major_rows
 
-_BUDGET = 96 << 20
-"""Capacity of the cache in bytes of decoded values."""
-_SAMPLES = 64
-"""Chunks of an operand that are part of its key."""
 _ROWS_AT_ONCE = 16
 """Rows that are decoded together: half a megabyte at 7,168 elements a row, which stays in the CPU's cache."""
 
 
+LOWEST_GRID, HIGHEST_GRID = -149, 100
+"""Grids on which all integers up to 2**24 steps are float32: subnormals end at 2**-149, and 2**(100 + 24) is finite."""
 NO_GRID = 127
 """Grid of zero and of values that are not finite: no constraint."""
 
@@ -110,80 +104,10 @@ class OperandTile:
     squares: NDArray[np.float64]
     height: int
 
-
-class _CachedTile(NamedTuple):
-    """A tile and the bytes that it was decoded from."""
-
-    raw: list[NDArray[np.uint64]]
-    words: bytes
-    tile: OperandTile
-
-
-class OperandTileCache:
-    """Least-recently-used cache of decoded operands: ``machine.unit(OperandTileCache)``.
-
-    Attributes:
-        held: Bytes of decoded values in the cache.
-    """
-
-    def __init__(self, machine: Machine | None = None, *, budget: int = _BUDGET) -> None:
-        del machine
-        self.budget = budget
-        self.held = 0
-        self._tiles: OrderedDict[tuple[Any, ...], _CachedTile] = OrderedDict()
-        self._scratch: dict[tuple[int, int], NDArray[np.float32]] = {}
-        self.recordings = Recordings()
-
-    def get(self, operand: OperandEncoding, parts: list[Chunks], words: bytes, ids: tuple[int, ...]) -> OperandTile:
-        """Return the decoded operand of a chain.
-
-        Args:
-            parts: For each CTA that holds rows of the operand, its chunks, ``[instruction][...]``.
-            words: The words of scale factors of all rows, by instruction, and with K = 96 those that follow them; empty
-                without block scaling.
-            ids: The SF id of each instruction.
-        """
-        count = len(parts[0])
-        together = [part.reshape(-1) for part in parts]
-        raw = [part.view(np.uint64) for part in together]
-        first = together[0]
-        sample = first[:: max(1, first.size // _SAMPLES)].tobytes()
-        ids_key = ids if operand.vector != 4 else ()
-        key = (operand, len(parts), count, ids_key, sample, words[:256], words[-256:])
-        cached = self._tiles.get(key)
-        if cached is not None and cached.words == words and _same(cached.raw, raw):
-            self._tiles.move_to_end(key)
-            return cached.tile
-        out = None
-        shape = (operand.rows * len(parts), operand.k * count)
-        if self.held + 4 * shape[0] * shape[1] > self.budget and cached is None:
-            out = self._evict(shape)
-        scaled = operand.scale and not (operand.packed and operand.scale == "ue4m3")
-        scratch = self._scratch.get(shape) if scaled else None
-        if scaled and scratch is None:
-            scratch = np.empty(shape, np.float32)
-            self._scratch = {shape: scratch}
-        tile = decode(operand, together, count, words, ids, out=out, scratch=scratch)
-        if cached is not None:
-            self.held -= cached.tile.values.nbytes
-        self._tiles[key] = _CachedTile([part.copy() for part in raw], words, tile)
-        self._tiles.move_to_end(key)
-        self.held += tile.values.nbytes
-        return tile
-
-    def _evict(self, shape: tuple[int, int]) -> NDArray[np.float32] | None:
-        """Drop the oldest tiles; return the memory of one that has the shape, for reuse."""
-        out: NDArray[np.float32] | None = None
-        while self._tiles and self.held > self.budget * 7 // 8:
-            _, (_, _, tile) = self._tiles.popitem(last=False)
-            self.held -= tile.values.nbytes
-            if out is None and tile.values.shape == shape and tile.values.dtype == np.float32:
-                out = tile.values
-        return out
-
-
-def _same(one: list[NDArray[np.uint64]], other: list[NDArray[np.uint64]]) -> bool:
-    return all(a.size == b.size and bool((a == b).all()) for a, b in zip(one, other, strict=True))
+    @property
+    def nbytes(self) -> int:
+        """Size of the decoded values."""
+        return self.values.nbytes
 
 
 @cache
@@ -203,22 +127,17 @@ def _repeated(name: str, times: int) -> NDArray[np.float32]:
 
 
 def decode(
-    operand: OperandEncoding, parts: list[Chunks], count: int, words: bytes, ids: tuple[int, ...], *,
+    operand: OperandEncoding, parts: Sequence[Chunks], count: int, words: bytes, ids: tuple[int, ...], *,
     out: NDArray[np.float32] | None = None, scratch: NDArray[np.float32] | None = None,
 ) -> OperandTile:  # fmt: skip
     """Decode an operand of ``count`` instructions; ``out`` and ``scratch`` are reusable memory of the tile's shape."""
     rows = operand.rows * len(parts)
-    size = operand.element_bytes
-    split = [
-        k_major_rows(part, count, rows=operand.rows, mn=operand.mn, element_bytes=size).reshape(operand.rows, -1)
-        for part in parts
-    ]
-    data = split[0] if len(split) == 1 else np.concatenate(split)
+    data = element_rows(operand, parts, count)
     shape = (rows, count * operand.k)
     if out is None:
         out = np.empty(shape, np.float32)
     values: NDArray[Any] = out
-    codes = _scale_codes(operand, words, count, rows, ids) if operand.scale else None
+    codes = scale_codes(operand, words, count, rows, ids) if operand.scale else None
     if codes is not None and operand.packed and operand.scale == "ue4m3":
         grids = _scale_grids(np.full(rows, -1), operand, codes)
         squares = _packed(operand, data, codes, values, count)
@@ -243,6 +162,16 @@ def decode(
         filled = np.flatnonzero(squares.any(axis=1))
         squares *= np.ldexp(1.0, -2 * grids)[:, None]
     return OperandTile(values, grids, squares, int(filled[-1]) + 1 if filled.size else 0)
+
+
+def element_rows(operand: OperandEncoding, parts: Sequence[Chunks], count: int) -> NDArray[np.uint8]:
+    """Return the bytes of an operand's elements, ``[row][...]``."""
+    size = operand.element_bytes
+    split = [
+        k_major_rows(part, count, rows=operand.rows, mn=operand.mn, element_bytes=size).reshape(operand.rows, -1)
+        for part in parts
+    ]
+    return split[0] if len(split) == 1 else np.concatenate(split)
 
 
 def _packed(
@@ -342,7 +271,7 @@ def _grid_of(values: NDArray[np.float32]) -> NDArray[np.int64]:
     return lowest
 
 
-def _scale_codes(
+def scale_codes(
     operand: OperandEncoding, words: bytes, count: int, rows: int, ids: tuple[int, ...]
 ) -> NDArray[np.uint8]:  # fmt: skip
     """Return the codes of scale factors, ``[row][instruction * vector]``."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.lanes import lanes
+from pytest_nvfp4.sim.lanes import bools, lanes
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, InFlight, SharedMemory
 from pytest_nvfp4.sim.monitor import CopyTarget
 from pytest_nvfp4.sim.run.cta import Cta
@@ -48,8 +48,9 @@ def by_lane(
     if not mask & (mask - 1):
         lane = mask.bit_length() - 1
         return [(lane, tuple([v if v.__class__ is int else int(v[lane]) for v in values]))]
-    active = lanes(mask)
-    rows = [(lane, tuple(v if v.__class__ is int else int(v[lane]) for v in values)) for lane in active]
+    active, chosen = lanes(mask), bools(mask)
+    by_operand = [[v] * len(active) if v.__class__ is int else v[chosen].tolist() for v in values]
+    rows = list(zip(active, zip(*by_operand, strict=True), strict=True))
     if (fatal or report is not None) and len(active) > 1 and len({row[1] for row in rows}) < len(rows):
         which = "all" if all(row[1] == rows[0][1] for row in rows) else "some"
         message = f"{what}: {len(active)} lanes are active, and {which} of them issue the same copy"

@@ -11,18 +11,20 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.tcgen05 import accumulate, operand_tiles
 from pytest_nvfp4.sim.tcgen05.accumulate import Chain
-from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandEncoding, OperandTile, OperandTileCache, decode
+from pytest_nvfp4.sim.tcgen05.operand_tiles import OperandEncoding, OperandTile, decode
+from pytest_nvfp4.sim.tcgen05.tile_cache import OperandBytes, OperandTileCache
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 from tests.sim.tcgen05.chain_kernel import Kernel, N, draw
 from tests.sim.tcgen05.harness import poke
 from tests.sim.tcgen05.places import E2M1, E4M3
+from tests.sim.tcgen05.test_step_tiles import product
 
 
 @pytest.fixture
 def paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which ways were taken."""
     taken: list[str] = []
-    for name in ("_whole", "_segmented", "_stepped", "_rounded"):
+    for name in ("_integral", "_whole", "_segmented", "_stepped", "_rounded"):
         kept = getattr(Chain, name)
 
         def spy(self, *args, kept=kept, name=name):
@@ -51,6 +53,56 @@ def test_each_way_follows_the_rule(low: int, high: int, count: int, path: list[s
         kernel.add(*draw(rng, low, high), enable=i > 0)
     assert (kernel.value() == kernel.rule()).all()
     assert paths == path
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "count", "path"),
+    [
+        (0x38, 0x39, 12, ["_integral", "_whole"]),
+        (0x00, 0x08, 6, ["_integral", "_whole"]),
+        (0x38, 0x41, 12, ["_whole"]),  # 1 to 2 in eighths
+        (0x30, 0x40, 24, ["_segmented"]),
+    ],
+)
+def test_small_integers_are_multiplied_as_such(
+    low: int, high: int, count: int, path: list[str], paths: list[str]
+) -> None:
+    kernel, plain = Kernel(), Kernel()
+    kernel.cta.launch.machine.int8_product = lambda: product
+    rng = np.random.default_rng(low)
+    for i in range(count):
+        operands = draw(rng, low, high)
+        operands[0][77 + i :] = 0  # rows beyond the end
+        kernel.add(*operands, enable=i > 0)
+        plain.add(*operands, enable=i > 0)
+    assert (kernel.value() == kernel.rule()).all()
+    assert paths == path
+    assert kernel.value().tobytes() == plain.value().tobytes()
+
+
+@pytest.mark.parametrize("proved", [True, False])
+def test_what_starts_from_d_or_may_be_rounded_is_not(
+    proved: bool, paths: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Kernel()
+    kernel.cta.launch.machine.int8_product = lambda: product
+    rng = np.random.default_rng(6)
+    kernel.tmem.floats[:N] = start = np.full((N, 128), 0.25, np.float32)
+    kernel.tmem.wrote(0, N)
+    kernel.add(*draw(rng, 0x38, 0x39), enable=True)
+    assert (kernel.value() == kernel.rule(start)).all()
+    # Half of 16,384 elements have 64 or 96 steps, all of one sign: their sums exceed 2**24, and are rounded.
+    kernel.sums.clear()
+    for i in range(256):
+        a, b, sfa, sfb = draw(rng, 0x30, 0x31)
+        sfa[:, :2] = sfb[:, :2] = 0x48  # 4, and 1/2: eight steps and one
+        a[:, :32] |= 6
+        b[:, :32] |= 6
+        kernel.add(a & 7, b & 7, sfa, sfb, enable=i > 0)
+    if not proved:  # the control
+        monkeypatch.setattr(accumulate, "is_exact", lambda *_: True)
+    assert (kernel.value() == kernel.rule()).all() == proved
+    assert ("_integral" in paths) != proved
 
 
 def test_what_outgrows_the_grid_is_rounded_from_there_on(paths: list[str]) -> None:
@@ -193,7 +245,7 @@ def test_tiles_are_shared_by_their_bytes_and_by_nothing_less() -> None:
     scale = [rng.integers(0x30, 0x40, 512, dtype=np.uint8).tobytes() for _ in range(4)]
 
     def get(some: list[np.ndarray], words: list[bytes]) -> OperandTile:
-        return cache.get(operand, [np.stack(some)], b"".join(words), (0,) * 4)
+        return cache.get(OperandBytes(operand, [np.stack(some)], b"".join(words), (0,) * 4))
 
     one = get(chunks, scale)
     assert get([c.copy() for c in chunks], list(scale)) is one
@@ -219,12 +271,12 @@ def test_one_cta_s_rows_are_not_those_of_two_that_begin_alike() -> None:
     cache = OperandTileCache()
     operand = OperandEncoding("f16", False, False, False, 128, 16, "", 0)
     rows = np.random.default_rng(0).integers(0, 1 << 14, 2048, dtype=np.uint16).view(np.complex128).reshape(1, -1)
-    one = cache.get(operand, [rows], b"", (0,))
-    two = cache.get(operand, [rows, rows], b"", (0,))
+    one = cache.get(OperandBytes(operand, [rows], b"", (0,)))
+    two = cache.get(OperandBytes(operand, [rows, rows], b"", (0,)))
     assert (one.values.shape, two.values.shape) == ((128, 16), (256, 16))
     assert (two.values[128:] == one.values).all()
-    assert cache.get(operand, [rows.copy()], b"", (0,)) is one
-    assert cache.get(operand, [rows, rows], b"", (0,)) is two
+    assert cache.get(OperandBytes(operand, [rows.copy()], b"", (0,))) is one
+    assert cache.get(OperandBytes(operand, [rows, rows], b"", (0,))) is two
 
 
 def test_what_a_tile_was_made_of_is_not_the_memory_that_is_recorded_into() -> None:
@@ -233,14 +285,14 @@ def test_what_a_tile_was_made_of_is_not_the_memory_that_is_recorded_into() -> No
     words = bytes(0x38 for _ in range(512))
     recording = cache.recordings.start(256, 256)
     recording.add(np.zeros(256, np.complex128))
-    one = cache.get(operand, [recording.all()], words, (0,))
+    one = cache.get(OperandBytes(operand, [recording.all()], words, (0,)))
     cache.recordings.end(recording)
     again = cache.recordings.start(256, 256)
     assert again.all().size == 0
     again.add(np.full(256, 2.0, np.complex128))
-    other = cache.get(operand, [again.all()], words, (0,))
+    other = cache.get(OperandBytes(operand, [again.all()], words, (0,)))
     assert other is not one
-    assert cache.get(operand, [np.zeros((1, 256), np.complex128)], words, (0,)) is one
+    assert cache.get(OperandBytes(operand, [np.zeros((1, 256), np.complex128)], words, (0,))) is one
 
 
 @pytest.mark.parametrize("name", ["e2m1", "e2m3", "e3m2", "e4m3", "e5m2", "s8", "u8"])

@@ -1,0 +1,54 @@
+"""The product of 8-bit integers that the simulator gets from torch: exact, and only where it is safe."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from pytest_nvfp4.isolation.blas import variables
+
+_PROGRAM = """
+import sys
+import numpy as np
+from pytest_nvfp4.device.worker.int8_product import int8_product
+assert int8_product() is None, "torch is not imported for it"
+assert "torch" not in sys.modules
+import torch
+product = int8_product()
+torch.cpu._is_vnni_supported = lambda: False
+assert int8_product() is None, "without VNNI sums saturate"
+torch.cpu._is_vnni_supported = lambda: True
+torch.set_num_threads(2)
+assert int8_product() is None, "threads do not survive a fork"
+if product is None:
+    sys.exit(77)
+rng = np.random.default_rng(0)
+for m, n, k in ((1, 1, 16), (3, 8, 64), (128, 24, 7168), (127, 256, 16384)):
+    for low, high in ((-128, 128), (-128, -127), (127, 128)):
+        a, b = (rng.integers(low, high, (rows, k), dtype=np.int8) for rows in (m, n))
+        found = product(a[:m], b)
+        assert found.dtype == np.int32
+        assert (found == a.astype(np.int64) @ b.astype(np.int64).T).all(), (m, n, k, low)
+    assert (product(a, -b) == -product(a, b)).all()
+"""
+
+
+def test_it_is_exact_and_only_where_it_is_safe() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], check=False, capture_output=True, text=True, env={**variables(), "PATH": ""}
+    )
+    if done.returncode == 77:
+        pytest.skip("this CPU has no VNNI")
+    assert done.returncode == 0, done.stderr
+
+
+def test_sums_of_16_bits_would_be_seen() -> None:
+    """The control: pairs of products that saturate at 16 bits, as oneDNN adds them without VNNI."""
+    a, b = np.full(64, 127, np.int64), np.full(64, 127, np.int64)
+    pairs = (a * b).reshape(-1, 2).sum(axis=1)
+    assert np.clip(pairs, -(1 << 15), (1 << 15) - 1).sum() == pairs.sum(), "two products of 127 * 127 fit 16 bits"
+    unsigned = (255 * b).reshape(-1, 2).sum(axis=1)  # oneDNN adds 128 to one side
+    assert np.clip(unsigned, -(1 << 15), (1 << 15) - 1).sum() != unsigned.sum()
