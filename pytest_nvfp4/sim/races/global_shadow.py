@@ -20,6 +20,7 @@ finds CTAs that write the same bytes in any process.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -52,7 +53,7 @@ _EMPTY: Set[int] = frozenset({0})
 _MOST_OBSERVED = 4096
 """Most places whose last ``atom`` is remembered."""
 _SETS = 1 << 17
-"""Collect unreferenced access sets above this count."""
+"""Collect unreferenced stored sets above this count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,11 +245,13 @@ class GlobalShadow:
         if len(readers) < _READERS or reader in readers:
             readers[reader] = self.sets.number(access, self.sync_count)
 
-    def read(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock) -> None:
-        """Check and record a read of units."""
+    def read(
+        self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock, number: int = 0
+    ) -> None:
+        """Check and record a read of units; ``number`` is that of the access, if it is known."""
         if shadow.writes is not None:
             self._check(shadow, shadow.writes[units], units, access, clock, old_writes=True, new_writes=False)
-        self._join(shadow.array("reads"), units, self.sets.number(access, self.sync_count), clock)
+        self._join(shadow.array("reads"), units, number or self.sets.number(access, self.sync_count), clock)
 
     def written(self, shadow: RegionShadow, units: NDArray[np.intp] | slice) -> tuple[Access, int] | None:
         """Return a recorded write of the first of some units that has one, and its offset."""
@@ -269,7 +272,7 @@ class GlobalShadow:
         here = array[units]
         different = _distinct(here)
         if different <= _EMPTY:
-            array[units] = sets.singletons[number]
+            array[units] = number << 1
             return
         if len(sets) > self._limit:
             self._collect()
@@ -292,28 +295,32 @@ class GlobalShadow:
         arrays = [
             array for shadow in self.regions.values() for array in (shadow.writes, shadow.reads) if array is not None
         ]
-        used = sorted({int(number) for array in arrays for number in np.unique(array)})
+        used = sorted({int(number) for array in arrays for number in np.unique(array[array & 1 != 0])})
         now = self.sets.retain(used)
         table = np.zeros(max(used, default=0) + 1, np.int32)
         for old, new in now.items():
             table[old] = new
         for array in arrays:
-            array[:] = table[array]
+            stored = array & 1 != 0
+            array[stored] = table[array[stored]]
         self._limit = max(_SETS, 2 * len(self.sets))
 
     def write(self, shadow: RegionShadow, offsets: Offsets, size: int, access: Access, clock: Clock) -> None:
         """Check and record a write of items of ``size`` bytes."""
         self._settle(shadow)
-        self._write(shadow, shadow.units(offsets, size), access, clock)
+        number = self.sets.number(access, self.sync_count)
+        self._write(shadow, shadow.units(offsets, size), access, clock, number)
 
     def write_items(
-        self, shadow: RegionShadow, offset: int, where: Pattern | int, access: Access, clock: Clock
+        self, shadow: RegionShadow, offset: int, where: Pattern | int, access: Access, clock: Clock, number: int
     ) -> None:
-        """Check and record a warp's write of its items."""
+        """Check and record a warp's write of its items; ``number`` is that of the access."""
         self._settle(shadow)
-        self._write(shadow, shadow.items(offset, where), access, clock)
+        self._write(shadow, shadow.items(offset, where), access, clock, number)
 
-    def _write(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock) -> None:
+    def _write(
+        self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock, number: int
+    ) -> None:
         writes = shadow.array("writes")
         self._check(shadow, writes[units], units, access, clock, old_writes=True, new_writes=True)
         reads = shadow.reads
@@ -322,11 +329,11 @@ class GlobalShadow:
         if shadow.maps:
             self._write_maps(shadow, units, access, clock)
         if access[2] & STRONG:
-            self._join(writes, units, self.sets.number(access, self.sync_count), clock)
+            self._join(writes, units, number, clock)
             return
         if reads is not None:
             reads[units] = 0
-        writes[units] = self.sets.singletons[self.sets.number(access, self.sync_count)]
+        writes[units] = number << 1
 
     def observe(self, shadow: RegionShadow, offset: int, access: Access) -> None:
         """Record that an ``atom`` at an offset, which has just been written, observed all strong writes there.
@@ -402,7 +409,7 @@ class GlobalShadow:
         """Yield how each region is touched, for ``touched``."""
         for shadow in list(self.regions.values()):
             self._settle(shadow)
-            size = len(self.sets)
+            size = self.sets.end
             kinds, at = np.zeros(shadow.count, np.uint8), np.zeros(shadow.count, np.int32)
             for name, weak, strong in (("reads", READ, STRONG_READ), ("writes", WRITE, STRONG_WRITE)):
                 array: NDArray[np.int32] | None = getattr(shadow, name)
@@ -425,7 +432,7 @@ class GlobalShadow:
         if different <= _EMPTY:
             return
         sets = self.sets
-        sync_count = self.sync_count or -1
+        sync_count = self.sync_count
         for number in different:
             if access[2] & STRONG and sets.only_strong(number):
                 continue
@@ -433,8 +440,9 @@ class GlobalShadow:
                 old = sets.accesses[member - 1]
                 if old[2] & access[2] & STRONG:
                     continue
-                if sets.sync_counts[member - 1] == sync_count and old[0] == access[0] and old[4] is access[4]:
-                    self.again = True
+                if old[0] == access[0] and old[4] is access[4] and sync_count and sets.sync_counts[member - 1]:
+                    # The warp's own, so before. Its lanes may race.
+                    self.again |= sets.sync_counts[member - 1] == sync_count
                     continue
                 ordered = _ordered(old, access, clock, VISIBLE if old_writes else BEFORE)
                 # A generic write needs a proxy fence before an access through the async proxy (PTX ISA, "Proxies").
@@ -452,6 +460,10 @@ def _distinct(numbers: NDArray[np.int32]) -> Set[int]:
     """Return the different numbers of sets, of few units or of many that most often have none."""
     if numbers.size > _FEW and not numbers.any():
         return _EMPTY
+    data = numbers.tobytes()
+    first = data[:4]
+    if data == first * (len(data) >> 2):
+        return {int.from_bytes(first, sys.byteorder)}
     return set(numbers.tolist())
 
 

@@ -10,11 +10,13 @@ fence, any barrier, even of a part of the lanes) counts as a synchronisation of 
 out: a lane that reads what it wrote together with others, and writes of one word by the same lanes twice.
 
 In shared memory, each access is compared with all since the last synchronisation. In global memory, the shadow reports
-whether the warp has touched one of the bytes since (``GlobalShadow.again``), and only then the accesses are compared.
+whether the warp has touched one of the bytes since (``GlobalShadow.again``), and only then the accesses to the same
+lines of 128 bytes are compared.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -27,6 +29,10 @@ from pytest_nvfp4.sim.races.lane_order import LaneItems
 
 _CAPACITY = 512
 """Accesses recorded between two synchronisations; a warp with more of them drops all, and misses races with those."""
+_LINE = 7
+"""Base-2 logarithm of a line's size."""
+_MOST_LINES = 8
+"""Lines of an access that is found by them; one of more lines is compared with every other one."""
 PLAIN, ROWS, COLUMNS, UNKNOWN = range(4)
 """Relation of the data at a lane's address to the lanes: its own data; a row of an 8 x 8 matrix that all lanes hold a
 part of, straight or transposed (PTX ISA, "ldmatrix", fragment layout); a shape that is not checked."""
@@ -97,18 +103,23 @@ class WarpLanes:
         sync_count: Number of synchronisations that global accesses were before, from 1.
     """
 
-    __slots__ = ("accesses", "reads", "sync_count", "writes")
+    __slots__ = ("_by_line", "_wide", "accesses", "reads", "sync_count", "writes")
 
     def __init__(self) -> None:
         self.reads: list[SharedLaneAccess] = []
         self.writes: list[SharedLaneAccess] = []
         self.accesses: list[GlobalLaneAccess] = []
+        self._by_line: dict[int, list[int]] = {}
+        """By line, the places in ``accesses`` of those that touch it, but for those of many lines, ``_wide``."""
+        self._wide: list[int] = []
         self.sync_count = 1
 
     def synchronise(self) -> None:
         """Order all accesses so far before the next ones."""
         if self.accesses:
             self.accesses = []
+            self._by_line = {}
+            self._wide = []
             self.sync_count += 1
         if self.reads:
             self.reads = []
@@ -143,15 +154,29 @@ class WarpLanes:
         ``again``: the warp has touched one of its bytes since its lanes were last synchronised.
         """
         race: LaneRace | None = None
+        lines = range(new.low >> _LINE, (new.high - 1 >> _LINE) + 1)
+        near = len(lines) <= _MOST_LINES
         if again:
-            for old in self.accesses:
+            for place in self._near(lines) if near else range(len(self.accesses)):
+                old = self.accesses[place]
                 if old.low < new.high and new.low < old.high and (byte := _global_race(old, new)) >= 0:
                     race = LaneRace(old, old.writes, old.low + byte)
                     break
         if race is not None or len(self.accesses) >= _CAPACITY:
             self.synchronise()
+        if near:
+            for line in lines:
+                self._by_line.setdefault(line, []).append(len(self.accesses))
+        else:
+            self._wide.append(len(self.accesses))
         self.accesses.append(new)
         return race
+
+    def _near(self, lines: range) -> Sequence[int]:
+        """Return the places of the accesses that may touch some lines, the first one first."""
+        if len(lines) == 1 and not self._wide:
+            return self._by_line.get(lines[0], ())
+        return sorted({*self._wide, *(place for line in lines for place in self._by_line.get(line, ()))})
 
 
 def _global_race(old: GlobalLaneAccess, new: GlobalLaneAccess) -> int:
