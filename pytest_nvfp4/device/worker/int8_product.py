@@ -7,6 +7,7 @@ On an EPYC of family 26 they take a seventh of the time of the same products in 
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,28 @@ def int8_product() -> Product | None:
     """Return the product, ``a [m, k] @ b [n, k].T``; None if this process or its CPU has none.
 
     torch is not imported for it, which takes a second. With several threads OpenMP would start some, without which a
-    process that is forked later waits forever. Without VNNI, oneDNN adds pairs of products in 16 bits, which saturates.
+    process that is forked later waits forever.
     """
     torch: Any = sys.modules.get("torch")
-    if torch is None or torch.get_num_threads() > 1 or not torch.cpu._is_vnni_supported():
+    if torch is None or torch.get_num_threads() > 1 or not torch.cpu._is_vnni_supported() or not _is_exact():
         return None
+    return _product
 
-    def product(a: NDArray[np.int8], b: NDArray[np.int8]) -> NDArray[np.int32]:
-        ints: NDArray[np.int32] = torch._int_mm(torch.from_numpy(a), torch.from_numpy(b).t()).numpy()
-        return ints
 
-    return product
+def _product(a: NDArray[np.int8], b: NDArray[np.int8]) -> NDArray[np.int32]:
+    torch: Any = sys.modules["torch"]
+    ints: NDArray[np.int32] = torch._int_mm(torch.from_numpy(a), torch.from_numpy(b).t()).numpy()
+    return ints
+
+
+@cache
+def _is_exact() -> bool:
+    """Return whether the largest sums are right.
+
+    Without VNNI, or where ``ONEDNN_MAX_CPU_ISA`` forbids it, oneDNN adds pairs of products in 16 bits, which saturate.
+    """
+    for left, right in ((127, 127), (127, -128), (-128, -128)):
+        a, b = (np.full((64, 1024), value, np.int8) for value in (left, right))
+        if (_product(a, b) != left * right * 1024).any():
+            return False
+    return True
