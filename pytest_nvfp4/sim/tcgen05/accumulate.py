@@ -148,8 +148,8 @@ class Chain:
         """Decode the operands of a CTA, and return the function that multiplies them."""
         product = self.cache.int8_product if self._may_be_small else None
         if product is not None:
-            rows = self.cache.steps(a)
-            columns = None if rows is None else self.cache.steps(b)
+            columns = self.cache.steps(b)  # the tile of a pair of CTAs, so first
+            rows = None if columns is None else self.cache.steps(a)
             if rows is not None and columns is not None and is_exact(rows, columns):
                 return partial(self._integral, tmem, rows, columns, product)
         return partial(self._value, tmem, self.cache.get(a), self.cache.get(b))

@@ -107,10 +107,10 @@ def decode_steps(
     grids = np.where(lowest == NO_GRID, 0, lowest)  # a row of zeros, or of NaN
     steps = table.values.take(codes)
     steps *= np.ldexp(1.0, -grids)[:, None]
-    largest = float(steps.max())
-    if not largest <= _LARGEST_FACTOR:
+    if not steps.max() <= _LARGEST_FACTOR:  # or a NaN
         return None
     factors = steps.astype(np.uint8)
+    scaled = bool((factors != 1).any())
     values = np.empty((rows, count * operand.k), np.int8) if out is None else out
     data = element_rows(operand, parts, count)
     four, block = _four(operand.negate), values.shape[1] // factors.shape[1]
@@ -120,7 +120,7 @@ def decode_steps(
         batch = slice(first, first + _ROWS_AT_ONCE)
         part = values[batch]
         np.take(four, data[batch].view(np.uint16), out=part.view(np.uint32), mode="clip")
-        if largest > 1:
+        if scaled:
             np.take(repeated, factors[batch], axis=0, out=here[: len(part)], mode="clip")
             np.multiply(part, here[: len(part)].reshape(part.shape), out=part)
     height = rows

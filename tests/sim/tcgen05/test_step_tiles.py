@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -41,6 +41,8 @@ def tile(seed: int, form: OperandEncoding, codes: list[int], *, parts: int = 1) 
 
 
 @settings(max_examples=60, deadline=None)
+@example(seed=0, name="nvfp4", codes=[0], near=False, parts=1, empty=64)
+@example(seed=0, name="negated", codes=[0, 0x38], near=False, parts=2, empty=64)
 @given(
     seed=st.integers(0, 1 << 20),
     name=st.sampled_from(sorted(FORMS)),
