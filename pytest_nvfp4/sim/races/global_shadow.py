@@ -457,14 +457,14 @@ class GlobalShadow:
 
 
 def _distinct(numbers: NDArray[np.int32]) -> Set[int]:
-    """Return the different numbers of sets, of few units or of many that most often have none."""
+    """Return the different numbers of sets in the order of their units, of few or of many that most often have none."""
     if numbers.size > _FEW and not numbers.any():
         return _EMPTY
     data = numbers.tobytes()
     first = data[:4]
     if data == first * (len(data) >> 2):
         return {int.from_bytes(first, sys.byteorder)}
-    return set(numbers.tolist())
+    return dict.fromkeys(numbers.tolist()).keys()
 
 
 def _covers(new: Access, old: Access, clock: Clock) -> bool:

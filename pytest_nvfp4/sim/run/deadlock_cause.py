@@ -166,6 +166,9 @@ def _missing(waits: list[_Wait], barriers: list[Mbarrier]) -> Cause | None:
             ends.append(((-depends, not left, 2 * again - 1 if fills else 0), warp))
     if not ends:
         return None
+    for _, warp in ends:
+        if (cause := _beside(warp, by_warp, barriers)) is not None:
+            return cause
     warp = min(ends, key=lambda end: end[0])[1]
     group, barrier = by_warp[warp]
     ahead = [other for other, passed in barrier.accepted.items() if passed.phase == barrier.phase]
@@ -185,19 +188,6 @@ def _missing(waits: list[_Wait], barriers: list[Mbarrier]) -> Cause | None:
             f"{barrier.name}, for which warp {warp.index} waits"
         )
         return Cause(warp, group.pc, text, "give both warps equally many iterations, and both the same order of stages")
-    beside = [
-        other
-        for other, (at, same) in by_warp.items()
-        if same is barrier and other is not warp and not _loads(other, at.pc)
-    ]
-    unclaimed = [each for each in barriers if each.cta is barrier.cta and each.loaded > each.seen]
-    if beside and unclaimed and _loads(warp, group.pc):
-        other = beside[0]
-        text = (
-            f"warp {other.index} waits for the {barrier.name}, as warp {warp.index} does, which fills stages; and "
-            f"nothing waits for the data at the {unclaimed[0].name}"
-        )
-        return Cause(other, by_warp[other][0].pc, text, "wait for the mbarrier at which the copies complete")
     ring = _ring(barrier, barriers)
     place = f"the {barrier.name}, where warp {warp.index} waits for phase {barrier.phase} (parity {barrier.phase & 1})"
     if not any(warp in each.accepted for each in ring) and _loads(warp, group.pc):
@@ -209,6 +199,25 @@ def _missing(waits: list[_Wait], barriers: list[Mbarrier]) -> Cause | None:
         warp, group.pc, f"no warp ever arrives at {place}",
         "an arrive or tcgen05.commit to it is missing, or goes to another mbarrier",
     )  # fmt: skip
+
+
+def _beside(warp: Warp, waiting: Mapping[Warp, tuple[Group, Mbarrier]], barriers: list[Mbarrier]) -> Cause | None:
+    """Return the wait of a reader for the mbarrier for which a warp waits that fills stages."""
+    group, barrier = waiting[warp]
+    beside = [
+        other
+        for other, (at, same) in waiting.items()
+        if same is barrier and other is not warp and not _loads(other, at.pc)
+    ]
+    unclaimed = [each for each in barriers if each.cta is barrier.cta and each.loaded > each.seen]
+    if not beside or not unclaimed or not _loads(warp, group.pc):
+        return None
+    other = beside[0]
+    text = (
+        f"warp {other.index} waits for the {barrier.name}, as warp {warp.index} does, which fills stages; and "
+        f"nothing waits for the data at the {unclaimed[0].name}"
+    )
+    return Cause(other, waiting[other][0].pc, text, "wait for the mbarrier at which the copies complete")
 
 
 def _has_left(who: Actor, waiting: Mapping[Warp, object]) -> bool:

@@ -48,7 +48,7 @@ mutant(
 mutant(
     "TMA uses two of three stages",
     lambda k: ring(k, load_end(k))["stage"].set(2, "2"),
-    Found("deadlock", "cute.arch.mbarrier_wait(empty_mbar"),
+    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"),  # a group of three k-tiles: the TMA warp is at its end
 )
 mutant(
     "MMA uses two of three stages",
