@@ -130,29 +130,34 @@ class Chain:
         a_ids, b_ids = tuple(self.a_ids), tuple(self.b_ids)
         # Each CTA multiplies its own rows of A with the rows of B of the whole pair.
         all_b = [part.b.all() for part in self.parts]
-        values = [
-            self._prepared(
+        for part in self.parts:
+            words = self._value(
                 part.tmem,
                 OperandBytes(self.a_operand, [part.a.all()], bytes(part.sfa), a_ids),
                 OperandBytes(self.b_operand, all_b, bytes(part.sfb), b_ids),
             )
-            for part in self.parts
-        ]
-        self._release()
-        for part, value in zip(self.parts, values, strict=True):
-            words = value()
             if words is not None:
                 self.path.write(part.tmem, self.first, words, self.enabled)
+        self._release()
 
-    def _prepared(self, tmem: Tmem, a: OperandBytes, b: OperandBytes) -> Callable[[], NDArray[np.uint32] | None]:
-        """Decode the operands of a CTA, and return the function that multiplies them."""
+    def _value(self, tmem: Tmem, a: OperandBytes, b: OperandBytes) -> NDArray[np.uint32] | None:
+        """Return the accumulator's words ``[n][row]``; None if they were written in place."""
+        words = self._of_all_rows(tmem, a, b)
+        if words is None or self.rows == self.ins.rows:
+            return words
+        # Layout E: the lower half of N has the product with the first block of A, the upper one with the second.
+        lower, upper = np.split(words, 2)
+        return np.concatenate([lower[:, : self.ins.rows], upper[:, self.ins.rows :]])
+
+    def _of_all_rows(self, tmem: Tmem, a: OperandBytes, b: OperandBytes) -> NDArray[np.uint32] | None:
+        """Return the words of D for each row of A, ``[n][row]``; None if they were written in place."""
         product = self.cache.int8_product if self._may_be_small else None
         if product is not None:
             columns = self.cache.steps(b)  # the tile of a pair of CTAs, so first
             rows = None if columns is None else self.cache.steps(a)
             if rows is not None and columns is not None and is_exact(rows, columns):
-                return partial(self._integral, tmem, rows, columns, product)
-        return partial(self._value, tmem, self.cache.get(a), self.cache.get(b))
+                return self._integral(tmem, rows, columns, product)
+        return self._product(tmem, self.cache.get(a), self.cache.get(b))
 
     @property
     def _may_be_small(self) -> bool:
@@ -162,19 +167,7 @@ class Chain:
 
     def _integral(self, tmem: Tmem, a: StepTile, b: StepTile, product: Product) -> NDArray[np.uint32] | None:
         """Compute the chain as one product of integers, which is exact."""
-        return self._split(self._whole(tmem, b.height, a.height, partial(multiply, b, a, product)))
-
-    def _value(self, tmem: Tmem, a: OperandTile, b: OperandTile) -> NDArray[np.uint32] | None:
-        """Return the accumulator's words ``[n][row]``; None if they were written in place."""
-        return self._split(self._product(tmem, a, b))
-
-    def _split(self, words: NDArray[np.uint32] | None) -> NDArray[np.uint32] | None:
-        """Return the words of the accumulator among those of all rows of A and of B."""
-        if words is None or self.rows == self.ins.rows:
-            return words
-        # Layout E: the lower half of N has the product with the first block of A, the upper one with the second.
-        lower, upper = np.split(words, 2)
-        return np.concatenate([lower[:, : self.ins.rows], upper[:, self.ins.rows :]])
+        return self._whole(tmem, b.height, a.height, partial(multiply, b, a, product))
 
     def _previous(self, tmem: Tmem) -> NDArray[np.uint32]:
         """Return the previous words of D ``[n][row]``, once for each block of A."""

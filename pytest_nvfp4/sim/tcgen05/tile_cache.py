@@ -136,9 +136,9 @@ class OperandTileCache:
         return tile
 
     def _evict(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any] | None:
-        """Drop the oldest tiles; return the memory of one that has the shape, for reuse."""
+        """Drop the oldest tiles, but not the last, which may be in use; return one's memory that has the shape."""
         out: NDArray[Any] | None = None
-        while self._tiles and self.held > self.budget * 7 // 8:
+        while len(self._tiles) > 1 and self.held > self.budget * 7 // 8:
             _, (_, _, tile) = self._tiles.popitem(last=False)
             if tile is not None:
                 self.held -= tile.nbytes
