@@ -15,6 +15,8 @@ _PRUNED_SIZE = 4
 """A set is pruned of accesses that the new one covers at this size, and whenever it has doubled since."""
 
 
+_MOST_UNIONS = 1 << 17
+"""Unions that are remembered."""
 _Key = tuple[int, int, int]
 """Cluster and agent of an access, and whether it is strong."""
 _NONE: tuple[int, dict[tuple[int, int, int], int]] = (-1, {})
@@ -93,6 +95,8 @@ class AccessSets:
             return access << 1
         union = self._unions.get((number, access))
         if union is None:
+            if len(self._unions) >= _MOST_UNIONS:
+                self._unions.clear()
             union = self._unions[number, access] = self._join(number, access, covers, settled=settled)
         return union
 
