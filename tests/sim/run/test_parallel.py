@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -45,6 +46,19 @@ def test_the_fault_of_the_earliest_cta_is_told() -> None:
         assert caught.value.kind == "trap"
         assert where is not None
         assert where.cta == (first, 0, 0)
+
+
+def test_processes_that_have_ended_are_reaped_at_the_next_launch() -> None:
+    run(3)
+    ended = list(parallel._ended)
+    assert len(ended) == 2
+    run(3)
+    assert not set(ended) & set(parallel._ended)
+    for pid in ended:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, 0)
+    os.waitpid(parallel._ended[0], 0)  # another part of the program has reaped one
+    assert (run(3)["out"] == run(1)["out"]).all()
 
 
 def test_ctas_that_speak_with_each_other_stay_together() -> None:
