@@ -99,7 +99,7 @@ class Service:
         self._watch = asyncio.ensure_future(self._reap())
 
     def end(self) -> None:
-        for container in self.containers.values():
+        for container in list(self.containers.values()):
             container.kill()
 
     def kill(self, task_id: str | None = None) -> None:
@@ -182,13 +182,13 @@ class Service:
 
     def end_apps(self) -> None:
         """End every app of a session, as Modal does when its client is not heard of any more."""
-        for app in self.apps.values():
+        for app in list(self.apps.values()):
             if app.state != _DEPLOYED:
                 self._end_app(app)
 
     def _end_app(self, app: App) -> None:
         app.ended = True
-        for container in self.containers.values():
+        for container in list(self.containers.values()):
             if self.functions[container.function_id].app_id == app.app_id:
                 container.kill()
 
