@@ -84,10 +84,10 @@ def is_exact(a: StepTile, b: StepTile) -> bool:
 
 def multiply(a: StepTile, b: StepTile, product: Product, out: NDArray[np.float32]) -> None:
     """Write the product of the rows of ``a`` and ``b`` that are not zero, which is exact, as float32."""
+    if not (a.height and b.height):
+        return
     ints = product(a.values[: a.height], b.values[: b.height])
     rows, columns = a.grids[: a.height], b.grids[: b.height]
-    if not ints.size:
-        return
     if (rows == rows[0]).all() and (columns == columns[0]).all():
         np.multiply(ints, np.float32(2.0 ** int(rows[0] + columns[0])), out=out, dtype=np.float32, casting="unsafe")
         return

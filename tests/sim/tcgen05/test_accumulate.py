@@ -80,6 +80,15 @@ def test_small_integers_are_multiplied_as_such(
     assert kernel.value().tobytes() == plain.value().tobytes()
 
 
+def test_rows_that_are_all_zero_need_no_product() -> None:
+    kernel = Kernel()
+    kernel.cta.launch.machine.int8_product = lambda: product
+    kernel.tmem.floats[:N] = np.nan
+    a, b, sfa, sfb = draw(np.random.default_rng(0), 0x38, 0x39)
+    kernel.add(a & 8, b, sfa, sfb, enable=False)
+    assert (kernel.value() == 0).all()
+
+
 @pytest.mark.parametrize("proved", [True, False])
 def test_what_starts_from_d_or_may_be_rounded_is_not(
     proved: bool, paths: list[str], monkeypatch: pytest.MonkeyPatch

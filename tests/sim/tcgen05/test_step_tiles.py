@@ -23,6 +23,8 @@ COUNT = 3
 
 def product(a: NDArray[np.int8], b: NDArray[np.int8]) -> NDArray[np.int32]:
     assert a.dtype == b.dtype == np.int8
+    assert a.size
+    assert b.size
     return a.astype(np.int32) @ b.astype(np.int32).T
 
 
