@@ -49,14 +49,16 @@ _SATURATING = """
 import torch
 from pytest_nvfp4.device.worker.int8_product import int8_product
 torch.cpu._is_vnni_supported = lambda: True
-print(int8_product() is None)
+large = torch.full((64, 1024), 127, dtype=torch.int8)
+wrong = bool((torch._int_mm(large, large.t()) != 127 * 127 * 1024).any())
+assert wrong == (int8_product() is None), wrong
 """
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN has no other product there")
 @pytest.mark.parametrize("isa", ["AVX512_CORE", "AVX2", "SSE41"])
 def test_sums_that_saturate_are_seen(isa: str) -> None:
-    """oneDNN adds pairs of products in 16 bits without VNNI."""
+    """oneDNN adds pairs of products in 16 bits without VNNI, in versions of today."""
     environ = {**variables(), "PATH": "", "ONEDNN_MAX_CPU_ISA": isa}
-    done = subprocess.run([sys.executable, "-c", _SATURATING], check=True, capture_output=True, text=True, env=environ)
-    assert done.stdout == "True\n"
+    done = subprocess.run([sys.executable, "-c", _SATURATING], check=False, capture_output=True, text=True, env=environ)
+    assert done.returncode == 0, done.stderr

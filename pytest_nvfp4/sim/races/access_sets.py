@@ -123,10 +123,10 @@ class AccessSets:
         return made
 
     def retain(self, used: Iterable[int]) -> dict[int, int]:
-        """Drop all stored sets but these, and return their new numbers by the old ones."""
+        """Drop all stored sets but these (odd numbers), and return their new numbers by the old ones."""
         sets = self._sets
         self._sets, self._unions, self._strong = [], {}, {}
-        return {number: self._add(sets[number >> 1]) for number in used if number & 1}
+        return {number: self._add(sets[number >> 1]) for number in used}
 
     def _add(self, members: dict[_Key, int]) -> int:
         self._sets.append(members)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_nvfp4.sim.races.access import Access, TensorUse
+from pytest_nvfp4.sim.races.access import TensorUse
 from pytest_nvfp4.sim.races.clocks import Agent, Clock, Clocks, Copy, Epoch
 from pytest_nvfp4.sim.races.cta_exit import PeerAccesses
 from pytest_nvfp4.sim.races.groups import BulkStores, CpAsyncCopies, MapLoads, MapReads
@@ -56,14 +56,12 @@ class WarpAgent(Agent):
         failed_tests: By mbarrier, the last test that failed.
         started: The ranks of CTAs of the cluster that are known to have started.
         acquired: The snapshots acquired last, by identity.
-        accesses: By instruction, its last access to global memory, the number of synchronisations of the lanes before
-            it, and its number.
     """
 
     __slots__ = (
-        "__weakref__", "accesses", "acquired", "agents", "failed_tests", "fences", "id", "initialised",
-        "lane_order", "lanes", "launch", "ld", "ld_issued", "ld_waited", "loaded", "memory", "pipe", "polled",
-        "queue", "seen", "seen_issued", "st", "st_issued", "st_waited", "started", "uses",
+        "__weakref__", "acquired", "agents", "failed_tests", "fences", "id", "initialised", "lane_order", "lanes",
+        "launch", "ld", "ld_issued", "ld_waited", "loaded", "memory", "pipe", "polled", "queue", "seen", "seen_issued",
+        "st", "st_issued", "st_waited", "started", "uses",
     )  # fmt: skip
 
     def __init__(self, memory: CtaMemory, w: Warp) -> None:
@@ -85,7 +83,6 @@ class WarpAgent(Agent):
         self.initialised: set[int] = set()
         self.failed_tests: dict[int, FailedTest] = {}
         self.started: set[int] = set()
-        self.accesses: dict[int, tuple[Access, int, int]] = {}
         self.acquired: dict[int, Snapshot] = {}
         self.polled: tuple[tuple[object, ...], int, int] | None = None
         """The last strong access to global memory, if it was a read, and the versions of the clock and of the lanes."""

@@ -245,13 +245,11 @@ class GlobalShadow:
         if len(readers) < _READERS or reader in readers:
             readers[reader] = self.sets.number(access, self.sync_count)
 
-    def read(
-        self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock, number: int = 0
-    ) -> None:
-        """Check and record a read of units; ``number`` is that of the access, if it is known."""
+    def read(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock) -> None:
+        """Check and record a read of units."""
         if shadow.writes is not None:
             self._check(shadow, shadow.writes[units], units, access, clock, old_writes=True, new_writes=False)
-        self._join(shadow.array("reads"), units, number or self.sets.number(access, self.sync_count), clock)
+        self._join(shadow.array("reads"), units, self.sets.number(access, self.sync_count), clock)
 
     def written(self, shadow: RegionShadow, units: NDArray[np.intp] | slice) -> tuple[Access, int] | None:
         """Return a recorded write of the first of some units that has one, and its offset."""
@@ -308,19 +306,16 @@ class GlobalShadow:
     def write(self, shadow: RegionShadow, offsets: Offsets, size: int, access: Access, clock: Clock) -> None:
         """Check and record a write of items of ``size`` bytes."""
         self._settle(shadow)
-        number = self.sets.number(access, self.sync_count)
-        self._write(shadow, shadow.units(offsets, size), access, clock, number)
+        self._write(shadow, shadow.units(offsets, size), access, clock)
 
     def write_items(
-        self, shadow: RegionShadow, offset: int, where: Pattern | int, access: Access, clock: Clock, number: int
+        self, shadow: RegionShadow, offset: int, where: Pattern | int, access: Access, clock: Clock
     ) -> None:
-        """Check and record a warp's write of its items; ``number`` is that of the access."""
+        """Check and record a warp's write of its items."""
         self._settle(shadow)
-        self._write(shadow, shadow.items(offset, where), access, clock, number)
+        self._write(shadow, shadow.items(offset, where), access, clock)
 
-    def _write(
-        self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock, number: int
-    ) -> None:
+    def _write(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock) -> None:
         writes = shadow.array("writes")
         self._check(shadow, writes[units], units, access, clock, old_writes=True, new_writes=True)
         reads = shadow.reads
@@ -328,6 +323,7 @@ class GlobalShadow:
             self._check(shadow, reads[units], units, access, clock, old_writes=False, new_writes=True)
         if shadow.maps:
             self._write_maps(shadow, units, access, clock)
+        number = self.sets.number(access, self.sync_count)
         if access[2] & STRONG:
             self._join(writes, units, number, clock)
             return
@@ -457,7 +453,7 @@ class GlobalShadow:
 
 
 def _distinct(numbers: NDArray[np.int32]) -> Set[int]:
-    """Return the different numbers of sets in the order of their units, of few or of many that most often have none."""
+    """Return the different numbers of units' sets, in the units' order; most often, many units have none."""
     if numbers.size > _FEW and not numbers.any():
         return _EMPTY
     data = numbers.tobytes()

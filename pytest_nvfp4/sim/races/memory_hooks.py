@@ -132,10 +132,10 @@ class MemoryHooks(Hooks):
             shadow, offset, where, agent.id.cluster, agent.number
         ):  # fmt: skip
             return
-        lanes = agent.lanes
-        access, number = self._numbered(agent, at, STRONG if order.strong else 0)
+        access = make_access((agent.number, agent.epoch(), STRONG if order.strong else 0, at, agent.id, None, None))
         if launch.overlap is not None:
             launch.overlap.check(agent, region, partial(item_rows, offset, where), access, writes=writes)
+        lanes = agent.lanes
         memory.sync_count, memory.settled, memory.again = lanes.sync_count, order.acquires, False
         if early:
             memory.read_early(shadow, offset, where, access)
@@ -143,10 +143,10 @@ class MemoryHooks(Hooks):
             units = shadow.items(offset, where)
             if launch.non_coherent[at]:
                 self._check_constant(agent, at, shadow, units)
-            memory.read(shadow, units, access, agent.clock, number)
+            memory.read(shadow, units, access, agent.clock)
         else:
             self.storing = region.data if kind == WRITE else None
-            memory.write_items(shadow, offset, where, access, agent.clock, number)
+            memory.write_items(shadow, offset, where, access, agent.clock)
             self.storing = None
         memory.sync_count, memory.settled = 0, False
         if mask or where.__class__ is not int:
@@ -168,18 +168,6 @@ class MemoryHooks(Hooks):
                         memory.observe(shadow, offset + item, access)
                     launch.variables.access(address, agent, agent.fences, agent.id, order, write=writes)
             agent.polled = None if writes else (polled, agent.version, lanes.sync_count)
-
-    @staticmethod
-    def _numbered(agent: WarpAgent, at: int, flags: int) -> tuple[Access, int]:
-        """Return a warp's access to global memory by an instruction, and its number (``AccessSets``)."""
-        tick, sync_count = agent.epoch(), agent.lanes.sync_count
-        known = agent.accesses.get(at)
-        if known is not None and known[0][1] == tick and known[1] == sync_count:
-            return known[0], known[2]
-        access = make_access((agent.number, tick, flags, at, agent.id, None, None))
-        number = agent.launch.memory.sets.number(access, sync_count)
-        agent.accesses[at] = access, sync_count, number
-        return access, number
 
     @staticmethod
     def _check_constant(agent: WarpAgent, at: int, shadow: RegionShadow, units: NDArray[np.intp] | slice) -> None:

@@ -6,8 +6,8 @@ its descriptor sets saturation. NaN results are 0x7fffffff (f32) or 0x7fff (f16)
 
 A chain holds copies of its operands' bytes. One of these methods computes it:
 
-- *Integers.* NVFP4 data of few different scale factors are small integers (``step_tiles``). While the bound of the
-  whole chain, see below, is 2**24 steps, its value is one product of 8-bit integers.
+- *Integers.* NVFP4 data of few different scale factors are small integers (``step_tiles``). If the bound of the
+  whole chain (see below) is under 2**24 steps, its value is one product of 8-bit integers.
 - *Segments.* Let the values of row r of A be multiples of 2**g(r), and those of column c of B multiples of 2**h(c): all
   products of (r, c), and all their sums, are integers in steps of 2**(g(r) + h(c)). By Cauchy-Schwarz the sum of the
   magnitudes of the products of some instructions is at most the product of the norms of the row and the column over

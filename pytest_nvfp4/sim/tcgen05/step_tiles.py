@@ -46,25 +46,18 @@ class StepTile:
         values: ``[row][k]`` in steps of ``2**grids``.
         grids: ``[row]``: exponent of the step.
         height: Number of rows up to the last that is not zero.
-        factors: ``[row][block]``: scale factors, in steps of their row.
+        bound: Upper bound of the norms of the rows in steps, from their scale factors.
     """
 
     values: NDArray[np.int8]
     grids: NDArray[np.int64]
     height: int
-    factors: NDArray[np.uint8]
+    bound: float
 
     @property
     def nbytes(self) -> int:
         """Size of the decoded values."""
         return self.values.nbytes
-
-    @cached_property
-    def bound(self) -> float:
-        """Upper bound of the norms of the rows in steps, from their scale factors."""
-        block = self.values.shape[1] // self.factors.shape[1]
-        squares = np.einsum("rb,rb->r", self.factors, self.factors, dtype=np.int64)
-        return float(np.sqrt(squares.max() * block)) * _LARGEST_ELEMENT
 
     @cached_property
     def norm(self) -> float:
@@ -126,7 +119,8 @@ def decode_steps(
     height = rows
     while height and not values[height - 1].any():
         height -= 1
-    return StepTile(values, grids - 1, height, factors)
+    squares = np.einsum("rb,rb->r", factors, factors, dtype=np.int64)
+    return StepTile(values, grids - 1, height, bound=float(np.sqrt(squares.max() * block)) * _LARGEST_ELEMENT)
 
 
 @cache

@@ -120,8 +120,7 @@ def test_a_product_is_that_of_the_values(seed: int, codes: list[int]) -> None:
 
 def _of(value: int, depth: int) -> StepTile:
     """A row of equal values."""
-    factors = np.full((1, depth // 16), 10, np.uint8)
-    return StepTile(np.full((1, depth), value, np.int8), np.zeros(1, np.int64), 1, factors)
+    return StepTile(np.full((1, depth), value, np.int8), np.zeros(1, np.int64), 1, bound=120 * depth**0.5)
 
 
 def test_what_may_be_rounded_is_not_exact() -> None:

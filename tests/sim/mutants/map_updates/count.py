@@ -48,7 +48,8 @@ mutant(
 mutant(
     "TMA uses two of three stages",
     lambda k: ring(k, load_end(k))["stage"].set(2, "2"),
-    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar"),  # a group of three k-tiles: the TMA warp is at its end
+    # A group of three k-tiles: the TMA warp is at its end, and its arrive is named.
+    Found("deadlock", "cute.arch.mbarrier_wait(full_mbar", ("mbarrier.arrive.expect_tx", "has left its loop")),
 )
 mutant(
     "MMA uses two of three stages",
