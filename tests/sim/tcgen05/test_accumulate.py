@@ -276,6 +276,23 @@ def test_tiles_are_shared_by_their_bytes_and_by_nothing_less() -> None:
         assert tile.values.tobytes() == want.values.tobytes()
 
 
+@pytest.mark.parametrize("integers", [False, True])
+def test_the_next_tile_does_not_take_the_memory_of_the_last(integers: bool) -> None:
+    """Both are operands of one product, however small the cache is."""
+    cache = OperandTileCache(budget=1)
+    operand = OperandEncoding("e2m1", True, False, False, 128, 64, "ue4m3", 4)
+    rng = np.random.default_rng(0)
+    kept: list[tuple[np.ndarray, np.ndarray]] = []
+    for _ in range(3):
+        chunks = rng.integers(0, 1 << 63, (1, 512), dtype=np.int64).view(np.complex128)
+        of = OperandBytes(operand, [chunks], bytes([0x38] * 512), (0,))
+        tile = cache.steps(of) if integers else cache.get(of)
+        assert tile is not None
+        kept.append((tile.values, tile.values.copy()))
+        for values, copy in kept[-2:]:
+            assert (values == copy).all()
+
+
 def test_one_cta_s_rows_are_not_those_of_two_that_begin_alike() -> None:
     cache = OperandTileCache()
     operand = OperandEncoding("f16", False, False, False, 128, 16, "", 0)
