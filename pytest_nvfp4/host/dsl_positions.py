@@ -33,18 +33,36 @@ def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         return
     if getattr(operations, "_CO_POSITIONS", None) is None:
         return
-    yield operations, "_fast_frameinfo", _by_instruction(operations._fast_frameinfo)
-    for name in ("_is_framework_stack_frame", "_is_framework_module", "_get_caller_frame_info", "_find_user_frame"):
+    place = _by_instruction(operations._fast_frameinfo)
+    yield operations, "_fast_frameinfo", place
+    located = operations._get_location_from_frame_info
+    yield operations, "_get_location_from_frame_info", _by_context(located, operations.ir.Context)
+    for name in ("_is_framework_stack_frame", "_is_framework_module", "_get_caller_frame_info", "_INCLUDE_LIB_FRAME"):
         if not hasattr(operations, name):
             return
-    holds = _by_code(operations._is_framework_stack_frame, of_module=operations._is_framework_module)
+    modules: set[Any] = set()
+    holds = _by_code(operations._is_framework_stack_frame, modules, of_module=operations._is_framework_module)
     yield operations, "_is_framework_stack_frame", holds
+    users: dict[tuple[int, int], tuple[CodeType, Any]] = {}
 
     @functools.wraps(operations._get_caller_frame_info)
     def caller() -> Any:
         # `inspect.currentframe` hands out frames, so that the audit would look for who else asks.
-        frame = operations._find_user_frame(sys._getframe(2))
-        return None if frame is None else operations._fast_frameinfo(frame)
+        frame: FrameType | None
+        frame = start = sys._getframe(2)
+        if operations._INCLUDE_LIB_FRAME:
+            return place(start)
+        while frame is not None:
+            if frame.f_globals.get("__name__", "") not in modules:
+                code = frame.f_code
+                key = id(code), frame.f_lasti
+                if (found := users.get(key)) is not None:
+                    return found[1]
+                if not holds(frame):
+                    users[key] = code, place(frame)
+                    return users[key][1]
+            frame = frame.f_back
+        return place(start)
 
     yield operations, "_get_caller_frame_info", caller
 
@@ -64,13 +82,33 @@ def _by_instruction(original: Callable[[FrameType], Any]) -> Callable[[FrameType
     return place
 
 
-def _by_code(original: Callable[[FrameType], bool], *, of_module: Callable[[str], bool]) -> Callable[[FrameType], bool]:
+def _by_context(original: Callable[[Any], Any], contexts: Any) -> Callable[[Any], Any]:
+    """Return ``original``, which makes the location of a place, with its results stored until the context changes."""
+    known: dict[int, tuple[Any, Any]] = {}
+    last: Any = None
+
+    @functools.wraps(original)
+    def location(place: Any) -> Any:
+        nonlocal last
+        context = contexts.current
+        if context is not last:
+            known.clear()
+            last = context
+        if (found := known.get(id(place))) is None:
+            found = known[id(place)] = (place, original(place))  # the reference keeps the identity unique
+        return found[1]
+
+    return location
+
+
+def _by_code(
+    original: Callable[[FrameType], bool], modules: set[Any], *, of_module: Callable[[str], bool]
+) -> Callable[[FrameType], bool]:
     """Return ``original``, which holds for all code of some modules, with its results stored, but for NVIDIA's kernels.
 
-    They are stored by the name of the module, and by the code in modules for which ``of_module`` does not hold: each
-    read of a frame's code is an event of the audit.
+    They are stored by the name of the module, in ``modules``, and by the code in modules for which ``of_module`` does
+    not hold: each read of a frame's code is an event of the audit.
     """
-    modules: set[Any] = set()
     known: dict[tuple[int, Any], tuple[CodeType, bool]] = {}
 
     @functools.wraps(original)

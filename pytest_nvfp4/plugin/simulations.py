@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.modelled import ModelledCall
     from pytest_nvfp4.device.result_cache import ResultKeys, SimulationCache, VerdictCache
     from pytest_nvfp4.device.simulate import SimulationResult
+    from pytest_nvfp4.finding import Finding
     from pytest_nvfp4.model.constants import DeviceConstants
     from pytest_nvfp4.model.replay import Conditions
     from pytest_nvfp4.toolchain.sealed_files import SealedFiles
 
 
 _EAGER = "eager"
+_FAR_END = "far-end"
+"""Part of the verdict cache: kernels without offsets that overflow 32 bits."""
 
 
 class Simulations:
@@ -41,6 +44,7 @@ class Simulations:
         self._locks: dict[tuple[str, KernelSpec], threading.Lock] = {}
         self._simulated: dict[KernelSpec, dict[JobCase, SimulationResult]] = {}
         self._raced: dict[tuple[KernelSpec, JobCase, str, int | None], SimulationResult] = {}
+        self._far_ends: dict[KernelSpec, list[Finding] | None] = {}
         self._observations: dict[str, SimulationCache] = {}
         self._verdicts: dict[str, VerdictCache] = {}
         self.cache_hits = 0
@@ -299,6 +303,23 @@ class Simulations:
         if _without_findings(done):
             passed.add(kernel, done)
         return done
+
+    def far_end(self, kernel: KernelSpec, *, base: Path) -> list[Finding] | None:
+        """Return the overflow of an offset in a C of more than 2^32 bytes, if there is one.
+
+        The result is None if the kernel did not run to its end. A run that finds nothing is stored for later runs.
+        """
+        from pytest_nvfp4.device import far_end
+
+        with self.locked("far end", kernel):
+            if kernel not in self._far_ends:
+                found: list[Finding] | None = []
+                if not self.lookup(_FAR_END, kernel, far_end.CASE):
+                    found = far_end.overflows(self._devices.simulator, kernel, folder=self._devices.jobs, base=base)
+                    if found == []:
+                        self.verdicts(_FAR_END).add(kernel, far_end.CASE)
+                self._far_ends[kernel] = found
+            return self._far_ends[kernel]
 
     def modelled(
         self,

@@ -42,6 +42,7 @@ class Verifications:
         cases: Sequence[JobCase],
         *,
         others: Sequence[JobCase],
+        batch: str = "",
         sms: int | None = None,
         base: Path,
     ) -> list[Verification]:
@@ -52,13 +53,14 @@ class Verifications:
             cases: The cases.
             others: Further cases of the same job: those that this process requires later, or for a remote all cases
                 of the job that was sent ahead.
+            batch: Name of the cases of the job: two batches have no case in common, and run at the same time.
             sms: SMs of the device if it is simulated; None for those of the product.
             base: The folder that the kernel's files are relative to.
         """
         simulated = self._devices.device(kernel.arch).name == "sim"
         sms = sms if simulated else None
         part = "" if sms is None else f"verdicts-{sms}sms"
-        with self._simulations.locked(f"verification {part}", kernel):
+        with self._simulations.locked(f"verification {batch} {part}", kernel):
             known = self._known.setdefault((kernel, sms), {})
             # A remote matches a job with one that was sent ahead by its cases, so their order must not depend on
             # which item comes first.

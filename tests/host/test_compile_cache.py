@@ -180,6 +180,13 @@ if all(said["patched"]):
     said["from"] = called_from(ours[2])
     said["again"] = called_from(ours[2]) == called_from(ours[2])
     of_dsl = lambda look, name: look(eval("sys._getframe()", {"__name__": name, "sys": sys}))
+    locate, place = op._get_location_from_frame_info, wrapper(ours[2])
+    located = []
+    for context in (op.ir.Context(), op.ir.Context()):
+        with context:
+            here = [locate(place), locate(place), locate.__wrapped__(place)]
+            located.append((here[0] is here[1], str(here[0]) == str(here[2]), here[0].context is context))
+    said["located"] = located
     said["library"] = [of_dsl(ours[1], name) for name in modules]
     said["their library"] = [of_dsl(theirs[1], name) for name in modules]
     side.close()
@@ -197,6 +204,7 @@ def test_places_of_operations_are_those_of_the_dsl(tmp_path: Path) -> None:
         assert said["same"]
         assert said["many"] == 2
         assert said["again"]
+        assert said["located"] == [[True] * 3] * 2
         assert said["library"] == [False, True, False, False, True]
         assert said["their library"] == [False, True, True, True, True], "NVIDIA's kernels need no exception any more"
         assert said["from"] == said["theirs"]

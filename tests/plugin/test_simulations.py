@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,10 +22,12 @@ from pytest_nvfp4.model.replay import Conditions
 from pytest_nvfp4.plugin.checks.search import _BatchSimulator
 from pytest_nvfp4.plugin.simulations import Simulations
 from pytest_nvfp4.plugin.state import RUN
+from pytest_nvfp4.plugin.verifications import Verifications
 from pytest_nvfp4.problem import Group, Problem
 from pytest_nvfp4.toolchain.sealed_files import SealedFiles
 from tests.device.modelled_kernels import ModelledKernel
 from tests.device.remote.fakes import source
+from tests.waiting import LONGEST_S
 
 KERNEL = KernelSpec(files=(source(),), main="kernel.py", arch="sm_100a")
 A, B = (
@@ -179,3 +183,54 @@ def test_a_drawn_problem_with_accepted_errors_alone_passes(
     space: Any = None
     simulator = _BatchSimulator(kernel, KERNEL, Path(), space=space)
     assert simulator.failing([problem]) == [not accepting]
+
+
+FOUND = Finding("overflow", "an offset overflows")
+
+
+@pytest.mark.parametrize(("found", "runs"), [([], 1), ([FOUND], 2), (None, 2)])
+def test_the_far_end_is_reached_once_and_a_run_without_findings_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: list[Finding] | None, runs: int
+) -> None:
+    reached: list[Path] = []
+
+    def overflows(_device: object, _kernel: KernelSpec, *, folder: Path, base: Path) -> list[Finding] | None:
+        reached.append(base)
+        assert folder == tmp_path
+        return found
+
+    monkeypatch.setattr("pytest_nvfp4.device.far_end.overflows", overflows)
+    simulations = of_run(tmp_path)
+    assert [simulations.far_end(KERNEL, base=tmp_path) for _ in range(2)] == [found, found]
+    assert reached == [tmp_path]
+    later = of_run(tmp_path)
+    assert later.far_end(KERNEL, base=tmp_path) == found
+    assert (len(reached), later.cache_hits) == (runs, 2 - runs)
+
+
+def test_the_fitted_problem_is_verified_beside_the_others(tmp_path: Path) -> None:
+    """Each of two jobs waits for the other; a third one on the cases of the first waits for its end."""
+    meet = threading.Barrier(2)
+    ran: list[str] = []
+
+    class Verifier:
+        def verify(self, _kernel: KernelSpec, cases: Sequence[JobCase], **_: Any) -> Any:
+            ran.append(" ".join(case.problem.name for case in cases))
+            meet.wait(LONGEST_S)
+            return SimpleNamespace(device=None, verdicts=())
+
+    simulations = of_run(tmp_path)
+    devices: Any = SimpleNamespace(
+        device=lambda _: SimpleNamespace(name="gpu"), remote=None, options=SimpleNamespace(fresh=True, seed=None)
+    )
+    verifications = Verifications(devices, simulations)
+    verifications.verifier = lambda _: Verifier()  # type: ignore[method-assign, assignment, return-value]
+
+    def verify(case: JobCase, batch: str) -> Any:
+        return verifications.verify(KERNEL, [case], others=[], batch=batch, base=Path())
+
+    with ThreadPoolExecutor(3) as pool:
+        jobs = [pool.submit(verify, *one) for one in ((A, ""), (B, "fitted"), (A, ""))]
+        first, _, again = [job.result(LONGEST_S) for job in jobs]
+    assert sorted(ran) == ["a", "b"]
+    assert first == again

@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from pytest_nvfp4.device.job import JobCase, KernelSpec
     from pytest_nvfp4.device.verdict import CaseVerdict
     from pytest_nvfp4.device.verify import Verification
+    from pytest_nvfp4.finding import Finding
 
-_FAR_END = "far-end"
-"""Part of the verdict cache: kernels without offsets that overflow 32 bits."""
 _OWN_SHAPES = "own-shapes"
 """Variant and label of the case of the input families that have sizes of their own (edges, decode probes)."""
 _FITTED_FAMILY = "nan_pad"
@@ -76,8 +75,11 @@ class VerifyCheck(Check):
         kernel = KernelUnderTest(item)
         if (remote := kernel.devices.remote) is not None and item.case.variant != FITTED:
             return Needs(traces) if remote.unusable is None else Needs()
-        key = (self.name, item.case.path, item.case.settings.name, item.case.variant == FITTED)
-        return Needs(traces, preparations=(Preparation(key, lambda: self._verify(kernel)),))
+        where = item.case.path, item.case.settings.name
+        preparations = [Preparation((self.name, *where, item.case.variant == FITTED), lambda: self._verify(kernel))]
+        if item.case.variant == _OWN_SHAPES:
+            preparations.append(Preparation(("far end", *where), lambda: _overflows(kernel)))
+        return Needs(traces, preparations=tuple(preparations))
 
     def remote_batches(self, items: Sequence[CheckItem]) -> Iterator[RemoteBatch]:
         """Yield the jobs of each configuration, each job by itself."""
@@ -129,30 +131,7 @@ class VerifyCheck(Check):
         _note_writers(nvfp4_case, judged)
         nvfp4_case.establish(_evidence(judged, simulated=done[0].device is not None and done[0].device.simulated))
         if item.case.variant == _OWN_SHAPES:
-            self._check_offsets(nvfp4_case, spec, base)
-
-    def _check_offsets(self, kernel: KernelUnderTest, spec: KernelSpec, base: Path) -> None:
-        """Fail if an offset in a C of more than 2^32 bytes overflows, in the simulator.
-
-        Kernels for Hopper are left out: those that specialise their code for a problem compile it anew for this one.
-        """
-        from pytest_nvfp4.device import far_end
-
-        device = kernel.devices.device(spec.arch)
-        simulations = kernel.item.config.stash[SIMULATIONS]
-        if (
-            device.name != "sim"
-            or not spec.arch.startswith("sm_10")
-            or simulations.lookup(_FAR_END, spec, far_end.CASE)
-        ):
-            return
-        findings = far_end.overflows(device, spec, folder=kernel.devices.jobs, base=base)
-        if findings:
-            raise failure_at(finding_lines(findings, kernel.run, most=1), findings, kernel=kernel.case.path)
-        if findings is None:
-            kernel.note("offsets in a C of more than 2^32 bytes: not checked, the kernel did not run to its end")
-        else:
-            simulations.verdicts(_FAR_END).add(spec, far_end.CASE)
+            _check_offsets(nvfp4_case)
 
     def _verify(self, kernel: KernelUnderTest) -> tuple[KernelSpec, Path, list[Verification]]:
         """Return the kernel, the folder of its files, and the verification of each case of the item.
@@ -173,7 +152,8 @@ class VerifyCheck(Check):
         fitted = kernel.fitted()
         sms = None if fitted is None else fitted.sms
         verifications = item.config.stash[VERIFICATIONS]
-        return spec, base, verifications.verify(spec, cases, others=others, sms=sms, base=base)
+        batch = item.case.variant if item.case.variant == FITTED else ""
+        return spec, base, verifications.verify(spec, cases, others=others, batch=batch, sms=sms, base=base)
 
     def _with(self, item: CheckItem) -> list[CheckItem]:
         """Return the items whose cases run in one job with those of an item.
@@ -212,6 +192,27 @@ class VerifyCheck(Check):
             chunks[-1] += new
             held += size
         return [chunk for chunk in chunks if chunk]
+
+
+def _check_offsets(kernel: KernelUnderTest) -> None:
+    """Fail if an offset in a C of more than 2^32 bytes overflows, in the simulator."""
+    findings = _overflows(kernel)
+    if findings:
+        raise failure_at(finding_lines(findings, kernel.run, most=1), findings, kernel=kernel.case.path)
+    if findings is None:
+        kernel.note("offsets in a C of more than 2^32 bytes: not checked, the kernel did not run to its end")
+
+
+def _overflows(kernel: KernelUnderTest) -> Sequence[Finding] | None:
+    """Return what `Simulations.far_end` does; nothing on a GPU, where offsets are not checked.
+
+    Kernels for Hopper are left out: those that specialise their code for a problem compile it anew for this one.
+    """
+    arch = kernel.case.settings.arch
+    if kernel.devices.device(arch).name != "sim" or not arch.startswith("sm_10"):
+        return ()
+    spec, base = kernel.device_spec()
+    return kernel.item.config.stash[SIMULATIONS].far_end(spec, base=base)
 
 
 def _evidence(verdicts: Sequence[CaseVerdict], *, simulated: bool) -> str:
