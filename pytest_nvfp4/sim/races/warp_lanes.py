@@ -11,12 +11,12 @@ out: a lane that reads what it wrote together with others, and writes of one wor
 
 In shared memory, each access is compared with all since the last synchronisation. In global memory, the shadow reports
 whether the warp has touched one of the bytes since (``GlobalShadow.again``), and only then the accesses to the same
-lines of 128 bytes are compared.
+lines of 128 bytes are compared, and of those that touch many lines by rows the ones in the same columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ _CAPACITY = 512
 _LINE = 7
 """Base-2 logarithm of a line's size."""
 _MOST_LINES = 8
-"""Lines of an access that is found by them; one of more lines is compared with every other one."""
+"""Lines of an access that is found by them; one of more lines is found by its pattern."""
 PLAIN, ROWS, COLUMNS, UNKNOWN = range(4)
 """Relation of the data at a lane's address to the lanes: its own data; a row of an 8 x 8 matrix that all lanes hold a
 part of, straight or transposed (PTX ISA, "ldmatrix", fragment layout); a shape that is not checked."""
@@ -110,8 +110,9 @@ class WarpLanes:
         self.writes: list[SharedLaneAccess] = []
         self.accesses: list[GlobalLaneAccess] = []
         self._by_line: dict[int, list[int]] = {}
-        """By line, the places in ``accesses`` of those that touch it, but for those of many lines, ``_wide``."""
-        self._wide: list[int] = []
+        """By line, the places in ``accesses`` of those that touch it, but for those of many lines."""
+        self._wide: dict[Pattern | int, dict[int, list[int]]] = {}
+        """Of these, the places by pattern and column."""
         self.sync_count = 1
 
     def synchronise(self) -> None:
@@ -119,7 +120,7 @@ class WarpLanes:
         if self.accesses:
             self.accesses = []
             self._by_line = {}
-            self._wide = []
+            self._wide = {}
             self.sync_count += 1
         if self.reads:
             self.reads = []
@@ -155,28 +156,63 @@ class WarpLanes:
         """
         race: LaneRace | None = None
         lines = range(new.low >> _LINE, (new.high - 1 >> _LINE) + 1)
-        near = len(lines) <= _MOST_LINES
         if again:
-            for place in self._near(lines) if near else range(len(self.accesses)):
+            for place in self._near(new, lines):
                 old = self.accesses[place]
                 if old.low < new.high and new.low < old.high and (byte := _global_race(old, new)) >= 0:
                     race = LaneRace(old, old.writes, old.low + byte)
                     break
         if race is not None or len(self.accesses) >= _CAPACITY:
             self.synchronise()
-        if near:
+        if len(lines) <= _MOST_LINES:
             for line in lines:
                 self._by_line.setdefault(line, []).append(len(self.accesses))
         else:
-            self._wide.append(len(self.accesses))
+            column, _ = _column(new)
+            self._wide.setdefault(new.where, {}).setdefault(column, []).append(len(self.accesses))
         self.accesses.append(new)
         return race
 
-    def _near(self, lines: range) -> Sequence[int]:
-        """Return the places of the accesses that may touch some lines, the first one first."""
+    def _near(self, new: GlobalLaneAccess, lines: range) -> Sequence[int]:
+        """Return the places of the accesses that may touch bytes of a new one, the first one first."""
         if len(lines) == 1 and not self._wide:
             return self._by_line.get(lines[0], ())
-        return sorted({*self._wide, *(place for line in lines for place in self._by_line.get(line, ()))})
+        if len(lines) <= _MOST_LINES:
+            found = {place for line in lines for place in self._by_line.get(line, ())}
+        else:
+            found = {place for places in self._by_line.values() for place in places}
+        for where, columns in self._wide.items():
+            near: Iterable[int] = columns
+            if where is new.where:
+                column, count = _column(new)
+                near = {(column - 1) % count, column, (column + 1) % count} & columns.keys()
+            found.update(place for column in near for place in columns[column])
+        return sorted(found)
+
+
+def _column(access: GlobalLaneAccess) -> tuple[int, int]:
+    """Return in which column of how many an access to rows begins.
+
+    A column is as wide as the rows, so that accesses of one pattern whose columns are not neighbours have no byte in
+    common. Of other patterns, all accesses are in one column.
+    """
+    pitch, width = _rows(access.where)
+    return access.low % pitch // width, pitch // width
+
+
+@lru_cache(maxsize=4096)
+def _rows(where: Pattern | int) -> tuple[int, int]:
+    """Return the pitch of contiguous rows and their width, which divides it, in bytes; 1 and 1 for other patterns."""
+    if isinstance(where, int):
+        return 1, 1
+    starts = np.unique(where.offsets)
+    steps = np.diff(starts)
+    rows = np.concatenate([starts[:1], starts[1:][steps > where.size]])
+    ends = np.concatenate([starts[:-1][steps > where.size], starts[-1:]]) + where.size
+    pitches, widths = np.unique(np.diff(rows)), np.unique(ends - rows)
+    if len(pitches) != 1 or len(widths) != 1 or pitches[0] % widths[0]:
+        return 1, 1
+    return int(pitches[0]), int(widths[0])
 
 
 def _global_race(old: GlobalLaneAccess, new: GlobalLaneAccess) -> int:

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4.driver.device_model import for_arch
+from pytest_nvfp4.sim.memory.pattern import Pattern, pattern_of
 from pytest_nvfp4.sim.races import warp_lanes
 from pytest_nvfp4.sim.races.detector import Detector
+from pytest_nvfp4.sim.races.warp_lanes import GlobalLaneAccess
 from pytest_nvfp4.sim.run.machine import Machine
 from tests.sim.ptx_case import run_ptx
 from tests.sim.races.global_lanes import BYTES, LANES, PLACES, by_definition, lanes
@@ -105,6 +107,59 @@ def test_one_store_of_two_values_to_one_address_is_found_where_it_is_made():
 
 
 # ---- against the definition --------------------------------------------------------------------------------------
+
+
+@st.composite
+def accesses_to_rows(draw: st.DrawFn) -> list[GlobalLaneAccess]:
+    """Accesses of a few patterns: rows of some items at a pitch, lanes in any order, all of them or some."""
+    patterns = []
+    for _ in range(draw(st.integers(1, 2))):
+        size, items = draw(st.sampled_from([1, 4, 16])), draw(st.sampled_from([1, 2, 4, 8, 3]))
+        pitch = draw(st.sampled_from([size * items, 128, 384, 512, 520]))
+        lane = draw(st.permutations(range(32)))
+        mask = draw(st.sampled_from([0xFFFF_FFFF, 0x0F0F_0F0F, 0xFFFF]))
+        offsets = np.array([(at // items) * pitch + at % items * size for at in lane], np.uint64)
+        patterns.append(pattern_of(offsets, mask, size)[1])
+    made = []
+    for at in range(draw(st.integers(2, 14))):
+        where, low = draw(st.sampled_from(patterns)), 4096 + draw(st.integers(0, 40)) * draw(st.sampled_from([4, 128]))
+        made.append(GlobalLaneAccess(low, low + where.span, where, 0, 0, at, draw(st.booleans())))
+    return made
+
+
+@settings(max_examples=300, deadline=None)
+@given(accesses_to_rows())
+def test_an_access_to_rows_races_with_the_first_one_by_other_lanes(accesses: list[GlobalLaneAccess]):
+    found, before = warp_lanes.WarpLanes(), []
+    for new in accesses:
+        race = found.global_access(new, again=True)
+        lane_at = lanes_by_byte(new)
+        expected = next((old for old in before if races_by_definition(old, lanes_by_byte(old), new, lane_at)), None)
+        assert (None if race is None else race.access) is expected
+        before = [new] if expected is not None else [*before, new]
+
+
+def lanes_by_byte(access: GlobalLaneAccess) -> dict[int, set[int]]:
+    where = access.where
+    assert isinstance(where, Pattern)
+    found: dict[int, set[int]] = {}
+    for lane, offset in zip(where.active.tolist(), where.offsets.tolist(), strict=True):
+        for byte in range(where.size):
+            found.setdefault(access.low + offset + byte, set()).add(lane)
+    return found
+
+
+def races_by_definition(
+    old: GlobalLaneAccess, old_lanes: dict[int, set[int]], new: GlobalLaneAccess, new_lanes: dict[int, set[int]]
+) -> bool:
+    """Whether two lanes touch one byte, one of them to write it, and it is not uniform code of the same lanes."""
+    for byte in old_lanes.keys() & new_lanes.keys():
+        a, b = old_lanes[byte], new_lanes[byte]
+        uniform = old.writes and (a == b if new.writes else b <= a)
+        if (old.writes or new.writes) and len(a | b) > 1 and not uniform:
+            return True
+    return False
+
 
 STEP = st.one_of(
     st.tuples(st.sampled_from(["ld", "st"]), st.permutations(range(BYTES)), st.sampled_from([0xFF, 0x0F, 0x11, 0x7E])),
