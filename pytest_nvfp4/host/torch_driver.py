@@ -2,7 +2,7 @@
 
 - ``torch._C._cuda_getCurrentRawStream``, which kernel libraries call to save time, and ``torch.accelerator``.
 - ``torch.compile`` returns functions unchanged: its operators define the result, and run on the CPU.
-- Autograd's engine requests the streams of a backward pass from CUDA in C++; a backward pass raises ``HostSideError``.
+- Autograd's engine requests the streams of a backward pass from CUDA in C++; ``torch_backward`` does its work then.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import torch
 
-from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.host.tensor import HostCudaTensor
+from pytest_nvfp4.host.torch_backward import BackwardPasses, is_on_device, set_materialize_grads
 from pytest_nvfp4.host.torch_streams import TorchStreams
 
 _ENGINE_ERROR: Final = "hasPrimaryContext"
@@ -26,7 +26,13 @@ def overrides(work: TorchStreams) -> Iterator[tuple[Any, str, Any]]:
     device = torch.device("cuda", 0)
     yield torch._C, "_cuda_getCurrentRawStream", lambda _device=0: work.current.cuda_stream
     yield torch, "compile", _compile
-    yield torch.autograd, "_engine_run_backward", _backward(vars(torch.autograd)["_engine_run_backward"])
+    passes = BackwardPasses()
+    engine = vars(torch.autograd)["_engine_run_backward"]
+    yield torch.autograd, "_engine_run_backward", _backward(engine, passes)
+    for name, watched in {"register_hook": passes.register_hook, "retain_grad": passes.retain_grad}.items():
+        yield HostCudaTensor, name, functools.partialmethod(_called, watched)
+    context = torch.autograd.function.FunctionCtx
+    yield context, "set_materialize_grads", set_materialize_grads(context.set_materialize_grads)
     yield torch.cuda, "_sleep", lambda *_: None
     yield torch.cuda, "get_stream_from_external", lambda data_ptr, *_, **__: work.stream_class(stream_ptr=int(data_ptr))
     accelerator = getattr(torch, "accelerator", None)
@@ -51,19 +57,19 @@ def _compile(model: Any = None, **_options: Any) -> Any:
     return (lambda function: function) if model is None else model
 
 
-def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
+def _called(tensor: Any, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function with a tensor, as a method of it."""
+    return function(tensor, *args)
+
+
+def _backward(original: Callable[..., Any], passes: BackwardPasses) -> Callable[..., Any]:
     @functools.wraps(original)
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(t_outputs, *args, **kwargs)
-        except RuntimeError as error:
-            outputs = [t_outputs] if isinstance(t_outputs, torch.Tensor) else t_outputs
-            if _ENGINE_ERROR in str(error) and any(isinstance(output, HostCudaTensor) for output in outputs):
-                raise HostSideError(
-                    "a backward pass of cuda tensors has no stand-in without a GPU, because torch's autograd engine "
-                    "calls the driver: call the functions that launch its kernels with your own gradients, and "
-                    "differentiate the reference on the CPU (tensor.cpu())"
-                ) from None
-            raise
+        except RuntimeError as error:  # before it has called a node
+            if _ENGINE_ERROR not in str(error) or not is_on_device(t_outputs):
+                raise
+        return passes.run(t_outputs, *args, **kwargs)
 
     return run

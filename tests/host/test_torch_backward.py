@@ -1,0 +1,211 @@
+"""A backward pass on device tensors gives the gradients, and the errors, of torch's engine on the CPU."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.host.redirect_worker import TORCH_PRELUDE, run_script
+
+GRAPHS = '''
+from torch.autograd import Function, grad
+
+def new(*shape, device, **how):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(7 + len(shape))).to(device).requires_grad_()
+
+class Scaled(Function):
+    """Inputs that are no tensors or need no gradient, and two outputs; a gradient of a larger shape."""
+    @staticmethod
+    def forward(ctx, number, a, other, b):
+        ctx.save_for_backward(a, b)
+        ctx.number = number
+        return a * b * number, a + other
+    @staticmethod
+    def backward(ctx, first, second):
+        a, b = ctx.saved_tensors
+        return None, first * b * ctx.number + second, None, (first * a * ctx.number).expand(2, *a.shape) / 2
+
+class Seen(Function):
+    """What a function gets for an output that nothing uses, with a context that keeps None, and without."""
+    got = []
+    @staticmethod
+    def forward(ctx, a, keeps):
+        if keeps:
+            ctx.set_materialize_grads(False)
+        return a * 1, a * 2
+    @staticmethod
+    def backward(ctx, first, second):
+        Seen.got.append(None if first is None else first.tolist())
+        return second * 2, None
+
+class Few(Function):
+    forward = staticmethod(lambda ctx, a, b: a * b)
+    backward = staticmethod(lambda ctx, g: g)
+
+class Odd(Function):
+    forward = staticmethod(lambda ctx, a: a * 1)
+    backward = staticmethod(lambda ctx, g: g[:1])
+
+def layers(d):
+    torch.manual_seed(3)
+    net = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.GELU(), torch.nn.LayerNorm(7), torch.nn.Linear(7, 2))
+    net = net.to(d)
+    torch.nn.functional.cross_entropy(net(new(4, 5, device=d)), torch.tensor([0, 1, 1, 0]).to(d)).backward()
+    return [p.grad for p in net.parameters()]
+
+def parts(d):
+    a = new(3, 4, device=d)
+    (a.unbind(0)[1] * a.split([1, 3], 1)[1].sum()).sum().backward()
+    return [a.grad]
+
+def twice(d):
+    a = new(3, device=d)
+    for _ in range(2):
+        (a * a + a.exp()).sum().backward()
+    return [a.grad]
+
+def again(d):
+    a = new(3, device=d)
+    y = (a * a * a).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+    return [a.grad]
+
+def ordered(d):
+    """The sum of the three gradients depends on which are added first."""
+    a = new(3, device=d)
+    large, negative, small = a * 1e8, a * -1e8, a * 1.0
+    torch.stack([large, negative, small]).sum().backward()
+    return [a.grad]
+
+def custom(d):
+    a, b = new(3, device=d), new(3, 1, device=d)[:, 0].detach().requires_grad_()
+    y, z = Scaled.apply(3.0, a, torch.ones(3, device=d), b)
+    (y.sum() + z.exp().sum()).backward()
+    return [a.grad, b.grad]
+
+def nothing(d):
+    Seen.got.clear()
+    a = new(2, device=d)
+    for keeps in (True, False):
+        Seen.apply(a, keeps)[1].sum().backward()
+    return [a.grad, list(Seen.got)]
+
+def hooks(d):
+    a = new(3, device=d)
+    b = a * 2
+    seen = []
+    b.register_hook(lambda g: g * 3)
+    b.register_hook(lambda g: seen.append(g.tolist()))
+    a.register_hook(lambda g: g + 1)
+    b.register_hook(lambda g: g * 100).remove()
+    b.retain_grad()
+    a.register_post_accumulate_grad_hook(lambda t: seen.append(t.grad.tolist()))
+    (b * b).sum().backward()
+    return [a.grad, b.grad, seen]
+
+def asked(d):
+    a, b, c = new(3, device=d), new(3, 1, device=d), new(1, 3, 1, device=d)
+    m = a * b
+    y = (m * m).sum()
+    found = grad(y, [a, m, c], allow_unused=True)
+    return [*found, a.grad, b.grad]
+
+def chosen(d):
+    a, b = new(3, device=d), new(3, 1, device=d)
+    (a * b).sum().backward(inputs=[b])
+    return [a.grad, b.grad]
+
+def second(d):
+    a = new(3, device=d)
+    (first,) = grad((a ** 3).sum(), a, create_graph=True)
+    (first * a).sum().backward()
+    return [first.detach(), a.grad]
+
+def changed(d):
+    a, c = new(3, device=d), new(2, 1, device=d)
+    b = a * 1
+    b[0] = c[0, 0]
+    b.mul_(2)
+    b.relu_()
+    b.sum().backward()
+    return [a.grad, c.grad]
+
+def kinds(d):
+    a = new(4, device=d)
+    (a.half() * a.bfloat16().float()).sum().backward()
+    return [a.grad]
+
+def several(d):
+    a, b = new(3, device=d), new(3, 1, device=d)
+    y = a * b
+    torch.autograd.backward([y, a.sum()], [torch.ones_like(y), None])
+    return [a.grad, b.grad]
+
+def refused(d):
+    a, b = new(3, device=d), new(3, 1, device=d)
+    found = []
+    for call in (
+        lambda: torch.ones((), device=d).backward(),
+        lambda: grad(a.sum(), b),
+        lambda: a.backward(),
+        lambda: torch.autograd.backward([a.sum(), torch.ones((), device=d)]),
+        lambda: Few.apply(a, a).sum().backward(),
+        lambda: Odd.apply(a).sum().backward(),
+        lambda: (_ for _ in ()).throw(RuntimeError("reached")),
+    ):
+        try:
+            call()
+        except RuntimeError as error:
+            text = str(error).split(".")[0]
+            found.append(text.partition(" appears ")[2] or text)  # torch's versions name the tensor or do not
+    return [found]
+
+def held(value):
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+
+for graph in (layers, parts, twice, again, ordered, custom, nothing, hooks, asked, chosen, second, changed, kinds,
+              several, refused):
+    said[graph.__name__] = [[held(value) for value in graph(device)] for device in ("cpu", "cuda")]
+    if graph is not refused:
+        assert all(v.is_cuda for v in graph("cuda") if isinstance(v, torch.Tensor)), graph
+from pytest_nvfp4.host import torch_driver
+said["own engine"] = torch.version.cuda is not None
+'''
+
+NAMES = (
+    "layers",
+    "parts",
+    "twice",
+    "again",
+    "ordered",
+    "custom",
+    "nothing",
+    "hooks",
+    "asked",
+    "chosen",
+    "second",
+    "changed",
+    "kinds",
+    "several",
+    "refused",
+)
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder: Path = tmp_path_factory.mktemp("backward")
+    return run_script(GRAPHS, folder, prelude=TORCH_PRELUDE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_those_of_the_cpu(said: dict[str, Any], name: str) -> None:
+    on_cpu, on_device = said[name]
+    assert on_cpu == on_device
+    assert any(value is not None for value in on_cpu)
+
+
+def test_every_refusal_is_one(said: dict[str, Any]) -> None:
+    (found,) = said["refused"][1]
+    assert len(found) == 7
+    assert found[-1] == "reached"
