@@ -22,6 +22,7 @@ from pytest_nvfp4.sim.lower.control_slice import ControlSlice
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.lower.frames import Frames
 from pytest_nvfp4.sim.lower.layout import SharedLayout
+from pytest_nvfp4.sim.memory.rounded import computed_slots
 from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.liveness import Liveness
 from pytest_nvfp4.sim.ptx.marks import marks_of
@@ -144,6 +145,11 @@ class Program:
     def _read_slots(self) -> frozenset[int]:
         """Registers that some instruction reads."""
         return frozenset(register.slot for ins in self.kernel.instructions for register in sources(ins))
+
+    @cached_property
+    def sums(self) -> frozenset[int]:
+        """Slots of the registers that only fp32 arithmetic and copies of its results write."""
+        return computed_slots(self.kernel)
 
     @cached_property
     def gangs(self) -> GangCode:

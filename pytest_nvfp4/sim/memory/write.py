@@ -33,6 +33,7 @@ from pytest_nvfp4.sim.memory.locate import (
     shared_byte,
 )
 from pytest_nvfp4.sim.memory.pattern import Pattern
+from pytest_nvfp4.sim.memory.rounded import FP32, is_rounding
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW, SharedMemory
 from pytest_nvfp4.sim.memory.tally import Tally
 from pytest_nvfp4.sim.run.warp import Warp
@@ -253,11 +254,24 @@ def _check_lanes(
 
 
 def _report_lanes(w: Warp, access: Access, active: Any, rows: NDArray[Any], loser: int, winner: int, to: str) -> None:
+    launch = w.cta.launch
+    who = f"{access.opcode}: lanes {active[loser]} and {active[winner]} of one warp write"
+    two, store = rows[[loser, winner]], launch.instruction
+    if access.bits == FP32 and store is not None and is_rounding(store, launch.program.sums, two):
+        differing = int(np.argmax(two[0] != two[1]))
+        first, second = (f"{value:.9g}" for value in two[:, differing].view(np.float32))
+        launch.report(
+            "lanes-rounding",
+            f"{who} sums that differ by rounding ({first} and {second}) to {to}; which of them remains is undefined, "
+            "so that runs may differ in the last bits",
+            hint="a reduction across lanes gives each the same sum if no addition is fused with a multiplication: in "
+            "Triton, enable_fp_fusion=False",
+        )
+        return
     values = [" ".join(f"{int(value):#x}" for value in rows[row]) for row in (loser, winner)]
-    w.cta.launch.report(
+    launch.report(
         "lanes-race",
-        f"{access.opcode}: lanes {active[loser]} and {active[winner]} of one warp write different values ({values[0]} "
-        f"and {values[1]}) to {to}; which of them remains is undefined",
+        f"{who} different values ({values[0]} and {values[1]}) to {to}; which of them remains is undefined",
         hint="guard the store with one lane, or give every lane its own address",
     )
 

@@ -18,7 +18,7 @@ from pytest_nvfp4.sim.lower.compiler import Program
 from pytest_nvfp4.sim.lower.registers import WORKSPACE
 from pytest_nvfp4.sim.memory.coverage import repeat
 from pytest_nvfp4.sim.memory.globals import Region
-from pytest_nvfp4.sim.ptx.syntax import Special, Variable
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Special, Variable
 from pytest_nvfp4.sim.run.cta import Cluster, Cta, Dim3
 from pytest_nvfp4.sim.run.detail import DetailedCounter, LaunchDetail
 from pytest_nvfp4.sim.run.machine import Machine
@@ -353,6 +353,12 @@ class Grid(HasUnits):
     def report_fault(self, fault: Fault) -> None:
         """Record a fault as a finding: see ``report``."""
         self.report(fault.kind, fault.message, hint=fault.hint)
+
+    @property
+    def instruction(self) -> Instruction | None:
+        """The instruction that runs now; None if that is unknown."""
+        place = self.program.frames.place_now()
+        return None if place is None else self.kernel.instructions[place[0]]
 
     @property
     def running_warp(self) -> Warp | None:

@@ -67,6 +67,7 @@ class Launch:
     counters: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
     symbols: dict[str, int] = field(default_factory=dict)
+    instruction: None = None
 
     def where(self, warp: Warp, at: int, *, mask: int) -> Where:
         return Where("kernel", warp=warp.index, lanes=tuple(lanes.lanes(mask)), at=at)
