@@ -253,7 +253,9 @@ def _of_custom(node: Any, grads: list[Any]) -> list[Any]:
     """Return what the backward function of a custom function returns, for what the node leads to."""
     if not getattr(node, _UNMATERIALIZED, False):
         grads = [
-            torch.zeros(tuple(like.shape), dtype=like.dtype, device=like.device) if grad is None else grad
+            torch.zeros(tuple(like.shape), dtype=like.dtype, device=like.device)
+            if grad is None and not _is_default(like)
+            else grad
             for grad, like in zip(grads, node._input_metadata, strict=True)
         ]
     returned = _tuple(node.apply(*grads))
@@ -266,6 +268,14 @@ def _of_custom(node: Any, grads: list[Any]) -> list[Any]:
     # An edge leads on for each input that needs a gradient; of the others some are no tensors, which have no edge.
     used = iter([grad for grad, needs in zip(returned, needed, strict=False) if needs])
     return [None if following is None else next(used, None) for following, _ in node.next_functions]
+
+
+def _is_default(like: Any) -> bool:
+    """Return whether a description is that of an output without one: None, a number, or one without a gradient.
+
+    Of the last kind the engine knows the shape, and passes zeros, which cannot be seen from Python.
+    """
+    return like.device.type == "cpu" and not tuple(like.shape)
 
 
 def _tuple(returned: Any) -> tuple[Any, ...]:

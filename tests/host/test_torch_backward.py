@@ -38,6 +38,17 @@ class Seen(Function):
         Seen.got.append(None if first is None else first.tolist())
         return second * 2, None
 
+class Mixed(Function):
+    """Outputs that are no tensors."""
+    got = []
+    @staticmethod
+    def forward(ctx, a):
+        return a * 2, None, 5, a * 3
+    @staticmethod
+    def backward(ctx, *grads):
+        Mixed.got.append([None if grad is None else grad.tolist() for grad in grads])
+        return grads[0] * 2
+
 class Few(Function):
     forward = staticmethod(lambda ctx, a, b: a * b)
     backward = staticmethod(lambda ctx, g: g)
@@ -90,6 +101,12 @@ def nothing(d):
     for keeps in (True, False):
         Seen.apply(a, keeps)[1].sum().backward()
     return [a.grad, list(Seen.got)]
+
+def mixed(d):
+    Mixed.got.clear()
+    a = new(2, device=d)
+    Mixed.apply(a)[0].sum().backward()
+    return [a.grad, list(Mixed.got)]
 
 def hooks(d):
     a = new(3, device=d)
@@ -164,7 +181,7 @@ def refused(d):
 def held(value):
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
-for graph in (layers, parts, twice, again, ordered, custom, nothing, hooks, asked, chosen, second, changed, kinds,
+for graph in (layers, parts, twice, again, ordered, custom, nothing, mixed, hooks, asked, chosen, second, changed, kinds,
               several, refused):
     said[graph.__name__] = [[held(value) for value in graph(device)] for device in ("cpu", "cuda")]
     if graph is not refused:
@@ -181,6 +198,7 @@ NAMES = (
     "ordered",
     "custom",
     "nothing",
+    "mixed",
     "hooks",
     "asked",
     "chosen",

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from pytest_nvfp4.sim.ptx.roles import results, sources
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Register, Vector
 
-FP32: Final = 32
-"""Width of the elements in bits."""
-_MOST: Final = 1 << 10
-"""Distance of two sums in units of the last place, below which they differ by rounding."""
+WIDTHS: Final = (32, 64)
+"""Widths in bits of elements that may be sums: one, or a pair of ``f32x2``."""
+_MOST: Final = 1 << 15
+"""Distance of two sums in units of the last place, below which they differ by rounding: terms may cancel out."""
+_TYPES: Final = frozenset({"f32", "f32x2"})
 _ARITHMETIC: Final = frozenset({"add", "sub", "mul", "fma", "mad", "div", "min", "max", "sqrt", "rcp", "rsqrt", "ex2"})
 _LEAST: Final = 0x0080_0000
 """The bits of the smallest normal number."""
@@ -30,7 +31,7 @@ def is_rounding(store: Instruction, sums: frozenset[int], rows: NDArray[Any]) ->
 
     Args:
         sums: The slots of ``computed_slots``.
-        rows: The bits of the elements of two lanes.
+        rows: The bits of two lanes' numbers, 32 each.
     """
     stored = store.operands[-1]
     registers = stored.items if isinstance(stored, Vector) else (stored,)
@@ -49,10 +50,10 @@ def computed_slots(kernel: Kernel) -> frozenset[int]:
     copies: list[tuple[int, list[int]]] = []
     for instruction in kernel.instructions:
         written = [register.slot for register in results(instruction)]
-        if instruction.root in _ARITHMETIC and "f32" in instruction.parts:
+        if instruction.root in _ARITHMETIC and not _TYPES.isdisjoint(instruction.parts):
             computed.update(written)
-        elif instruction.root == "mov" and len(written) == 1 and (read := sources(instruction)):
-            copies.append((written[0], [register.slot for register in read]))
+        elif instruction.root == "mov" and (read := sources(instruction)):
+            copies += [(slot, [register.slot for register in read]) for slot in written]
         else:
             other.update(written)
     found = (computed | {slot for slot, _ in copies}) - other

@@ -33,7 +33,7 @@ from pytest_nvfp4.sim.memory.locate import (
     shared_byte,
 )
 from pytest_nvfp4.sim.memory.pattern import Pattern
-from pytest_nvfp4.sim.memory.rounded import FP32, is_rounding
+from pytest_nvfp4.sim.memory.rounded import WIDTHS, is_rounding
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW, SharedMemory
 from pytest_nvfp4.sim.memory.tally import Tally
 from pytest_nvfp4.sim.run.warp import Warp
@@ -256,8 +256,9 @@ def _check_lanes(
 def _report_lanes(w: Warp, access: Access, active: Any, rows: NDArray[Any], loser: int, winner: int, to: str) -> None:
     launch = w.cta.launch
     who = f"{access.opcode}: lanes {active[loser]} and {active[winner]} of one warp write"
-    two, store = rows[[loser, winner]], launch.instruction
-    if access.bits == FP32 and store is not None and is_rounding(store, launch.program.sums, two):
+    store = launch.instruction if access.bits in WIDTHS else None
+    two = np.ascontiguousarray(rows[[loser, winner]]).view(np.uint32) if store is not None else rows
+    if store is not None and is_rounding(store, launch.program.sums, two):
         differing = int(np.argmax(two[0] != two[1]))
         first, second = (f"{value:.9g}" for value in two[:, differing].view(np.float32))
         launch.report(

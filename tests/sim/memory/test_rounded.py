@@ -41,6 +41,16 @@ def test_a_fused_addition_gives_sums_that_differ_by_rounding(space: str) -> None
     assert [each.kind for each in found(copied.format("%r8"))] == ["lanes-rounding"]
 
 
+def test_pairs_of_sums_are_sums() -> None:
+    """Triton adds two sums at once on Blackwell (``add.f32x2``)."""
+    body = FUSED + "mov.b64 %rd5, {%f4, %f2}; mov.b64 %rd6, {%f3, %f2}; add.rn.f32x2 %rd7, %rd5, %rd6;" + BUTTERFLY
+    body += "mov.b64 %rd8, {%f8, %f8}; add.rn.f32x2 %rd8, %rd8, %rd8; st.global.b64 [%rd101], %rd8;"
+    assert [each.kind for each in found(body)] == ["lanes-rounding"]
+    parts = body.replace("st.global.b64 [%rd101], %rd8", "mov.b64 {%f20, %f21}, %rd8; st.global.f32 [%rd101], %f21")
+    assert [each.kind for each in found(parts)] == ["lanes-rounding"]
+    assert [each.kind for each in found(body.replace("%rd101], %rd8", "%rd101], %rd7"))] == ["lanes-race"]
+
+
 def test_without_it_all_lanes_have_one_sum() -> None:
     assert not found(ADDED + BUTTERFLY + SPACES["global"].format("%f8"))
 
@@ -67,10 +77,16 @@ def test_numbers_that_are_near_and_no_sums_race(stored: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("factor", "kind"), [("0f3F800001", "lanes-rounding"), ("0f3F801000", "lanes-race"), ("0fBF800000", "lanes-race")]
+    ("factor", "kind"),
+    [
+        ("0f3F800001", "lanes-rounding"),
+        ("0f3F801000", "lanes-rounding"),
+        ("0f3F820000", "lanes-race"),
+        ("0fBF800000", "lanes-race"),
+    ],
 )
 def test_how_near_they_are(factor: str, kind: str) -> None:
-    """Lane 31 has the sum of the others times 1 + 2^-23, 1 + 2^-11 or -1."""
+    """Lane 31 has the sum of the others times 1 + 2^-23, 1 + 2^-11, 1 + 2^-6 or -1."""
     body = ADDED + BUTTERFLY + f"setp.eq.u32 %p1, %r1, 31; @%p1 mul.f32 %f8, %f8, {factor};"
     assert [each.kind for each in found(body + SPACES["global"].format("%f8"))] == [kind]
 
