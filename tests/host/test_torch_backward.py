@@ -181,8 +181,8 @@ def refused(d):
 def held(value):
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
-for graph in (layers, parts, twice, again, ordered, custom, nothing, mixed, hooks, asked, chosen, second, changed, kinds,
-              several, refused):
+for graph in (layers, parts, twice, again, ordered, custom, nothing, mixed, hooks, asked, chosen, second, changed,
+              kinds, several, refused):
     said[graph.__name__] = [[held(value) for value in graph(device)] for device in ("cpu", "cuda")]
     if graph is not refused:
         assert all(v.is_cuda for v in graph("cuda") if isinstance(v, torch.Tensor)), graph

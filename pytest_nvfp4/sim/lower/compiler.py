@@ -133,7 +133,7 @@ class Program:
                     self._sources.setdefault(target, []).append(instruction.index)
         self._waits: set[int] = set()
         self._watched: set[int] = set()
-        self._uses: dict[tuple[int, frozenset[int] | None], Uses] = {}
+        self._uses: dict[tuple[int, frozenset[int] | None, bool], Uses] = {}
         for instruction in kernel.instructions:
             if longest_prefix(blocking, instruction.parts) is not None:
                 self._starts.add(instruction.index)
@@ -193,11 +193,11 @@ class Program:
             found = self._parked[key] = self._compile(place, keep, parked=True)
         return found
 
-    def uses(self, at: int, registers: frozenset[int] | None = None) -> Uses:
-        """Return the uses of what an instruction loads; ``registers`` are numbers in its first operand (None: all)."""
-        key = at, registers
+    def uses(self, at: int, registers: frozenset[int] | None = None, *, undefined: bool = False) -> Uses:
+        """Return the uses of what an instruction loads, see ``uses_of``."""
+        key = at, registers, undefined
         if key not in self._uses:
-            self._uses[key] = uses_of(self.flow, at, registers)
+            self._uses[key] = uses_of(self.flow, at, registers, undefined=undefined)
         return self._uses[key]
 
     def watch(self, places: frozenset[int]) -> None:

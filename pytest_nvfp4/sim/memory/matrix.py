@@ -43,6 +43,7 @@ from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW, SharedMemory
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Register
+from pytest_nvfp4.sim.run.following import FollowedValues
 from pytest_nvfp4.sim.run.undefined import loaded_undefined
 from pytest_nvfp4.sim.run.warp import Warp
 
@@ -138,6 +139,13 @@ def store_matrix(
     rows = matrix_rows(registers, shape.kind, transposed=shape.transposed)
     scatter(shared.data, index, pattern, rows, access)
     mark_written(shared.written, index, pattern, access)
+    if (followed := w.units.get(FollowedValues)) is not None:
+        passed, why = followed.stored(at, mask)
+        if why is not None:
+            held = np.broadcast_to(np.where(lanes.bools(passed), _ALL_BITS, np.uint32(0)), registers.shape)
+            bytes_of = matrix_rows(np.ascontiguousarray(held), shape.kind, transposed=shape.transposed)
+            places = (pattern.offsets[:, None] + np.arange(16) + index)[bytes_of != 0]
+            shared.undefine(places, why)
     w.cta.launch.machine.changes += 1
     if pattern.distinct != shape.rows:
         present = gather(shared.data, index, pattern, access).view(np.uint8).reshape(-1, 16)
@@ -208,6 +216,7 @@ def unpacked(groups: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 
 # ---- lowering ----------------------------------------------------------------------------------------------------
 
+_ALL_BITS = np.uint32(0xFFFF_FFFF)
 _NUMBERS = {"x1": 1, "x2": 2, "x4": 4}
 _PACKED = {"b4x16_p64": 4, "b6x16_p32": 6}
 _LOADS = {

@@ -68,6 +68,8 @@ class SharedMemory:
         self.written_raw = memoryview(self.written.view(np.uint8))  # type: ignore[arg-type]
         self.opaque = Opaque()
         self.in_flight: dict[object, InFlight] = {}
+        self.undefined: dict[int, Fault] = {}
+        """By byte, why the value is not defined that was stored there last; of bytes that are not ``written`` alone."""
         """Copies in flight; their bytes count as not written."""
 
     def index(self, address: int, size: int, *, what: str, align: int = 1) -> int:
@@ -93,6 +95,11 @@ class SharedMemory:
             f"{what}: bytes [{index}, {index + size}) of shared memory, and the kernel was launched with {self.size}",
             hint=_HINT_SIZE,
         )
+
+    def undefine(self, places: NDArray[np.intp], why: Fault) -> None:
+        """Let bytes that have just been stored be ones that nothing has written."""
+        self.written[places] = False
+        self.undefined.update(dict.fromkeys(places.tolist(), why))
 
     def read(self, index: int, size: int, *, what: str) -> NDArray[np.uint8]:
         """Return a view of ``size`` bytes. Raises Fault for a byte that was never written."""
@@ -162,6 +169,11 @@ class SharedMemory:
                     hint="wait for the copy's mbarrier (the right one, in the right phase) or group before the data "
                     "are read",
                 )
+        if (why := self.undefined.get(index)) is not None:
+            message = f"{why.message}; {what} loads the value from byte {index} of shared memory, where it was stored"
+            fault = Fault(why.kind, message, hint=why.hint)
+            fault.where = why.where
+            return fault
         return Fault(
             "uninitialised",
             f"{what}: byte {index} of shared memory (address {self.base + index:#x}) was never written",

@@ -36,6 +36,7 @@ from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.memory.rounded import WIDTHS, is_rounding
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW, SharedMemory
 from pytest_nvfp4.sim.memory.tally import Tally
+from pytest_nvfp4.sim.run.following import FollowedValues
 from pytest_nvfp4.sim.run.warp import Warp
 
 Elements = tuple[Bits, ...]
@@ -98,6 +99,10 @@ def write_shared(w: Warp, mask: int, address: Bits, values: Elements, access: Ac
     if machine.monitor is not None and machine.monitor.doubts:
         machine.monitor.stored()
     access.pack(shared.written_raw, index, *access.known)
+    if (followed := w.units.get(FollowedValues)) is not None:
+        passed, why = followed.stored(at, mask)
+        if why is not None and passed >> mask.bit_length() - 1:  # the value of the highest lane remains
+            shared.undefine(np.arange(index, index + size), why)
 
 
 def write_cluster(w: Warp, mask: int, address: Bits, values: Elements, access: Access, at: int) -> None:
@@ -188,6 +193,11 @@ def _write_shared_lanes(
     if monitor is not None and monitor.doubts:
         monitor.stored()
     mark_written(shared.written, index, pattern, access)
+    if (followed := w.units.get(FollowedValues)) is not None:
+        passed, why = followed.stored(at, mask)
+        if why is not None:
+            starts = pattern.offsets[lanes.bools(passed)[pattern.active]] + index
+            shared.undefine((starts[:, None] + np.arange(access.size)).ravel(), why)
     if pattern.distinct != pattern.index.size:
         _check_lanes(w, shared.data, index, pattern, rows, access, shared_byte(shared), index + shared.base)
 

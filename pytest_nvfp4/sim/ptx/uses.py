@@ -4,6 +4,8 @@ Arithmetic, conversions, comparisons and selections pass an undefined value on t
 of a warp also to those of other lanes; every other instruction that reads one uses it: stores, addresses, branches,
 guards of those, votes, matrix instructions. This is a forward dataflow over all paths, so that a value without uses is
 dead on each of them.
+
+Of a value that is not defined, stores to the CTA's shared memory are no uses: they pass it on to the bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from collections.abc import Set
 from typing import NamedTuple
 
 from pytest_nvfp4.sim.ptx.flow import Flow
-from pytest_nvfp4.sim.ptx.syntax import Instruction, Pair, Register, Vector
+from pytest_nvfp4.sim.ptx.roles import is_strong, sources
+from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Pair, Register, Vector
 
 _PASS_ON = """
     abs add and bfe bfi bfind bmsk brev clz cnot copysign cos cvt cvta div dp2a dp4a ex2 fma fns isspacep lg2 lop3 mad
@@ -32,12 +35,14 @@ class Uses(NamedTuple):
         deciding: Those whose guard may depend on it, which use it in the lanes that they skip, too.
         exchanges: Those that only pass it on to other lanes.
         carried: Whether something that depends on the value may be live where the instruction loads the next one.
+        stores: Those that only pass it on to the CTA's shared memory, of a value that is not defined.
     """
 
     guarded: frozenset[int]
     deciding: frozenset[int]
     exchanges: frozenset[int]
     carried: bool
+    stores: frozenset[int] = frozenset()
 
     @property
     def all(self) -> frozenset[int]:
@@ -47,7 +52,7 @@ class Uses(NamedTuple):
     @property
     def watched(self) -> frozenset[int]:
         """All instructions that use it or pass it on to other lanes."""
-        return self.all | self.exchanges if self.all else frozenset()
+        return self.all | self.exchanges if self.all or self.stores else frozenset()
 
     def joined(self, other: Uses) -> Uses:
         """Return the uses of this value or another of the same instruction."""
@@ -56,17 +61,24 @@ class Uses(NamedTuple):
             self.deciding | other.deciding,
             self.exchanges | other.exchanges,
             self.carried or other.carried,
+            self.stores | other.stores,
         )
 
 
-def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None) -> Uses:
-    """Return the uses of the registers that an instruction writes; ``registers`` are numbers in the first operand."""
+def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None, *, undefined: bool = False) -> Uses:
+    """Return the uses of the registers that an instruction writes.
+
+    Args:
+        registers: The registers in question, by their numbers in the first operand; None for all.
+        undefined: Whether the value is not defined.
+    """
     instructions, slots = flow.kernel.instructions, flow.slots
     written_here = slots[at].written
     loaded = written_here if registers is None else _slots(instructions[at], registers)
     guarded: set[int] = set()
     deciding: set[int] = set()
     exchanges: set[int] = set()
+    stores: set[int] = set()
     carried = False
 
     def through(start: int, stop: int, tainted: Set[int]) -> set[int]:
@@ -86,7 +98,8 @@ def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None) -> Use
                     tainted |= given
                     continue
                 decides = ins.guard is not None and ins.guard.register.slot in tainted
-                (deciding if decides else guarded).add(index)
+                kind = stores if undefined and _stores(ins, tainted) else deciding if decides else guarded
+                kind.add(index)
             if certain:
                 tainted -= written
         return tainted
@@ -107,7 +120,7 @@ def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None) -> Use
         block = flow.blocks[waiting.pop()]
         if entries[block.number]:
             enter(block.successors, through(block.start, block.stop, entries[block.number]))
-    return Uses(frozenset(guarded), frozenset(deciding), frozenset(exchanges), carried)
+    return Uses(frozenset(guarded), frozenset(deciding), frozenset(exchanges), carried, frozenset(stores))
 
 
 def _slots(ins: Instruction, registers: frozenset[int]) -> set[int]:
@@ -127,6 +140,28 @@ def _given(ins: Instruction, tainted: Set[int]) -> set[int] | None:
     if not tainted.isdisjoint(deciding):
         return None
     return {value.slot} if isinstance(value, Register) else set()
+
+
+def _stores(ins: Instruction, tainted: Set[int]) -> bool:
+    """Return whether an instruction writes values to the CTA's shared memory, and its address and guard are defined."""
+    own = ins.root == "stmatrix" or (
+        ins.root == "st" and not is_strong(ins) and not {"shared", "shared::cta"}.isdisjoint(ins.parts)
+    )
+    if not own:
+        return False
+    place = {register.slot for register in sources(ins)} - _data(ins)
+    return tainted.isdisjoint(place)
+
+
+def _data(ins: Instruction) -> set[int]:
+    """Return the slots of the registers that a store writes, less those of its address and its guard."""
+    operand = ins.operands[-1]
+    items = operand.items if isinstance(operand, Vector) else (operand,)
+    elsewhere = [ins.guard.register] if ins.guard is not None else []
+    address = ins.operands[0]
+    elsewhere += [address.base] if isinstance(address, Address) and isinstance(address.base, Register) else []
+    data = {item.slot for item in items if isinstance(item, Register)}
+    return data - {register.slot for register in elsewhere}
 
 
 def _passes_on(ins: Instruction) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.ptx.uses import Uses
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.collective import receivers
@@ -19,6 +20,7 @@ class _Followed:
     used: Callable[[], None]
     lanes: int
     uses: Uses
+    fault: Fault | None
 
 
 class FollowedValues:
@@ -28,9 +30,18 @@ class FollowedValues:
         del warp
         self.values: dict[tuple[int, object], _Followed] = {}
 
+    def stored(self, at: int, mask: int) -> tuple[int, Fault | None]:
+        """Return the lanes of ``mask`` whose value a store to shared memory passes on, and why it is not defined."""
+        lanes, why = 0, None
+        for value in self.values.values():
+            if value.fault is not None and at in value.uses.stores and mask & value.lanes:
+                lanes, why = lanes | mask & value.lanes, why or value.fault
+        return lanes, why
+
 
 def follow(
-    w: Warp, at: int, lanes: int, uses: Uses, used: Callable[[], None], *, reason: object = None
+    w: Warp, at: int, lanes: int, uses: Uses, used: Callable[[], None], *, reason: object = None,
+    fault: Fault | None = None,
 ) -> None:  # fmt: skip
     """Call ``used`` once, when a lane of ``lanes`` executes one of the uses of what an instruction has loaded.
 
@@ -38,11 +49,12 @@ def follow(
 
     Args:
         reason: Values of one instruction and one reason are one, with the ``used`` that was given first.
+        fault: Why the value is not defined, for stores of it to shared memory, which are no uses then.
     """
     w.cta.launch.program.watch(uses.watched | {at})
     values = w.unit(FollowedValues).values
     if (known := values.get((at, reason))) is None:
-        values[at, reason] = _Followed(used, lanes, uses)
+        values[at, reason] = _Followed(used, lanes, uses, fault)
     else:
         known.lanes |= lanes
         known.uses = known.uses.joined(uses)

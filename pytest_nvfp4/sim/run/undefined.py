@@ -1,7 +1,8 @@
 """Loads of values that are not defined: a finding once a lane uses such a value, none if it never does.
 
 A value is not defined if nothing has written its bytes, or a copy to them is in flight. Some loads have no use: warps
-that never use the address of TMEM load it, and compilers move loads above the branch that guards their use.
+that never use the address of TMEM load it, and compilers move loads above the branch that guards their use. A store to
+shared memory is no use either: the bytes that it writes are not defined then, and a load of them is such a load again.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ def loaded_undefined(
     """
     launch = w.cta.launch
     program = launch.program
-    uses = program.uses(at, registers)
-    if not uses.all:
+    # The reader of a copy in flight is early, wherever its value goes.
+    uses = program.uses(at, registers, undefined=fault.kind != "in-flight")
+    if not uses.all and not uses.stores:
         return
-    where = launch.where(w, at, mask=lanes)
+    fault.where = where = fault.where or launch.where(w, at, mask=lanes)
 
     def report() -> None:
         if ends or fault.kind == "in-flight":
-            fault.where = where
             raise fault
         launch.report(fault.kind, fault.message, hint=fault.hint, where=where)
 
@@ -49,4 +50,4 @@ def loaded_undefined(
     if followed is None:
         report()
         return
-    follow(w, at, followed, uses, report)
+    follow(w, at, followed, uses, report, fault=fault)

@@ -47,7 +47,7 @@ class Program:
     shared: SharedLayout
     frames = SimpleNamespace(lanes_behind=lambda _uses, _mask, *, certain: None)  # noqa: ARG005
 
-    def uses(self, at: int, _registers: frozenset[int] | None = None) -> Uses:
+    def uses(self, at: int, _registers: frozenset[int] | None = None, **_: bool) -> Uses:
         """Every register is a result of the test, so that each load is used at once."""
         return Uses(frozenset({at}), frozenset(), frozenset(), carried=False)
 

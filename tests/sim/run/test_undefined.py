@@ -86,7 +86,8 @@ USED = {
     + "bra.uni NEXT; NEXT: redux.sync.add.s32 %r5, %r2, -1; @%p1 st.global.b32 [%rd3], %r5;",
     "the lane of an exchange": GET + "shfl.sync.idx.b32 %r5, %r0, %r2, 31, -1; @%p2 st.global.b32 [%rd3], %r5;",
     "a carry": GET + "add.cc.u32 %r5, %r2, 1; addc.u32 %r2, %r0, 0;" + PUT,
-    "memory": GET + "st.shared.b32 [%r1], %r2;",
+    "memory that is volatile": GET + "st.volatile.shared.b32 [%r1+2048], %r2;",
+    "the address of a store": GET + "and.b32 %r5, %r2, 0; add.u32 %r5, %r5, %r1; st.shared.b32 [%r5+2048], %r0;",
     "the next turn of a loop": """
         mov.b32 %r7, 0;
         AGAIN: add.u32 %r8, %r7, 1; st.global.b32 [%rd3], %r8; ld.shared.b32 %r7, [%r1]; add.u32 %r9, %r9, 1;
@@ -130,6 +131,62 @@ def test_a_used_value_is_one_at_the_load(why: str, space: str) -> None:
     assert finding.where.text.startswith(f"ld.{space}")
     assert set(finding.where.lanes) <= set(range(16, 32))
     assert space != "global" or "scratch at byte" in finding.message
+
+
+COPY = GET + "add.u32 %r5, %r1, 1024; st.shared.b32 [%r5], %r2; bar.sync 0;"
+BACK = "ld.shared.b32 %r6, [%r5]; bar.sync 0;"
+STMATRIX = GET + "shl.b32 %r7, %r0, 4; add.u32 %r7, %r7, %r4; add.u32 %r7, %r7, 1024;"
+STMATRIX += "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r7], {%r2}; bar.sync 0; add.u32 %r5, %r1, 1024;" + BACK
+PASSED_ON = {
+    "nothing loads the bytes": (COPY, ""),
+    "nothing uses what is loaded": (COPY + BACK, ""),
+    "lanes with a value do": (COPY + BACK + "@%p1 st.global.b32 [%rd3], %r6;", ""),
+    "they are overwritten": (COPY + "st.shared.b32 [%r5], %r0; bar.sync 0;" + BACK + "st.global.b32 [%rd3], %r6;", ""),
+    "all use it": (COPY + BACK + "st.global.b32 [%rd3], %r6;", "ld.shared.b32, lane 16 loads the value from byte 1088"),
+    "another lane does": (
+        COPY + "xor.b32 %r7, %r5, 64; ld.shared.b32 %r6, [%r7]; @%p1 st.global.b32 [%rd3], %r6;",
+        "ld.shared.b32, lane 0 loads the value from byte 1088",
+    ),
+    "over two places": (
+        COPY
+        + BACK
+        + "st.shared.b32 [%r5+1024], %r6; bar.sync 0; ld.shared.b32 %r8, [%r5+1024]; st.global.b32 [%rd3], %r8;",
+        "lane 16 loads the value from byte 2112",
+    ),
+    "by an exchange": (
+        GET + SHUFFLE.format(16) + "add.u32 %r7, %r1, 1024; st.shared.b32 [%r7], %r5; bar.sync 0;"
+        "ld.shared.b32 %r6, [%r7]; @%p1 st.global.b32 [%rd3], %r6;",
+        "lane 0 loads the value from byte 1024",
+    ),
+    "one lane stores it": (
+        GET + "setp.eq.u32 %p3, %r0, 20; @%p3 st.shared.b32 [%r4+1024], %r2; bar.sync 0;"
+        "ld.shared.b32 %r6, [%r4+1024]; st.global.b32 [%rd3], %r6;",
+        "loads the value from byte 1024",
+    ),
+    "of a vector": (
+        GET + "add.u32 %r5, %r1, %r3; st.shared.v2.b32 [%r5+1024], {%r0, %r2}; bar.sync 0;"
+        "ld.shared.b32 %r6, [%r5+1028]; st.global.b32 [%rd3], %r6;",
+        "lane 16 loads the value from byte 1156",
+    ),
+    "of a matrix": (STMATRIX + "st.global.b32 [%rd3], %r6;", "lane 16 loads the value from byte 1088"),
+    "the other rows of a matrix": (STMATRIX + "@%p1 st.global.b32 [%rd3], %r6;", ""),
+}
+
+
+@pytest.mark.parametrize("how", PASSED_ON)
+def test_a_store_to_shared_memory_passes_it_on(how: str) -> None:
+    """The finding is that of the load, with what loads the value again."""
+    body, says = PASSED_ON[how]
+    found = ran(body, "shared").grid.findings
+    if not says:
+        assert [finding.message for finding in found] == []
+        return
+    (finding,) = found
+    assert finding.kind == "uninitialised"
+    assert says in finding.message
+    assert "was never written; " in finding.message
+    assert finding.where is not None
+    assert finding.where.text == GET.removesuffix(";")
 
 
 OTHERS = {

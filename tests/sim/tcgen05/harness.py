@@ -24,7 +24,7 @@ class Program:
 
     frames = SimpleNamespace(lanes_behind=lambda _uses, _mask, *, certain: None)  # noqa: ARG005
 
-    def uses(self, at: int, _registers: frozenset[int] | None = None) -> Uses:
+    def uses(self, at: int, _registers: frozenset[int] | None = None, **_: bool) -> Uses:
         return Uses(frozenset({at}), frozenset(), frozenset(), carried=False)
 
 

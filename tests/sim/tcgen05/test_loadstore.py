@@ -189,7 +189,7 @@ def test_a_load_of_64_rows_is_not_a_number_where_no_row_is() -> None:
     warps = ctas[0].warps
     tmem = ctas[0].unit(Tmem)
     ctas[0].launch.program = SimpleNamespace(  # type: ignore[misc]
-        uses=lambda at, _registers: Uses(frozenset({at + 1}), frozenset(), frozenset(), carried=False),
+        uses=lambda at, _registers, **_: Uses(frozenset({at + 1}), frozenset(), frozenset(), carried=False),
         frames=SimpleNamespace(lanes_behind=lambda _uses, _lanes, **_: None),
         watch=lambda _places: None,
     )
