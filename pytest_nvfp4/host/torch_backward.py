@@ -208,22 +208,21 @@ class _Pass:
         """Return the gradients of what a node leads to; None for those that there are none of."""
         nothing = [None] * len(node.next_functions)
         given = self._grads.pop(id(node), {})
-        if not given:
+        custom = isinstance(node, BackwardCFunction)
+        if not given and not custom:
             return nothing
         self._watched(node, given)
         for output, grad in given.items():
             if (id(node), output) in self._wanted:
                 self.captured[id(node), output] = grad
-        if self._needed is not None and id(node) not in self._needed:
-            return nothing
-        if _is_leaf(node) and not self._accumulate:
+        if _is_leaf(node):
+            called = self._accumulate and (self._needed is None or id(node) in self._needed)
+        else:
+            called = self._needed is None or any(id(following) in self._needed for following, _ in _edges(node))
+        if not called:
             return nothing
         grads = [given.get(output) for output in range(len(node._input_metadata))]
-        if isinstance(node, BackwardCFunction):
-            return _of_custom(node, grads)
-        if self._needed is not None and not any(id(following) in self._needed for following, _ in _edges(node)):
-            return nothing if not _is_leaf(node) else _tuple(node(*grads))
-        return _tuple(node(*grads))
+        return _of_custom(node, grads) if custom else _tuple(node(*grads))
 
     def _watched(self, node: Any, given: dict[int, Any]) -> None:
         """Call the hooks of tensors, which may change their gradients, then store the gradients that are kept."""

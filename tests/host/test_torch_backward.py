@@ -49,6 +49,19 @@ class Mixed(Function):
         Mixed.got.append([None if grad is None else grad.tolist() for grad in grads])
         return grads[0] * 2
 
+class Cut(Function):
+    """No gradient for its input."""
+    forward = staticmethod(lambda ctx, a: a * 2)
+    backward = staticmethod(lambda ctx, g: None)
+
+class Counted(Function):
+    calls = 0
+    forward = staticmethod(lambda ctx, a: a * 2)
+    @staticmethod
+    def backward(ctx, g):
+        Counted.calls += 1
+        return g * 2
+
 class Few(Function):
     forward = staticmethod(lambda ctx, a, b: a * b)
     backward = staticmethod(lambda ctx, g: g)
@@ -107,6 +120,15 @@ def mixed(d):
     a = new(2, device=d)
     Mixed.apply(a)[0].sum().backward()
     return [a.grad, list(Mixed.got)]
+
+def missing(d):
+    """Behind a function without a gradient, a custom one gets zeros, and others are not called."""
+    a, b = new(2, device=d), new(2, 1, device=d)
+    Cut.apply(Seen.apply(a, False)[1] + b.exp()[:, 0]).sum().backward()
+    Counted.calls = 0
+    c = Counted.apply(a)
+    grad((Counted.apply(c) * b[:, 0]).sum(), [c, b])
+    return [a.grad, b.grad, Counted.calls]
 
 def hooks(d):
     a = new(3, device=d)
@@ -181,8 +203,8 @@ def refused(d):
 def held(value):
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
-for graph in (layers, parts, twice, again, ordered, custom, nothing, mixed, hooks, asked, chosen, second, changed,
-              kinds, several, refused):
+for graph in (layers, parts, twice, again, ordered, custom, nothing, mixed, missing, hooks, asked, chosen,
+              second, changed, kinds, several, refused):
     said[graph.__name__] = [[held(value) for value in graph(device)] for device in ("cpu", "cuda")]
     if graph is not refused:
         assert all(v.is_cuda for v in graph("cuda") if isinstance(v, torch.Tensor)), graph
@@ -199,6 +221,7 @@ NAMES = (
     "custom",
     "nothing",
     "mixed",
+    "missing",
     "hooks",
     "asked",
     "chosen",
