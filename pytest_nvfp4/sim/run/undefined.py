@@ -3,6 +3,8 @@
 A value is not defined if nothing has written its bytes, or a copy to them is in flight. Some loads have no use: warps
 that never use the address of TMEM load it, and compilers move loads above the branch that guards their use. A store to
 shared memory is no use either: the bytes that it writes are not defined then, and a load of them is such a load again.
+It is a use of what a reader has loaded too early, from TMEM, a matrix or a copy in flight: there, the first use tells
+which writer is late.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ def loaded_undefined(
     """
     launch = w.cta.launch
     program = launch.program
-    # The reader of a copy in flight is early, wherever its value goes.
-    uses = program.uses(at, registers, undefined=fault.kind != "in-flight")
+    # A reader that is early is one wherever its value goes.
+    uses = program.uses(at, registers, undefined=fault.kind != "in-flight" and not ends)
     if not uses.all and not uses.stores:
         return
     fault.where = where = fault.where or launch.where(w, at, mask=lanes)

@@ -301,6 +301,10 @@ REGISTERS = {
     "no use": ("", 0),
     "a written register": ("st.global.b32 [%rd3], %r11;", 0),
     "a dead copy": ("add.u32 %r14, %r12, %r13;", 0),
+    "shared memory": (
+        "mul.lo.u32 %r15, %r0, 4; add.u32 %r15, %r15, %r4;st.shared.b32 [%r15+2048], %r12;",
+        1,
+    ),
     "a branch around it": ("@!%p1 bra END; @!%p1 st.global.b32 [%rd3], %r12; END: bar.sync 0;", 0),
     "a guard that is computed behind it": ("setp.gt.u32 %p3, %r0, 31; @%p3 st.global.b32 [%rd3], %r12;", 0),
     "a branch that is computed behind it": (
