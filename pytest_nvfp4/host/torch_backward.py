@@ -28,7 +28,10 @@ _UNMATERIALIZED: Final = "_nvfp4_keeps_none"
 
 @dataclass(slots=True)
 class _Watch:
-    """What follows a gradient: a hook of a tensor, or a tensor that keeps its gradient."""
+    """A use of the gradient of a node's output: a hook of a tensor, or a tensor that keeps its gradient.
+
+    The node is held until a backward pass without ``retain_graph`` has called it.
+    """
 
     node: Any
     output: int
@@ -46,7 +49,7 @@ class _Watch:
 
 
 class BackwardPasses:
-    """Runs backward passes, and remembers the hooks of tensors."""
+    """Runs backward passes, with the hooks of tensors and the tensors that keep their gradients."""
 
     def __init__(self) -> None:
         self._watches: list[_Watch] = []
@@ -87,20 +90,20 @@ class BackwardPasses:
         for at, (node, _) in enumerate(roots):
             if node is None:
                 raise RuntimeError(f"element {at} of tensors does not require grad and does not have a grad_fn")
-        wanted = [_edge(one) for one in inputs]
+        wanted = [_edge(tensor) for tensor in inputs]
         self._watches = [watch for watch in self._watches if watch.lives]
-        one = _Pass(_Graph.of([node for node, _ in roots]), self._watches, wanted, accumulate=accumulate_grad)
+        backward = _Pass(_Graph.of([node for node, _ in roots]), self._watches, wanted, accumulate=accumulate_grad)
         # `Tensor.backward` is called where torch's modes are off.
         with torch._C._EnableTorchFunction(), HostCudaTensor.modes(), torch.set_grad_enabled(create_graph):
             for (node, output), grad in zip(roots, grads, strict=True):
-                one.add(node, output, grad)
-            one.run()
+                backward.add(node, output, grad)
+            backward.run()
         if not keep_graph:
-            done = one.graph.numbers
+            done = backward.graph.numbers
             self._watches = [watch for watch in self._watches if id(watch.node) not in done or _is_leaf(watch.node)]
         if accumulate_grad:
             return ()
-        found = tuple(one.captured.get((id(node), output)) for node, output in wanted)
+        found = tuple(backward.captured.get((id(node), output)) for node, output in wanted)
         unused = next((index for index, grad in enumerate(found) if grad is None), None)
         if not allow_unreachable and unused is not None:
             raise RuntimeError(
@@ -112,10 +115,10 @@ class BackwardPasses:
 
 @dataclass(slots=True)
 class _Graph:
-    """The nodes that can be reached from some, which the order keeps alive.
+    """The nodes that can be reached from the outputs of a backward pass.
 
     Attributes:
-        nodes: The nodes, each before those that it leads to in no particular order.
+        nodes: The nodes, in no particular order. They are held because the rest names them by identity.
         numbers: By identity of a node, its place among them.
         left: By identity of a node, the number of edges to it from nodes that were not called yet.
     """
@@ -158,7 +161,7 @@ class _Pass:
 
     Args:
         graph: The graph of the outputs.
-        watches: What follows gradients.
+        watches: The hooks of tensors, and the tensors that keep their gradients.
         wanted: The edges of the inputs for which gradients are asked; empty for all leaves.
         accumulate: Whether they are added to ``grad``, not returned.
     """
@@ -177,7 +180,7 @@ class _Pass:
         self._accumulate = accumulate
 
     def add(self, node: Any, output: int, grad: Any, *, source: str = "") -> None:
-        """Add a gradient to those of an output of a node; ``source`` is who returned it. Raises RuntimeError."""
+        """Add a gradient to those of an output of a node; ``source`` starts the error. Raises RuntimeError."""
         if grad is None:
             return
         kept = self._grads.setdefault(id(node), {})
@@ -225,7 +228,7 @@ class _Pass:
         return _of_custom(node, grads) if custom else _tuple(node(*grads))
 
     def _watched(self, node: Any, given: dict[int, Any]) -> None:
-        """Call the hooks of tensors, which may change their gradients, then store the gradients that are kept."""
+        """Call the hooks of tensors, which may change ``given``, then store the gradients that tensors keep."""
         watches = self._watches.get(id(node), ())
         for watch in watches:
             if watch.hook is not None and watch.output in given:

@@ -7,6 +7,26 @@ import pytest
 
 from tests.host.redirect_worker import TORCH_PRELUDE, run_script
 
+NAMES = (
+    "layers",
+    "parts",
+    "twice",
+    "again",
+    "ordered",
+    "custom",
+    "nothing",
+    "mixed",
+    "missing",
+    "hooks",
+    "asked",
+    "chosen",
+    "second",
+    "changed",
+    "kinds",
+    "several",
+    "refused",
+)
+
 GRAPHS = '''
 from torch.autograd import Function, grad
 
@@ -203,40 +223,18 @@ def refused(d):
 def held(value):
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
-for graph in (layers, parts, twice, again, ordered, custom, nothing, mixed, missing, hooks, asked, chosen,
-              second, changed, kinds, several, refused):
-    said[graph.__name__] = [[held(value) for value in graph(device)] for device in ("cpu", "cuda")]
+for name in NAMES:
+    graph = globals()[name]
+    said[name] = [[held(value) for value in graph(device)] for device in ("cpu", "cuda")]
     if graph is not refused:
         assert all(v.is_cuda for v in graph("cuda") if isinstance(v, torch.Tensor)), graph
-from pytest_nvfp4.host import torch_driver
-said["own engine"] = torch.version.cuda is not None
 '''
-
-NAMES = (
-    "layers",
-    "parts",
-    "twice",
-    "again",
-    "ordered",
-    "custom",
-    "nothing",
-    "mixed",
-    "missing",
-    "hooks",
-    "asked",
-    "chosen",
-    "second",
-    "changed",
-    "kinds",
-    "several",
-    "refused",
-)
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder: Path = tmp_path_factory.mktemp("backward")
-    return run_script(GRAPHS, folder, prelude=TORCH_PRELUDE)
+    return run_script(f"NAMES = {NAMES}\n{GRAPHS}", folder, prelude=TORCH_PRELUDE)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -152,7 +152,7 @@ class VerifyCheck(Check):
         fitted = kernel.fitted()
         sms = None if fitted is None else fitted.sms
         verifications = item.config.stash[VERIFICATIONS]
-        batch = item.case.variant if item.case.variant == FITTED else ""
+        batch = FITTED if item.case.variant == FITTED else ""
         return spec, base, verifications.verify(spec, cases, others=others, batch=batch, sms=sms, base=base)
 
     def _with(self, item: CheckItem) -> list[CheckItem]:

@@ -22,8 +22,8 @@ SPACES = {
 }
 
 
-def found(body: str, *, seed: int = 0) -> list[Finding]:
-    values = np.random.default_rng(seed).standard_normal(32).astype(np.float32)
+def found(body: str) -> list[Finding]:
+    values = np.random.default_rng(0).standard_normal(32).astype(np.float32)
     ran = run_ptx(LOAD + body, buffers={"x": values, "y": np.zeros(4, np.float32)}, shared=64)
     return ran.grid.findings
 
