@@ -142,8 +142,10 @@ def store_matrix(
     if (followed := w.units.get(FollowedValues)) is not None:
         passed, why = followed.stored(at, mask)
         if why is not None:
-            held = np.broadcast_to(np.where(lanes.bools(passed), _ALL_BITS, np.uint32(0)), registers.shape)
-            bytes_of = matrix_rows(np.ascontiguousarray(held), shape.kind, transposed=shape.transposed)
+            held = np.zeros_like(registers)
+            for number, of in passed.items():
+                held[number, lanes.bools(of)] = _ALL_BITS
+            bytes_of = matrix_rows(held, shape.kind, transposed=shape.transposed)
             places = (pattern.offsets[:, None] + np.arange(16) + index)[bytes_of != 0]
             shared.undefine(places, why)
     w.cta.launch.machine.changes += 1

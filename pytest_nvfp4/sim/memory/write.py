@@ -101,8 +101,11 @@ def write_shared(w: Warp, mask: int, address: Bits, values: Elements, access: Ac
     access.pack(shared.written_raw, index, *access.known)
     if (followed := w.units.get(FollowedValues)) is not None:
         passed, why = followed.stored(at, mask)
-        if why is not None and passed >> mask.bit_length() - 1:  # the value of the highest lane remains
-            shared.undefine(np.arange(index, index + size), why)
+        if why is not None:
+            width = size // len(values)
+            for element, of in passed.items():
+                if of >> mask.bit_length() - 1:  # the value of the highest lane remains
+                    shared.undefine(np.arange(width) + (index + element * width), why)
 
 
 def write_cluster(w: Warp, mask: int, address: Bits, values: Elements, access: Access, at: int) -> None:
@@ -196,8 +199,10 @@ def _write_shared_lanes(
     if (followed := w.units.get(FollowedValues)) is not None:
         passed, why = followed.stored(at, mask)
         if why is not None:
-            starts = pattern.offsets[lanes.bools(passed)[pattern.active]] + index
-            shared.undefine((starts[:, None] + np.arange(access.size)).ravel(), why)
+            width = access.size // len(values)
+            for element, of in passed.items():
+                starts = pattern.offsets[lanes.bools(of)[pattern.active]] + (index + element * width)
+                shared.undefine((starts[:, None] + np.arange(width)).ravel(), why)
     if pattern.distinct != pattern.index.size:
         _check_lanes(w, shared.data, index, pattern, rows, access, shared_byte(shared), index + shared.base)
 

@@ -14,7 +14,7 @@ from collections.abc import Set
 from typing import NamedTuple
 
 from pytest_nvfp4.sim.ptx.flow import Flow
-from pytest_nvfp4.sim.ptx.roles import is_strong, sources
+from pytest_nvfp4.sim.ptx.roles import is_strong
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Pair, Register, Vector
 
 _PASS_ON = """
@@ -35,14 +35,15 @@ class Uses(NamedTuple):
         deciding: Those whose guard may depend on it, which use it in the lanes that they skip, too.
         exchanges: Those that only pass it on to other lanes.
         carried: Whether something that depends on the value may be live where the instruction loads the next one.
-        stores: Those that only pass it on to the CTA's shared memory, of a value that is not defined.
+        stores: Those that only pass it on to the CTA's shared memory, of a value that is not defined, each with the
+            number of the element that depends on the value.
     """
 
     guarded: frozenset[int]
     deciding: frozenset[int]
     exchanges: frozenset[int]
     carried: bool
-    stores: frozenset[int] = frozenset()
+    stores: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def all(self) -> frozenset[int]:
@@ -78,7 +79,7 @@ def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None, *, und
     guarded: set[int] = set()
     deciding: set[int] = set()
     exchanges: set[int] = set()
-    stores: set[int] = set()
+    stores: set[tuple[int, int]] = set()
     carried = False
 
     def through(start: int, stop: int, tainted: Set[int]) -> set[int]:
@@ -97,9 +98,11 @@ def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None, *, und
                     exchanges.add(index)
                     tainted |= given
                     continue
+                if undefined and (elements := _stored(ins, tainted)):
+                    stores.update((index, element) for element in elements)
+                    continue
                 decides = ins.guard is not None and ins.guard.register.slot in tainted
-                kind = stores if undefined and _stores(ins, tainted) else deciding if decides else guarded
-                kind.add(index)
+                (deciding if decides else guarded).add(index)
             if certain:
                 tainted -= written
         return tainted
@@ -142,26 +145,18 @@ def _given(ins: Instruction, tainted: Set[int]) -> set[int] | None:
     return {value.slot} if isinstance(value, Register) else set()
 
 
-def _stores(ins: Instruction, tainted: Set[int]) -> bool:
-    """Return whether an instruction writes values to the CTA's shared memory, and its address and guard are defined."""
+def _stored(ins: Instruction, tainted: Set[int]) -> list[int]:
+    """Return the elements that an instruction writes to the CTA's shared memory; none if its place or guard is one."""
     own = ins.root == "stmatrix" or (
         ins.root == "st" and not is_strong(ins) and not {"shared", "shared::cta"}.isdisjoint(ins.parts)
     )
-    if not own:
-        return False
-    place = {register.slot for register in sources(ins)} - _data(ins)
-    return tainted.isdisjoint(place)
-
-
-def _data(ins: Instruction) -> set[int]:
-    """Return the slots of the registers that a store writes, less those of its address and its guard."""
-    operand = ins.operands[-1]
-    items = operand.items if isinstance(operand, Vector) else (operand,)
-    elsewhere = [ins.guard.register] if ins.guard is not None else []
-    address = ins.operands[0]
-    elsewhere += [address.base] if isinstance(address, Address) and isinstance(address.base, Register) else []
-    data = {item.slot for item in items if isinstance(item, Register)}
-    return data - {register.slot for register in elsewhere}
+    address, data = ins.operands[0], ins.operands[-1]
+    place = [ins.guard.register] if ins.guard is not None else []
+    place += [address.base] if isinstance(address, Address) and isinstance(address.base, Register) else []
+    if not own or not tainted.isdisjoint(register.slot for register in place):
+        return []
+    items = data.items if isinstance(data, Vector) else (data,)
+    return [number for number, item in enumerate(items) if isinstance(item, Register) and item.slot in tainted]
 
 
 def _passes_on(ins: Instruction) -> bool:

@@ -30,12 +30,20 @@ class FollowedValues:
         del warp
         self.values: dict[tuple[int, object], _Followed] = {}
 
-    def stored(self, at: int, mask: int) -> tuple[int, Fault | None]:
-        """Return the lanes of ``mask`` whose value a store to shared memory passes on, and why it is not defined."""
-        lanes, why = 0, None
+    def stored(self, at: int, mask: int) -> tuple[dict[int, int], Fault | None]:
+        """Return what a store to shared memory passes on of values that are not defined, and why they are not.
+
+        What it passes on are the lanes of ``mask``, by the number of the element.
+        """
+        lanes: dict[int, int] = {}
+        why = None
         for value in self.values.values():
-            if value.fault is not None and at in value.uses.stores and mask & value.lanes:
-                lanes, why = lanes | mask & value.lanes, why or value.fault
+            if value.fault is None or not mask & value.lanes:
+                continue
+            for store, element in value.uses.stores:
+                if store == at:
+                    lanes[element] = lanes.get(element, 0) | mask & value.lanes
+                    why = why or value.fault
         return lanes, why
 
 

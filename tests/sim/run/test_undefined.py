@@ -88,6 +88,8 @@ USED = {
     "a carry": GET + "add.cc.u32 %r5, %r2, 1; addc.u32 %r2, %r0, 0;" + PUT,
     "memory that is volatile": GET + "st.volatile.shared.b32 [%r1+2048], %r2;",
     "the address of a store": GET + "and.b32 %r5, %r2, 0; add.u32 %r5, %r5, %r1; st.shared.b32 [%r5+2048], %r0;",
+    "the address that a store writes, too": GET
+    + "and.b32 %r5, %r2, 0; add.u32 %r5, %r5, %r4; st.shared.v2.b32 [%r5+2048], {%r4, %r5};",
     "the next turn of a loop": """
         mov.b32 %r7, 0;
         AGAIN: add.u32 %r8, %r7, 1; st.global.b32 [%rd3], %r8; ld.shared.b32 %r7, [%r1]; add.u32 %r9, %r9, 1;
@@ -137,6 +139,9 @@ COPY = GET + "add.u32 %r5, %r1, 1024; st.shared.b32 [%r5], %r2; bar.sync 0;"
 BACK = "ld.shared.b32 %r6, [%r5]; bar.sync 0;"
 STMATRIX = GET + "shl.b32 %r7, %r0, 4; add.u32 %r7, %r7, %r4; add.u32 %r7, %r7, 1024;"
 STMATRIX += "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r7], {%r2}; bar.sync 0; add.u32 %r5, %r1, 1024;" + BACK
+SECOND = GET + "shl.b32 %r7, %r0, 4; add.u32 %r7, %r7, %r4; add.u32 %r7, %r7, 1024;"
+SECOND += "stmatrix.sync.aligned.m8n8.x2.shared.b16 [%r7], {{%r0, %r2}}; bar.sync 0; add.u32 %r5, %r1, 1024;"
+SECOND += "ld.shared.b32 %r6, [%r5+{}]; bar.sync 0;"
 PASSED_ON = {
     "nothing loads the bytes": (COPY, ""),
     "nothing uses what is loaded": (COPY + BACK, ""),
@@ -168,8 +173,25 @@ PASSED_ON = {
         "ld.shared.b32 %r6, [%r5+1028]; st.global.b32 [%rd3], %r6;",
         "lane 16 loads the value from byte 1156",
     ),
+    "the other element of a vector": (
+        GET + "add.u32 %r5, %r1, %r3; st.shared.v2.b32 [%r5+1024], {%r0, %r2}; bar.sync 0;"
+        "ld.shared.b32 %r6, [%r5+1024]; st.global.b32 [%rd3], %r6;",
+        "",
+    ),
+    "of a vector that one lane stores": (
+        GET + "setp.eq.u32 %p3, %r0, 20; @%p3 st.shared.v2.b32 [%r4+1024], {%r0, %r2}; bar.sync 0;"
+        "ld.shared.b32 %r6, [%r4+1028]; st.global.b32 [%rd3], %r6;",
+        "loads the value from byte 1028",
+    ),
+    "the other element that one lane stores": (
+        GET + "setp.eq.u32 %p3, %r0, 20; @%p3 st.shared.v2.b32 [%r4+1024], {%r0, %r2}; bar.sync 0;"
+        "ld.shared.b32 %r6, [%r4+1024]; st.global.b32 [%rd3], %r6;",
+        "",
+    ),
     "of a matrix": (STMATRIX + "st.global.b32 [%rd3], %r6;", "lane 16 loads the value from byte 1088"),
     "the other rows of a matrix": (STMATRIX + "@%p1 st.global.b32 [%rd3], %r6;", ""),
+    "the second matrix": (SECOND.format(128) + "st.global.b32 [%rd3], %r6;", "lane 16 loads the value from byte 1216"),
+    "the first matrix": (SECOND.format(0) + "st.global.b32 [%rd3], %r6;", ""),
 }
 
 
