@@ -46,6 +46,8 @@ _LARGEST_UNIT = 16
 _READERS = 4
 """Readers recorded per place before the first write."""
 _ARRAYS = ("writes", "reads")
+_MOST_ITEMS = 4096
+"""Most accesses of warps to a region whose units are remembered."""
 _FEW = 64
 """Units whose numbers are listed at once; of more, it is first asked whether there are any."""
 _EMPTY: Set[int] = frozenset({0})
@@ -114,11 +116,13 @@ class RegionShadow:
         self.boxes: dict[object, _EarlyReads] = {}
         self.written = False
         self.maps: dict[int, MapUses] = {}
+        self._items: dict[tuple[int, Pattern | int], NDArray[np.intp] | slice] = {}
 
     def refine(self, unit: int) -> None:
         """Split the units into smaller ones."""
         factor = self.unit // unit
         self.unit = unit
+        self._items.clear()
         for name in _ARRAYS:
             array = getattr(self, name)
             if array is not None:
@@ -160,6 +164,14 @@ class RegionShadow:
 
     def items(self, offset: int, where: Pattern | int) -> NDArray[np.intp] | slice:
         """Return the units of a warp's items, the first at an offset."""
+        if (known := self._items.get((offset, where))) is not None:
+            return known
+        if len(self._items) >= _MOST_ITEMS:
+            self._items.clear()
+        units = self._items[offset, where] = self._units_of_items(offset, where)
+        return units
+
+    def _units_of_items(self, offset: int, where: Pattern | int) -> NDArray[np.intp] | slice:
         spread = where.__class__ is not int and not where.dense  # type: ignore[union-attr]
         if spread:
             low = offset | _bits(where)
@@ -261,6 +273,49 @@ class GlobalShadow:
         first = shadow.byte(units, numbers != 0)
         members = self.sets.members(int(shadow.writes[first // shadow.unit]))
         return self.sets.access(next(iter(members))), first
+
+    def touch_own(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, *, writes: bool) -> bool:
+        """Record a warp's weak access to units of which it alone has made the recorded accesses, weakly and alike.
+
+        That is what ``read`` and ``write_items`` would do, faster: such accesses are in order.
+
+        Returns:
+            Whether the units are such ones.
+        """
+        sets = self.sets
+        sync_count = self.sync_count
+        again = False
+        younger = True
+        for array, checked in ((shadow.writes, True), (shadow.reads, writes)):
+            if array is None:
+                continue
+            data = array[units].tobytes()
+            first = data[:4]
+            if data != first * (len(data) >> 2):
+                return False
+            number = int.from_bytes(first, sys.byteorder)
+            if not number:
+                continue
+            if number & 1:
+                return False
+            old = sets.accesses[(number >> 1) - 1]
+            if old[0] != access[0] or old[4] is not access[4] or old[2]:
+                return False
+            count = sets.sync_counts[(number >> 1) - 1]
+            if not count:
+                return False
+            if checked:
+                again |= count == sync_count
+            else:
+                younger = old[1] < access[1] or count < sync_count
+        self.again = again
+        if writes:
+            if shadow.reads is not None:
+                shadow.reads[units] = 0
+            shadow.array("writes")[units] = sets.number(access, sync_count) << 1
+        elif younger:
+            shadow.array("reads")[units] = sets.number(access, sync_count) << 1
+        return True
 
     def _join(
         self, array: NDArray[np.int32], units: NDArray[np.intp] | slice, number: int, clock: Clock | None

@@ -137,8 +137,11 @@ class MemoryHooks(Hooks):
             launch.overlap.check(agent, region, partial(item_rows, offset, where), access, writes=writes)
         lanes = agent.lanes
         memory.sync_count, memory.settled, memory.again = lanes.sync_count, order.acquires, False
+        alone = shadow.written and not (order.strong or shadow.maps or launch.non_coherent[at])
         if early:
             memory.read_early(shadow, offset, where, access)
+        elif alone and memory.touch_own(shadow, shadow.items(offset, where), access, writes=writes):
+            pass
         elif not writes:
             units = shadow.items(offset, where)
             if launch.non_coherent[at]:

@@ -103,7 +103,7 @@ class WarpLanes:
         sync_count: Number of synchronisations that global accesses were before, from 1.
     """
 
-    __slots__ = ("_by_line", "_wide", "accesses", "reads", "sync_count", "writes")
+    __slots__ = ("_by_line", "_compared", "_wide", "accesses", "reads", "sync_count", "writes")
 
     def __init__(self) -> None:
         self.reads: list[SharedLaneAccess] = []
@@ -113,6 +113,8 @@ class WarpLanes:
         """By line, the places in ``accesses`` of those that touch it, but for those of many lines."""
         self._wide: dict[Pattern | int, dict[int, list[int]]] = {}
         """Of these, the places by pattern and column."""
+        self._compared: dict[tuple[int, Pattern | int, int, int, bool], int] = {}
+        """By place, lanes, strength and kind of an access, with how many ``accesses`` such a one was compared last."""
         self.sync_count = 1
 
     def synchronise(self) -> None:
@@ -121,6 +123,7 @@ class WarpLanes:
             self.accesses = []
             self._by_line = {}
             self._wide = {}
+            self._compared = {}
             self.sync_count += 1
         if self.reads:
             self.reads = []
@@ -152,8 +155,13 @@ class WarpLanes:
     def global_access(self, new: GlobalLaneAccess, *, again: bool) -> LaneRace | None:
         """Record an access to global memory, and return an earlier one by another lane that races with it.
 
-        ``again``: the warp has touched one of its bytes since its lanes were last synchronised.
+        Of accesses alike, the first one is recorded. ``again``: the warp has touched one of its bytes since its lanes
+        were last synchronised.
         """
+        alike = new.low, new.where, new.mask, new.strong, new.writes
+        compared = self._compared.get(alike)
+        if compared is not None and (compared == len(self.accesses) or not again):
+            return None
         race: LaneRace | None = None
         lines = range(new.low >> _LINE, (new.high - 1 >> _LINE) + 1)
         if again:
@@ -164,6 +172,9 @@ class WarpLanes:
                     break
         if race is not None or len(self.accesses) >= _CAPACITY:
             self.synchronise()
+        elif compared is not None:
+            self._compared[alike] = len(self.accesses)
+            return None
         if len(lines) <= _MOST_LINES:
             for line in lines:
                 self._by_line.setdefault(line, []).append(len(self.accesses))
@@ -171,6 +182,7 @@ class WarpLanes:
             column, _ = _column(new)
             self._wide.setdefault(new.where, {}).setdefault(column, []).append(len(self.accesses))
         self.accesses.append(new)
+        self._compared[alike] = len(self.accesses)
         return race
 
     def _near(self, new: GlobalLaneAccess, lines: range) -> Sequence[int]:
