@@ -27,9 +27,9 @@ from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.liveness import Liveness
 from pytest_nvfp4.sim.ptx.marks import marks_of
 from pytest_nvfp4.sim.ptx.roles import products, results, sources
-from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Label, Module
-from pytest_nvfp4.sim.ptx.uses import Uses, uses_of
-from pytest_nvfp4.sim.run.following import watched
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Label, Module, Register
+from pytest_nvfp4.sim.ptx.uses import PassingStores, Uses, uses_of
+from pytest_nvfp4.sim.run.following import FollowedValues, watched
 from pytest_nvfp4.sim.run.marked import marked
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.wgmma.registers import accumulators, unfenced
@@ -133,7 +133,7 @@ class Program:
                     self._sources.setdefault(target, []).append(instruction.index)
         self._waits: set[int] = set()
         self._watched: set[int] = set()
-        self._uses: dict[tuple[int, frozenset[int] | None, bool], Uses] = {}
+        self._uses: dict[tuple[int, frozenset[int] | None, PassingStores], Uses] = {}
         for instruction in kernel.instructions:
             if longest_prefix(blocking, instruction.parts) is not None:
                 self._starts.add(instruction.index)
@@ -193,24 +193,22 @@ class Program:
             found = self._parked[key] = self._compile(place, keep, parked=True)
         return found
 
-    def uses(self, at: int, registers: frozenset[int] | None = None, *, undefined: bool = False) -> Uses:
+    def uses(self, at: int, registers: frozenset[int] | None = None, *, passing: PassingStores = "none") -> Uses:
         """Return the uses of what an instruction loads, see ``uses_of``."""
-        key = at, registers, undefined
+        key = at, registers, passing
         if key not in self._uses:
-            self._uses[key] = uses_of(self.flow, at, registers, undefined=undefined)
+            self._uses[key] = uses_of(self.flow, at, registers, passing=passing)
         return self._uses[key]
 
     def watch(self, places: frozenset[int]) -> None:
-        """Make blocks call ``run.following.watched`` before they execute the instructions, from their next run on."""
+        """Make the blocks of warps call ``run.following.watched`` before they execute the instructions.
+
+        They do so from their next run on, for a warp that follows a value. Gangs have no such warp.
+        """
         if not places <= self._watched:
             self._watched |= places
             self._parked.clear()
             self.alone[:] = [None] * len(self.alone)
-            self.gangs.forget()
-
-    def watches(self, place: int) -> bool:
-        """Return whether blocks report the execution of an instruction."""
-        return place in self._watched
 
     def symbol(self, name: str) -> str:
         """Return the expression of a variable's or parameter's address. Raises Unsupported."""
@@ -329,15 +327,18 @@ class Program:
         emitter.end()
 
     def _watch(self, emitter: Emitter, instruction: Instruction) -> None:
-        """Write the call for a watched instruction, with its guard's lanes unless the value may decide them."""
+        """Write the call for a watched instruction."""
         at = instruction.index
         if at not in self._watched:
             return
-        mask, guard = emitter.mask, instruction.guard
-        decided = any(at in uses.deciding for uses in self._uses.values())
-        if guard is not None and instruction.root != "bra" and not decided:
-            mask = emitter.lanes_of(guard.register, negated=guard.negated)
-        emitter.line(emitter.call(watched, "w", mask, str(at)))
+        guard = instruction.guard
+        lanes = [emitter.mask]
+        if guard is not None and instruction.root != "bra":
+            lanes = [emitter.lanes_of(guard.register, negated=guard.negated)]
+        if instruction.root == "selp" and isinstance(predicate := instruction.operands[3], Register):
+            lanes.append(emitter.lanes_of(predicate, negated=predicate.negated))
+        call = emitter.call(watched, "w", emitter.mask, str(at), *lanes)
+        emitter.line(f"if {emitter.constant(FollowedValues, 'followed')} in w.units: {call}")
 
     def _meet(self, emitter: Emitter, instruction: Instruction) -> None:
         members = _members(instruction, emitter)
@@ -430,7 +431,8 @@ class Program:
         exec(code, emitter.globals)
         function: Callable[..., int] = emitter.globals[name]
         # One line of loads precedes the body.
-        self.frames.add(function.__code__, [(start, "m"), *line_at], watched=frozenset(self._watched))
+        watched = frozenset() if gang else frozenset(self._watched)
+        self.frames.add(function.__code__, [(start, "m"), *line_at], watched=watched)
         return function
 
 

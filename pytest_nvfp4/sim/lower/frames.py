@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.ptx.roles import results
-from pytest_nvfp4.sim.ptx.syntax import Kernel
+from pytest_nvfp4.sim.ptx.syntax import Kernel, Register
 from pytest_nvfp4.sim.ptx.uses import Uses
-from pytest_nvfp4.sim.sync.collective import receivers
+from pytest_nvfp4.sim.run.following import Dependents, Execution, RestOfBlock, depends, passed_on
 
 
 class _Block(NamedTuple):
@@ -74,45 +74,59 @@ class Frames:
         frame, block = running
         return max(0, block.line(frame.f_lineno)[0] - block.places[0][0])
 
-    def lanes_behind(self, uses: Uses, mask: int, *, certain: bool = False) -> int | None:
-        """Return the lanes to follow for what the current instruction loads in ``mask``; None if the block may use it.
+    def behind(self, uses: Uses, dependents: Dependents, *, certain: bool = False) -> tuple[bool, RestOfBlock | None]:
+        """Follow the value that the current instruction loads to the end of the running block.
 
-        These are ``mask`` and the lanes to which the rest of the running block passes the value on. Uses that the block
-        is compiled to watch are not counted, nor those whose guard, or branch around them, is known to keep the lanes
-        from them; with ``certain`` neither those whose guard or branch is not known yet.
+        That is for the block's own calls if it is compiled to watch all that touches the value.
+
+        Args:
+            uses: The uses of the value.
+            dependents: The registers that hold it, then those that depend on it at the end of the block.
+            certain: Whether uses do not count whose guard, or branch around them, is not known yet.
+
+        Returns:
+            Whether the block uses the value, and what is known of the block; None if it watches.
         """
         if (running := self._running()) is None:
-            return None
+            return True, None
         frame, block = running
-        at, _ = block.line(frame.f_lineno)
-        unseen = uses.watched - block.watched
-        followed = mask
+        if uses.touched <= block.watched:
+            return False, None
+        at, name = block.line(frame.f_lineno)
+        rest = RestOfBlock(frame, {})
         written: set[int] = set()
-        regions = [(len(self._instructions), mask, False)]
-        for place in sorted({place for place, _ in block.places[frame.f_lineno - 2 :] if place > at}):
-            while place >= regions[-1][0]:
+        regions: list[tuple[int, int, bool]] = []
+        masks = dict(reversed(block.places[frame.f_lineno - 2 :]))  # without what is executed with another instruction
+        for place in range(at + 1, max(masks) + 1):
+            name = masks.get(place, name)
+            while regions and place >= regions[-1][0]:
                 regions.pop()
-            _, inside, doubtful = regions[-1]
+            inside, doubtful = regions[-1][1:] if regions else (_active(frame, name), False)
             instruction = self._instructions[place]
             guard = instruction.guard
-            held = None
-            if guard is not None and guard.register.slot not in written:
-                held = frame.f_locals.get(f"v{guard.register.slot}")
-            taken = inside
-            if guard is not None and held is not None and place not in uses.deciding:
-                taken = (lanes.guard_mask_not if guard.negated else lanes.guard_mask)(held, inside)
-            unknown = doubtful or (guard is not None and held is None)
-            if place in uses.exchanges and len(regions) == 1 and guard is None:
-                inside = taken = inside | receivers(instruction, inside)
-                regions[0] = (regions[0][0], inside, False)
-                if place in unseen:
-                    followed |= inside
-            elif place in unseen and (inside if instruction.root == "bra" else taken) and not (certain and unknown):
-                return None
+            known = guard is None
+            may = surely = inside
+            if guard is not None:
+                held = None if guard.register.slot in written else _predicate(frame, guard.register)
+                known = held is not None
+                if held is not None:
+                    may = surely = (lanes.guard_mask_not if guard.negated else lanes.guard_mask)(held, inside)
+            unknown = doubtful or not known
+            if place in uses.touched:
+                true = false = may
+                if instruction.root == "selp" and isinstance(predicate := instruction.operands[3], Register):
+                    held = None if predicate.slot in written else _predicate(frame, predicate)
+                    if held is not None:
+                        true, false = lanes.guard_mask(held, may), lanes.guard_mask_not(held, may)
+                if place in uses.stores:
+                    rest.stores[place] = passed_on(instruction, dependents)
+                executing = Execution(inside, may, 0 if unknown else surely, true, false)
+                if depends(instruction, dependents, uses, executing) and not (certain and unknown):
+                    return True, None
             if (stop := self._regions.get(place)) is not None:
-                regions.append((stop, inside & ~taken if held is not None else inside, unknown))
+                regions.append((stop, inside & ~may if known else inside, unknown))
             written.update(register.slot for register in results(instruction))
-        return followed
+        return False, rest
 
     def used_now(self, uses: Uses) -> bool:
         """Return whether the running block, up to its current instruction, contains a use."""
@@ -133,6 +147,16 @@ class Frames:
                 return frame, block
             frame = frame.f_back
         return None
+
+
+def _predicate(frame: FrameType, register: Register) -> lanes.Predicate | None:
+    """Return the value of a predicate register in a block, in a gang's that of the running warp; None: not known."""
+    value: lanes.Predicate | None = frame.f_locals.get(f"v{register.slot}")
+    gang = frame.f_locals.get("G")
+    if gang is not None and value is not None and not isinstance(value, bool):
+        first = 32 * gang.warps.index(gang.scheduler.running)
+        return value[first : first + 32]
+    return value
 
 
 def _active(frame: FrameType, mask: str) -> int:

@@ -105,11 +105,6 @@ class GangCode:
         self._alone: dict[Hashable, bool] = {}
         """Whether the code of an instruction needs no warp, by what decides about it."""
 
-    def forget(self) -> None:
-        """Compile everything anew: other instructions are watched, which gangs do not execute."""
-        self._blocks.clear()
-        self._safe.clear()
-
     @cached_property
     def entries(self) -> set[int]:
         """Places where warps wait for others to form a gang: costly loops and runs without other instructions.
@@ -191,8 +186,7 @@ class GangCode:
     def _lowers(self, ins: Instruction) -> bool:
         weak = ins.root in ("ld", "st") and not is_strong(ins)
         if (
-            self._program.watches(ins.index)
-            or not (weak or computing(ins))
+            not (weak or computing(ins))
             or ins.index in self._program.marks
             or "128" in ins.parts[-1]
             or any(each.slot in self._program.deferred.slots for each in sources(ins))

@@ -3,19 +3,22 @@
 Arithmetic, conversions, comparisons and selections pass an undefined value on to their results, shuffles and reductions
 of a warp also to those of other lanes; every other instruction that reads one uses it: stores, addresses, branches,
 guards of those, votes, matrix instructions. This is a forward dataflow over all paths, so that a value without uses is
-dead on each of them.
+dead on each of them. Which of the uses a warp reaches with the value, a run shows (``run.following``).
 
-Of a value that is not defined, stores to the CTA's shared memory are no uses: they pass it on to the bytes.
+Of a value that is not defined, stores to the CTA's shared memory need not be uses: they pass it on to the bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.roles import is_strong
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Pair, Register, Vector
+
+PassingStores: TypeAlias = Literal["none", "reloaded", "all"]
+"""Which stores to the CTA's shared memory pass a value on: those that threads load again before a copy may, or all."""
 
 _PASS_ON = """
     abs add and bfe bfi bfind bmsk brev clz cnot copysign cos cvt cvta div dp2a dp4a ex2 fma fns isspacep lg2 lop3 mad
@@ -25,86 +28,76 @@ _PASS_ON = """
 """Roots of instructions whose only effect is on their result registers."""
 _PASSING = frozenset(_PASS_ON.split())
 _EXCHANGING = frozenset({"shfl", "redux"})
+_SHARED = frozenset({"shared", "shared::cta"})
 
 
 class Uses(NamedTuple):
     """Uses of the value that an instruction loads.
 
     Attributes:
-        guarded: Instructions that use the value in the lanes that execute them.
-        deciding: Those whose guard may depend on it, which use it in the lanes that they skip, too.
+        all: Instructions that use it.
         exchanges: Those that only pass it on to other lanes.
-        carried: Whether something that depends on the value may be live where the instruction loads the next one.
-        stores: Those that only pass it on to the CTA's shared memory, of a value that is not defined, each with the
-            number of the element that depends on the value.
+        stores: Those that only pass it on to the CTA's shared memory.
+        touched: All that read a register that may depend on the value, or replace one.
+        slots: The registers that may depend on it.
+        loaded: Those that the instruction loads it to.
     """
 
-    guarded: frozenset[int]
-    deciding: frozenset[int]
-    exchanges: frozenset[int]
-    carried: bool
-    stores: frozenset[tuple[int, int]] = frozenset()
+    all: frozenset[int]
+    exchanges: frozenset[int] = frozenset()
+    stores: frozenset[int] = frozenset()
+    touched: frozenset[int] = frozenset()
+    slots: frozenset[int] = frozenset()
+    loaded: frozenset[int] = frozenset()
 
     @property
-    def all(self) -> frozenset[int]:
-        """All instructions that use it."""
-        return self.guarded | self.deciding
-
-    @property
-    def watched(self) -> frozenset[int]:
-        """All instructions that use it or pass it on to other lanes."""
-        return self.all | self.exchanges if self.all or self.stores else frozenset()
+    def matters(self) -> bool:
+        """Whether the value may be used."""
+        return bool(self.all or self.stores)
 
     def joined(self, other: Uses) -> Uses:
         """Return the uses of this value or another of the same instruction."""
-        return Uses(
-            self.guarded | other.guarded,
-            self.deciding | other.deciding,
-            self.exchanges | other.exchanges,
-            self.carried or other.carried,
-            self.stores | other.stores,
-        )
+        return Uses(*(mine | others for mine, others in zip(self, other, strict=True)))
 
 
-def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None, *, undefined: bool = False) -> Uses:
+def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None, *, passing: PassingStores = "none") -> Uses:
     """Return the uses of the registers that an instruction writes.
 
     Args:
         registers: The registers in question, by their numbers in the first operand; None for all.
-        undefined: Whether the value is not defined.
+        passing: The stores that pass the value on, for one that is not defined.
     """
     instructions, slots = flow.kernel.instructions, flow.slots
-    written_here = slots[at].written
-    loaded = written_here if registers is None else _slots(instructions[at], registers)
-    guarded: set[int] = set()
-    deciding: set[int] = set()
+    loaded = _loaded(instructions[at], registers)
+    uses: set[int] = set()
     exchanges: set[int] = set()
-    stores: set[tuple[int, int]] = set()
-    carried = False
+    stores: set[int] = set()
+    touched = {at}
+    reached = set(loaded)
 
     def through(start: int, stop: int, tainted: Set[int]) -> set[int]:
-        nonlocal carried
         tainted = set(tainted)
         for index in range(start, stop):
-            if index == at:
-                carried = carried or bool(tainted - written_here)
             read, written, certain = slots[index]
-            if not read.isdisjoint(tainted):
+            reads = not tainted.isdisjoint(read)
+            if reads or not tainted.isdisjoint(written):
+                touched.add(index)
+            given: Set[int] = frozenset()
+            if reads:
                 ins = instructions[index]
-                if _passes_on(ins):
-                    tainted |= written
-                    continue
-                if ins.root in _EXCHANGING and (given := _given(ins, tainted)) is not None:
+                if passes_on(ins):
+                    given = written
+                elif (received := exchanged(ins, tainted)) is not None:
+                    given = received
                     exchanges.add(index)
-                    tainted |= given
-                    continue
-                if undefined and (elements := _stored(ins, tainted)):
-                    stores.update((index, element) for element in elements)
-                    continue
-                decides = ins.guard is not None and ins.guard.register.slot in tainted
-                (deciding if decides else guarded).add(index)
+                elif passing != "none" and stored(ins, tainted) and (passing == "all" or _is_reloaded(flow, index)):
+                    stores.add(index)
+                else:
+                    uses.add(index)
             if certain:
                 tainted -= written
+            tainted |= given
+            reached.update(given)
         return tainted
 
     home = flow.block_of(at)
@@ -123,18 +116,26 @@ def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None, *, und
         block = flow.blocks[waiting.pop()]
         if entries[block.number]:
             enter(block.successors, through(block.start, block.stop, entries[block.number]))
-    return Uses(frozenset(guarded), frozenset(deciding), frozenset(exchanges), carried, frozenset(stores))
+    return Uses(*map(frozenset, (uses, exchanges, stores, touched, reached, loaded)))
 
 
-def _slots(ins: Instruction, registers: frozenset[int]) -> set[int]:
-    """Return the slots of some of the registers in the first operand, by number; ``_`` has none."""
+def _loaded(ins: Instruction, registers: frozenset[int] | None) -> frozenset[int]:
+    """Return the slots of the registers that an instruction loads, or of some of them by number; ``_`` has none."""
     operand = ins.operands[0]
     items = operand.items if isinstance(operand, Vector) else (operand,)
-    return {item.slot for number, item in enumerate(items) if number in registers and isinstance(item, Register)}
+    chosen = [item for number, item in enumerate(items) if registers is None or number in registers]
+    return frozenset(item.slot for item in chosen if isinstance(item, Register))
 
 
-def _given(ins: Instruction, tainted: Set[int]) -> set[int] | None:
+def passes_on(ins: Instruction) -> bool:
+    """Return whether an instruction does nothing but write registers; the carry is a register without a name."""
+    return ins.root in _PASSING and "cc" not in ins.parts
+
+
+def exchanged(ins: Instruction, tainted: Set[int]) -> Set[int] | None:
     """Return the slot in which other lanes get a value from an exchange; None if its lanes or guard depend on one."""
+    if ins.root not in _EXCHANGING:
+        return None
     result, _, *lanes = ins.operands
     value = result.first if isinstance(result, Pair) else result
     deciding = {operand.slot for operand in lanes if isinstance(operand, Register)}
@@ -142,23 +143,44 @@ def _given(ins: Instruction, tainted: Set[int]) -> set[int] | None:
         deciding.add(ins.guard.register.slot)
     if not tainted.isdisjoint(deciding):
         return None
-    return {value.slot} if isinstance(value, Register) else set()
+    return {value.slot} if isinstance(value, Register) else frozenset()
 
 
-def _stored(ins: Instruction, tainted: Set[int]) -> list[int]:
-    """Return the elements that an instruction writes to the CTA's shared memory; none if its place or guard is one."""
+def stored(ins: Instruction, tainted: Set[int]) -> dict[int, int]:
+    """Return the slots that an instruction writes to the CTA's shared memory, by the number of the element.
+
+    There are none if its address or its guard depends on one of them.
+    """
     own = ins.root == "stmatrix" or (
-        ins.root == "st" and not is_strong(ins) and not {"shared", "shared::cta"}.isdisjoint(ins.parts)
-    )
+        ins.root == "st" and not is_strong(ins) and not _SHARED.isdisjoint(ins.parts)
+    )  # fmt: skip
     address, data = ins.operands[0], ins.operands[-1]
     place = [ins.guard.register] if ins.guard is not None else []
     place += [address.base] if isinstance(address, Address) and isinstance(address.base, Register) else []
     if not own or not tainted.isdisjoint(register.slot for register in place):
-        return []
+        return {}
     items = data.items if isinstance(data, Vector) else (data,)
-    return [number for number, item in enumerate(items) if isinstance(item, Register) and item.slot in tainted]
+    return {
+        number: item.slot for number, item in enumerate(items) if isinstance(item, Register) and item.slot in tainted
+    }
 
 
-def _passes_on(ins: Instruction) -> bool:
-    """Return whether an instruction does nothing but write registers; the carry is a register without a name."""
-    return ins.root in _PASSING and "cc" not in ins.parts
+def _is_reloaded(flow: Flow, store: int) -> bool:
+    """Return whether a thread may load shared memory behind a store to it, before a fence for copies and matrix units.
+
+    So are values exchanged between threads. An epilogue has such a fence between its stores and its copy.
+    """
+    instructions = flow.kernel.instructions
+    seen: set[int] = set()
+    waiting = [store]
+    while waiting:
+        for at in flow.successors(waiting.pop()):
+            if at in seen or at >= flow.end:
+                continue
+            seen.add(at)
+            ins = instructions[at]
+            if ins.root == "ldmatrix" or (ins.root == "ld" and not _SHARED.isdisjoint(ins.parts)):
+                return True
+            if ins.parts[:2] != ("fence", "proxy"):
+                waiting.append(at)
+    return False

@@ -27,7 +27,7 @@ from pytest_nvfp4.sim.lanes import FULL
 from pytest_nvfp4.sim.ptx.uses import Uses
 from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
 from pytest_nvfp4.sim.races.findings import AccessPair, Reporter
-from pytest_nvfp4.sim.run.following import follow
+from pytest_nvfp4.sim.run.following import Dependents, RestOfBlock, follow
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.warp import Warp
 
@@ -77,7 +77,8 @@ class DeadReads:
         if not reported.stands:
             assert warp is not None
             assert followed is not None
-            follow(warp, at, followed, uses, lambda: reported.confirm(pair), reason=reported)
+            dependents, rest = followed
+            follow(warp, at, dependents, uses, lambda: reported.confirm(pair), reason=reported, rest=rest)
         return reported.stands
 
     def _is_load(self, access: Access) -> bool:
@@ -85,10 +86,12 @@ class DeadReads:
         loads = parts[0] in ("ld", "ldmatrix") or parts[:2] == ("tcgen05", "ld")
         return loads and not access.flags & (ASYNC | STRONG)
 
-    def _followed(self, read: RacingRead, uses: Uses, warp: Warp | None) -> int | None:
-        """Return the lanes that may hold the value of a read and have not used it; None if one may have used it.
+    def _followed(
+        self, read: RacingRead, uses: Uses, warp: Warp | None
+    ) -> tuple[Dependents, RestOfBlock | None] | None:
+        """Return what of a warp may depend on the value of a read that is not used yet; None if it may be used.
 
-        To which lanes exchanges have passed an earlier read on is not known.
+        To which registers, and to which lanes by exchanges, an earlier read has been passed on is not known.
         """
         program = self._grid.program
         frames = program.frames
@@ -97,9 +100,13 @@ class DeadReads:
         if read.earlier and program.has_passed(warp, uses.all):
             return None
         held = FULL if read.earlier and uses.exchanges else read.lanes
+        dependents = dict.fromkeys(uses.slots if read.earlier else uses.loaded, held)
         if warp is not self._grid.running_warp:
-            return held
-        return None if read.earlier and frames.used_now(uses) else frames.lanes_behind(uses, held)
+            return dependents, None
+        if read.earlier and frames.used_now(uses):
+            return None
+        used, rest = frames.behind(uses, dependents)
+        return None if used else (dependents, rest)
 
     def lanes_now(self) -> int:
         """Return the lanes that the running instruction is executed in."""

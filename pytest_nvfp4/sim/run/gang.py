@@ -6,7 +6,8 @@ stay with the warps. Accesses to memory, and what else needs the warp, are made 
 and monitors see what they see without a gang.
 
 Warps join where it is faster (``lower.ganged``). They leave together, at the first instruction that is not
-executed in lockstep, or at a branch that they do not all take; any interleaving of warps is legal, so that one is.
+executed in lockstep, at a branch that they do not all take, or where one of them has a value that is followed
+(``run.following``); any interleaving of warps is legal, so that one is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_nvfp4.sim import lanes
+from pytest_nvfp4.sim.run.following import FollowedValues
 from pytest_nvfp4.sim.run.warp import Warp
 
 if TYPE_CHECKING:
@@ -74,6 +76,8 @@ class Gang:
                 place = ~after
                 break
             place = after
+            if any(FollowedValues in warp.units for warp in self.warps):
+                break
             block = self.code.block(place)
         self.scheduler.running = None
         self._scatter(place, written)

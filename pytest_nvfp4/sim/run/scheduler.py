@@ -15,6 +15,7 @@ from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import FULL
 from pytest_nvfp4.sim.lower.compiler import Program
 from pytest_nvfp4.sim.lower.control import SPLIT
+from pytest_nvfp4.sim.run.following import FollowedValues
 from pytest_nvfp4.sim.run.gang import Gang
 from pytest_nvfp4.sim.run.polling import Polled, polled
 from pytest_nvfp4.sim.run.repetition import Repetition, difference, places
@@ -297,6 +298,7 @@ class Scheduler:
             and groups[0].waiting is None
             and groups[0].mask == FULL
             and warp not in self._alone
+            and FollowedValues not in warp.units
         )
 
     def _run_gang(self) -> None:

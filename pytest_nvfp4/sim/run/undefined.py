@@ -3,14 +3,14 @@
 A value is not defined if nothing has written its bytes, or a copy to them is in flight. Some loads have no use: warps
 that never use the address of TMEM load it, and compilers move loads above the branch that guards their use. A store to
 shared memory is no use either: the bytes that it writes are not defined then, and a load of them is such a load again.
-It is a use of what a reader has loaded too early, from TMEM, a matrix or a copy in flight: there, the first use tells
-which writer is late.
+It is a use of what a reader has loaded too early: from a copy in flight, and, unless threads load it again before a
+copy may, from TMEM or a matrix. There, the first use tells which writer is late.
 """
 
 from __future__ import annotations
 
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.run.following import follow
+from pytest_nvfp4.sim.run.following import dependents_of, follow
 from pytest_nvfp4.sim.run.warp import Warp
 
 
@@ -37,9 +37,8 @@ def loaded_undefined(
     """
     launch = w.cta.launch
     program = launch.program
-    # A reader that is early is one wherever its value goes.
-    uses = program.uses(at, registers, undefined=fault.kind != "in-flight" and not ends)
-    if not uses.all and not uses.stores:
+    uses = program.uses(at, registers, passing="none" if fault.kind == "in-flight" else "reloaded" if ends else "all")
+    if not uses.matters:
         return
     fault.where = where = fault.where or launch.where(w, at, mask=lanes)
 
@@ -48,8 +47,11 @@ def loaded_undefined(
             raise fault
         launch.report(fault.kind, fault.message, hint=fault.hint, where=where)
 
-    followed = lanes if shows else program.frames.lanes_behind(uses, lanes, certain=ends)
-    if followed is None:
+    dependents = dependents_of(w, at)
+    for slot in uses.loaded:
+        dependents[slot] = dependents.get(slot, 0) | lanes
+    used, rest = program.frames.behind(uses, dependents, certain=ends or shows)
+    if used:
         report()
         return
-    follow(w, at, followed, uses, report, fault=fault)
+    follow(w, at, dependents, uses, report, fault=fault, rest=rest)

@@ -29,6 +29,9 @@ SHUFFLE = "shfl.sync.bfly.b32 %r5, %r2, {}, 31, -1;"
 TOGETHER = "cvt.rn.f32.u32 %f1, %r0; mul.f32 %f2, %f1, %f1; ld.shared.b32 %f3, [%r1]; mul.f32 %f4, %f3, %f1;"
 TOGETHER += "mul.f32 %f5, %f2, %f1; mul.f32 %f6, %f1, 0f40000000; st.global.f32 [%rd3], "
 
+PATHS = "mov.b32 %r5, 0; @!%p5 bra JOIN; add.u32 %r5, %r2, {};"
+PATHS += "JOIN: bar.warp.sync -1; st.global.b32 [%rd3], %r5;"
+
 DEAD = {
     "a product with it is dead, and made with others": TOGETHER + "%f6;",
     "nothing reads it": GET,
@@ -48,6 +51,13 @@ DEAD = {
     "a reduction of lanes that store nothing": GET
     + "@%p1 bra NEXT; redux.sync.add.s32 %r5, %r2, 0xffff0000; NEXT: @%p1 st.global.b32 [%rd3], %r5;",
     "it is overwritten": GET + "mov.b32 %r2, 5; " + PUT,
+    "a selection drops it": GET + "selp.b32 %r2, %r2, 2, %p1;" + PUT,
+    "a selection in a later block drops it": GET + "bra.uni NEXT; NEXT: selp.b32 %r2, 2, %r2, %p2;" + PUT,
+    "lanes that a selection gives it store nothing": GET + "selp.b32 %r5, %r2, 2, %p2; @%p1 st.global.b32 [%rd3], %r5;",
+    "a path that is not taken carries it": "setp.eq.u32 %p5, %r9, 1;" + GET + PATHS.format("1"),
+    "a long path that is not taken carries it": "setp.eq.u32 %p5, %r9, 1;" + GET + PATHS.format("1; bar.warp.sync -1"),
+    "a path of other lanes carries it": GET + "mov.b32 %r5, 0; @%p2 bra JOIN; add.u32 %r5, %r2, 1;"
+    "bar.warp.sync 65535; JOIN: bar.warp.sync -1; st.global.b32 [%rd3], %r5;",
     "the next load replaces it": """
         AGAIN: ld.shared.b32 %r2, [%r1]; bra.uni NEXT; NEXT: add.u32 %r9, %r9, 1; setp.eq.u32 %p5, %r9, 1;
         @%p5 bra SKIP; st.global.b32 [%rd3], %r2;
@@ -67,6 +77,9 @@ USED = {
     + "setp.eq.u32 %p3, %r2, 12345; bra.uni NEXT; NEXT: @%p3 st.global.b32 [%rd3], %r0;",
     "a predicate that selects": GET + "setp.eq.u32 %p3, %r2, 7; selp.b32 %r2, 1, 2, %p3;" + PUT,
     "a selected value": GET + "selp.b32 %r2, %r2, 2, %p2;" + PUT,
+    "a selection in a later block": GET + "bra.uni NEXT; NEXT: selp.b32 %r2, 2, %r2, %p1;" + PUT,
+    "a path that is taken": "setp.eq.u32 %p5, %r9, 0;" + GET + PATHS.format("1"),
+    "a long path that is taken": "setp.eq.u32 %p5, %r9, 0;" + GET + PATHS.format("1; bar.warp.sync -1"),
     "a branch": GET + "setp.eq.u32 %p3, %r2, 12345; @%p3 bra END; st.global.b32 [%rd3], %r0; END: bar.sync 0;",
     "an address": GET
     + "and.b32 %r5, %r2, 0; add.u32 %r5, %r5, %r4; ld.shared.b32 %r6, [%r5]; st.global.b32 [%rd3], %r6;",
@@ -319,6 +332,8 @@ setp.lt.u32 %p3, %r0, 32; @%p3 st.global.b32 [%rd3], %r12;
 add.u32 %r20, %r20, 1; setp.lt.u32 %p5, %r20, 3; @%p5 bra AGAIN;
 """
 FREED = "tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r9, 32;"
+ROUND = "mul.lo.u32 %r15, %r0, 4; add.u32 %r15, %r15, %r4; st.shared.b32 [%r15+2048], %r12; {} bar.sync 0;"
+ROUND += "ld.shared.b32 %r14, [%r15+2048]; add.u32 %r14, %r14, 1;"
 REGISTERS = {
     "no use": ("", 0),
     "a written register": ("st.global.b32 [%rd3], %r11;", 0),
@@ -327,6 +342,9 @@ REGISTERS = {
         "mul.lo.u32 %r15, %r0, 4; add.u32 %r15, %r15, %r4;st.shared.b32 [%r15+2048], %r12;",
         1,
     ),
+    "an exchange by way of shared memory": (ROUND.format(""), 0),
+    "one whose value is used": (ROUND.format("") + "st.global.b32 [%rd3], %r14;", 1),
+    "shared memory that a copy may read": (ROUND.format("fence.proxy.async;"), 1),
     "a branch around it": ("@!%p1 bra END; @!%p1 st.global.b32 [%rd3], %r12; END: bar.sync 0;", 0),
     "a guard that is computed behind it": ("setp.gt.u32 %p3, %r0, 31; @%p3 st.global.b32 [%rd3], %r12;", 0),
     "a branch that is computed behind it": (

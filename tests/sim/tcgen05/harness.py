@@ -22,10 +22,10 @@ FULL = 0xFFFF_FFFF
 class Program:
     """A program in which each load is used at once."""
 
-    frames = SimpleNamespace(lanes_behind=lambda _uses, _mask, *, certain: None)  # noqa: ARG005
+    frames = SimpleNamespace(behind=lambda *_, **__: (True, None))
 
-    def uses(self, at: int, _registers: frozenset[int] | None = None, **_: bool) -> Uses:
-        return Uses(frozenset({at}), frozenset(), frozenset(), carried=False)
+    def uses(self, at: int, _registers: frozenset[int] | None = None, **_: str) -> Uses:
+        return Uses(frozenset({at}))
 
 
 class Launch:

@@ -188,9 +188,10 @@ def test_a_load_of_64_rows_is_not_a_number_where_no_row_is() -> None:
     ctas = run("f16", "f16", "f16", m=64, n=8, count=1)[2]
     warps = ctas[0].warps
     tmem = ctas[0].unit(Tmem)
+    used = False
     ctas[0].launch.program = SimpleNamespace(  # type: ignore[misc]
-        uses=lambda at, _registers, **_: Uses(frozenset({at + 1}), frozenset(), frozenset(), carried=False),
-        frames=SimpleNamespace(lanes_behind=lambda _uses, _lanes, **_: None),
+        uses=lambda at, _registers, **_: Uses(frozenset({at + 1}), loaded=frozenset({5})),
+        frames=SimpleNamespace(behind=lambda *_, **__: (used, None)),
         watch=lambda _places: None,
     )
     for warp in (1, 3):
@@ -200,7 +201,8 @@ def test_a_load_of_64_rows_is_not_a_number_where_no_row_is() -> None:
             assert np.isnan(word[16:].view(np.float32)).all()
             assert np.isnan(word[16:].view(np.float16)).all()
     assert reports(ctas[0]) == []  # until a lane uses it
-    assert {value.lanes for value in warps[3].unit(FollowedValues).values.values()} == {0xFFFF_0000}
+    assert [value.dependents for value in warps[3].unit(FollowedValues).values.values()] == [{5: 0xFFFF_0000}]
+    used = True
     with pytest.raises(Fault, match="never written"):  # of no accumulator
         load(warps[1], FULL, 32 << 16, movement("32x32b", 16), "ld", 0)
     tmem.take(0, 8, 2)
