@@ -125,7 +125,8 @@ class Program:
         self._stepped = stepped
         self._meetings: set[int] = set()
         self._regions: dict[int, int | None] = {}
-        self.frames = Frames(kernel, self._regions)
+        self._slices: dict[tuple[tuple[int, ...], int], Callable[[Mapping[int, Any], Warp, int], Any]] = {}
+        self.frames = Frames(kernel, self._regions, self._slice)
         self._sources: dict[int, list[int]] = {}
         for instruction in kernel.instructions:
             for target in self.flow.successors(instruction.index):
@@ -236,7 +237,7 @@ class Program:
         else:
             self._lowerings[key](instruction, emitter)
 
-    def _compile(self, start: int, keep: frozenset[int], *, parked: bool) -> Block:
+    def _emitter(self) -> Emitter:
         emitter = Emitter(
             special=registers.special,
             symbol=self.symbol,
@@ -248,6 +249,28 @@ class Program:
         )
         for name, value in registers.LANES.items():
             emitter.globals[f"lane_{name}"] = value
+        return emitter
+
+    def _slice(self, places: tuple[int, ...], slot: int) -> Callable[[Mapping[int, Any], Warp, int], Any]:
+        """Return the function that computes a register by some arithmetic instructions."""
+        if (known := self._slices.get((places, slot))) is not None:
+            return known
+        emitter = self._emitter()
+        for place in places:
+            emitter.begin(self.kernel.instructions[place])
+            self.lower(self.kernel.instructions[place], emitter)
+            emitter.end()
+        emitter.packs.need(slot)
+        emitter.line(f"return v{slot}")
+        loads = "; ".join(f"v{each} = R[{each}]" for each in emitter.loaded)
+        source = f"def computed(R, w, m):\n    {loads or 'pass'}\n" + "\n".join(emitter.lines)
+        exec(source, emitter.globals)
+        function: Callable[[Mapping[int, Any], Warp, int], Any] = emitter.globals["computed"]
+        self._slices[places, slot] = function
+        return function
+
+    def _compile(self, start: int, keep: frozenset[int], *, parked: bool) -> Block:
+        emitter = self._emitter()
         instructions = self.kernel.instructions
         at = start
         executed: list[int] = []

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FrameType, TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from pytest_nvfp4.sim import lanes
-from pytest_nvfp4.sim.ptx.roles import results
-from pytest_nvfp4.sim.ptx.syntax import Kernel, Register
-from pytest_nvfp4.sim.ptx.uses import Uses
+from pytest_nvfp4.sim.ptx.roles import known, results, sources
+from pytest_nvfp4.sim.ptx.syntax import Kernel, Register, Vector
+from pytest_nvfp4.sim.ptx.uses import Uses, passes_on
 from pytest_nvfp4.sim.run.following import Dependents, Execution, RestOfBlock, depends, passed_on
 
 
@@ -37,11 +39,19 @@ class Frames:
         kernel: The kernel.
         regions: By branch, where the instructions end that run in place under its mask; None for other branches. It is
             filled while blocks are compiled.
+        compile: Returns the function that computes a register by some instructions from a register file, for a warp
+            and a mask.
     """
 
-    def __init__(self, kernel: Kernel, regions: Mapping[int, int | None]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        regions: Mapping[int, int | None],
+        compile: Callable[[tuple[int, ...], int], Callable[[Mapping[int, Any], Any, int], Any]],
+    ) -> None:
         self._instructions = kernel.instructions
         self._regions = regions
+        self._compile = compile
         self._blocks: dict[CodeType, _Block] = {}
 
     def add(self, code: CodeType, places: Sequence[tuple[int, str]], *, watched: frozenset[int]) -> None:
@@ -94,7 +104,6 @@ class Frames:
             return False, None
         at, name = block.line(frame.f_lineno)
         rest = RestOfBlock(frame, {})
-        written: set[int] = set()
         regions: list[tuple[int, int, bool]] = []
         masks = dict(reversed(block.places[frame.f_lineno - 2 :]))  # without what is executed with another instruction
         for place in range(at + 1, max(masks) + 1):
@@ -104,18 +113,18 @@ class Frames:
             inside, doubtful = regions[-1][1:] if regions else (_active(frame, name), False)
             instruction = self._instructions[place]
             guard = instruction.guard
-            known = guard is None
+            certainly = guard is None
             may = surely = inside
             if guard is not None:
-                held = None if guard.register.slot in written else _predicate(frame, guard.register)
-                known = held is not None
+                held = self._value(frame, block, place, guard.register.slot)
+                certainly = held is not None
                 if held is not None:
                     may = surely = (lanes.guard_mask_not if guard.negated else lanes.guard_mask)(held, inside)
-            unknown = doubtful or not known
+            unknown = doubtful or not certainly
             if place in uses.touched:
                 true = false = may
                 if instruction.root == "selp" and isinstance(predicate := instruction.operands[3], Register):
-                    held = None if predicate.slot in written else _predicate(frame, predicate)
+                    held = self._value(frame, block, place, predicate.slot)
                     if held is not None:
                         true, false = lanes.guard_mask(held, may), lanes.guard_mask_not(held, may)
                 if place in uses.stores:
@@ -124,9 +133,67 @@ class Frames:
                 if depends(instruction, dependents, uses, executing) and not (certain and unknown):
                     return True, None
             if (stop := self._regions.get(place)) is not None:
-                regions.append((stop, inside & ~may if known else inside, unknown))
-            written.update(register.slot for register in results(instruction))
+                regions.append((stop, inside & ~may if certainly else inside, unknown))
         return False, rest
+
+    def _value(self, frame: FrameType, block: _Block, place: int, slot: int) -> Any:
+        """Return the value that a register will have before an instruction of the running block; None: not known.
+
+        It is known if arithmetic makes it, in the rest of the block, of what the block has in registers now.
+        """
+        at, mask = block.line(frame.f_lineno)
+        made: list[int] = []
+        needed = {slot}
+        for index in range(place - 1, at, -1):
+            ins = self._instructions[index]
+            written = {register.slot for register in results(ins)} & needed
+            if not written:
+                continue
+            if (
+                not passes_on(ins)
+                or not known(ins)
+                or any(self._skips(branch, index, place) for branch in range(at + 1, index))
+            ):
+                return None
+            made.append(index)
+            if ins.guard is None:
+                needed -= written
+            needed.update(register.slot for register in sources(ins))
+        values = {each: self._held(frame, block, each) for each in needed}
+        if any(value is None for value in values.values()):
+            return None
+        if not made:
+            return values[slot]
+        gang = frame.f_locals.get("G")
+        warp = frame.f_locals["w"] if gang is None else gang.scheduler.running
+        return self._compile(tuple(reversed(made)), slot)(values, warp, _active(frame, mask))
+
+    def _skips(self, branch: int, index: int, place: int) -> bool:
+        """Return whether lanes may take a branch around an instruction and meet the others before a place."""
+        stop = self._regions.get(branch)
+        return stop is not None and index < stop <= place
+
+    def _held(self, frame: FrameType, block: _Block, slot: int) -> Any:
+        """Return the value of a register in the running block, for the running warp; None if it is not known."""
+        start, at = block.places[0][0], block.line(frame.f_lineno)[0]
+        names = frame.f_locals
+        value = names.get(f"v{slot}")
+        writers = [ins for ins in self._instructions[start : at + 1] if any(r.slot == slot for r in results(ins))]
+        if writers:
+            # Packs and products may be made later than their instruction says (``lower.packs``, ``lower.batches``).
+            last = writers[-1]
+            late = any(isinstance(operand, Vector) for operand in last.operands) or last.parts[-1].startswith(
+                ("f", "bf")
+            )
+            if late or last.index == at:
+                return None
+        elif value is None:
+            value = names["R"][slot]
+        gang = names.get("G")
+        if gang is None or value.__class__ is not np.ndarray:
+            return value if isinstance(value, (int, np.ndarray)) else None
+        first = 32 * gang.warps.index(gang.scheduler.running)
+        return value[first : first + 32]
 
     def used_now(self, uses: Uses) -> bool:
         """Return whether the running block, up to its current instruction, contains a use."""
@@ -147,16 +214,6 @@ class Frames:
                 return frame, block
             frame = frame.f_back
         return None
-
-
-def _predicate(frame: FrameType, register: Register) -> lanes.Predicate | None:
-    """Return the value of a predicate register in a block, in a gang's that of the running warp; None: not known."""
-    value: lanes.Predicate | None = frame.f_locals.get(f"v{register.slot}")
-    gang = frame.f_locals.get("G")
-    if gang is not None and value is not None and not isinstance(value, bool):
-        first = 32 * gang.warps.index(gang.scheduler.running)
-        return value[first : first + 32]
-    return value
 
 
 def _active(frame: FrameType, mask: str) -> int:

@@ -5,7 +5,8 @@ of a warp also to those of other lanes; every other instruction that reads one u
 guards of those, votes, matrix instructions. This is a forward dataflow over all paths, so that a value without uses is
 dead on each of them. Which of the uses a warp reaches with the value, a run shows (``run.following``).
 
-Of a value that is not defined, stores to the CTA's shared memory need not be uses: they pass it on to the bytes.
+Of a value that is not defined, stores to the CTA's shared memory and ``mma.sync`` need not be uses: they pass it on to
+the bytes, and to rows or columns of the product.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.roles import is_strong
-from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Pair, Register, Vector
+from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Pair, Register, Vector
 
 PassingStores: TypeAlias = Literal["none", "reloaded", "all"]
 """Which stores to the CTA's shared memory pass a value on: those that threads load again before a copy may, or all."""
@@ -90,6 +91,9 @@ def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None, *, pas
                 elif (received := exchanged(ins, tainted)) is not None:
                     given = received
                     exchanges.add(index)
+                elif passing != "none" and multiplied(ins, tainted):
+                    given = written
+                    exchanges.add(index)
                 elif passing != "none" and stored(ins, tainted) and (passing == "all" or _is_reloaded(flow, index)):
                     stores.add(index)
                 else:
@@ -121,9 +125,7 @@ def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None, *, pas
 
 def _loaded(ins: Instruction, registers: frozenset[int] | None) -> frozenset[int]:
     """Return the slots of the registers that an instruction loads, or of some of them by number; ``_`` has none."""
-    operand = ins.operands[0]
-    items = operand.items if isinstance(operand, Vector) else (operand,)
-    chosen = [item for number, item in enumerate(items) if registers is None or number in registers]
+    chosen = [item for number, item in enumerate(_items(ins.operands[0])) if registers is None or number in registers]
     return frozenset(item.slot for item in chosen if isinstance(item, Register))
 
 
@@ -146,6 +148,16 @@ def exchanged(ins: Instruction, tainted: Set[int]) -> Set[int] | None:
     return {value.slot} if isinstance(value, Register) else frozenset()
 
 
+def multiplied(ins: Instruction, tainted: Set[int]) -> bool:
+    """Return whether an instruction is an ``mma.sync`` that multiplies values, or scales by them, in all lanes."""
+    if ins.parts[:2] != ("mma", "sync") or not any(part.startswith("m16n8k") for part in ins.parts):
+        return False
+    selectors = [item for each in ins.operands[5::2] for item in _items(each) if isinstance(item, Register)]
+    guards = [ins.guard.register] if ins.guard is not None else []
+    sparse = any(part.startswith("sp") for part in ins.parts)
+    return not sparse and tainted.isdisjoint(register.slot for register in (*selectors, *guards))
+
+
 def stored(ins: Instruction, tainted: Set[int]) -> dict[int, int]:
     """Return the slots that an instruction writes to the CTA's shared memory, by the number of the element.
 
@@ -159,10 +171,12 @@ def stored(ins: Instruction, tainted: Set[int]) -> dict[int, int]:
     place += [address.base] if isinstance(address, Address) and isinstance(address.base, Register) else []
     if not own or not tainted.isdisjoint(register.slot for register in place):
         return {}
-    items = data.items if isinstance(data, Vector) else (data,)
-    return {
-        number: item.slot for number, item in enumerate(items) if isinstance(item, Register) and item.slot in tainted
-    }
+    items = enumerate(_items(data))
+    return {number: item.slot for number, item in items if isinstance(item, Register) and item.slot in tainted}
+
+
+def _items(operand: Operand) -> tuple[Operand, ...]:
+    return operand.items if isinstance(operand, Vector) else (operand,)
 
 
 def _is_reloaded(flow: Flow, store: int) -> bool:

@@ -8,7 +8,7 @@ that matters only if it is used, the instructions that touch a register which ma
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FrameType
 from typing import NamedTuple, TypeAlias
@@ -16,9 +16,10 @@ from typing import NamedTuple, TypeAlias
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.ptx import roles
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Register
-from pytest_nvfp4.sim.ptx.uses import Uses, exchanged, passes_on, stored
+from pytest_nvfp4.sim.ptx.uses import Uses, exchanged, multiplied, passes_on, stored
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.collective import receivers
+from pytest_nvfp4.sim.wgmma.mma_dependents import dependents_of_product
 
 Dependents: TypeAlias = dict[int, int]
 """The mask of the lanes whose register depends on a value, by slot."""
@@ -170,17 +171,19 @@ def depends(ins: Instruction, dependents: Dependents, uses: Uses, lanes: Executi
         if isinstance(operand, Register):
             given |= dependents.get(operand.slot, 0) & chosen & lanes.may
     written = {register.slot for register in roles.results(ins)}
-    receiving: Set[int] = written
+    received = dict.fromkeys(written, given)
     if given and not passes_on(ins):
         if (slots := exchanged(ins, dependents.keys())) is not None:
-            given, receiving = receivers(ins, given) & lanes.may, slots
+            received = dict.fromkeys(slots, receivers(ins, given) & lanes.may)
+        elif ins.index in uses.exchanges and multiplied(ins, dependents.keys()):
+            received = dependents_of_product(ins, dependents)
         elif ins.index in uses.stores:
-            given = 0
+            received = {}
         else:
             return ins.index in uses.all
     replaced = lanes.surely if roles.known(ins) else 0
     for slot in written:
-        left = dependents.pop(slot, 0) & ~replaced | (given if slot in receiving else 0)
+        left = dependents.pop(slot, 0) & ~replaced | received.get(slot, 0)
         if left:
             dependents[slot] = left
     return False

@@ -171,10 +171,13 @@ def test_unwritten_shared_memory_is_reported_with_its_warp() -> None:
 
 
 @pytest.mark.parametrize(("lanes", "found"), [(0, 0), (9, 1)])
-def test_unwritten_shared_memory_that_a_selection_drops(lanes: int, found: int) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_unwritten_shared_memory_that_a_selection_drops(at_once: bool, lanes: int, found: int) -> None:
     inside = "mul.lo.s32 %r8, %r2, 4; mov.u32 %r9, smem; add.s32 %r8, %r8, %r9; ld.shared.b32 %r10, [%r8];"
     inside += "cvt.rn.f32.u32 %f10, %r10; selp.f32 %f10, %f10, 0f00000000, %p3; add.f32 %f1, %f1, %f10;"
-    ran = product(before=f"add.u32 %r6, %r2, 32; and.b32 %r6, %r6, 63; setp.lt.u32 %p3, %r6, {lanes};", inside=inside)
+    inside = inside.replace("selp", f"setp.lt.u32 %p3, %r6, {lanes}; selp") if at_once else inside
+    before = f"add.u32 %r6, %r2, 32; and.b32 %r6, %r6, 63; setp.lt.u32 %p3, %r6, {lanes};"
+    ran = product(before=before, inside=inside)
     assert len(ran.grid.findings) == found
 
 

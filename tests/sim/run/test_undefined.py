@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -36,6 +37,13 @@ DEAD = {
     "a product with it is dead, and made with others": TOGETHER + "%f6;",
     "nothing reads it": GET,
     "the lanes are not those that store it": GET + "@%p1 " + PUT,
+    "it is computed at once": GET + "setp.lt.u32 %p5, %r0, 16; @%p5 " + PUT,
+    "it is computed of what the block has computed": "add.u32 %r7, %r0, 3;"
+    + GET
+    + "shl.b32 %r8, %r7, 1; setp.lt.u32 %p5, %r8, 38; not.pred %p6, %p5; and.pred %p6, %p6, %p2; @!%p6 "
+    + PUT,
+    "it is computed under a guard": GET + "mov.b32 %r8, 1; @%p2 mov.b32 %r8, 0; setp.eq.u32 %p5, %r8, 1; @%p5 " + PUT,
+    "a selection decides at once": GET + "setp.lt.u32 %p5, %r0, 16; selp.b32 %r2, 7, %r2, %p5; @%p5 " + PUT,
     "a branch skips it": GET + "@%p2 bra END;" + PUT + "END: bar.sync 0;",
     "their guard is computed later": GET + "bra.uni NEXT; NEXT: setp.lt.u32 %p5, %r0, 16; @%p5 " + PUT,
     "the lanes exit": GET + "@%p2 exit;" + PUT,
@@ -81,6 +89,9 @@ USED = {
     "a path that is taken": "setp.eq.u32 %p5, %r9, 0;" + GET + PATHS.format("1"),
     "a long path that is taken": "setp.eq.u32 %p5, %r9, 0;" + GET + PATHS.format("1; bar.warp.sync -1"),
     "a branch": GET + "setp.eq.u32 %p3, %r2, 12345; @%p3 bra END; st.global.b32 [%rd3], %r0; END: bar.sync 0;",
+    "a guard that is computed at once": GET + "setp.gt.u32 %p5, %r0, 30; @%p5 " + PUT,
+    "one that a load decides": GET + "ld.shared.b32 %r8, [%r4+4]; setp.eq.u32 %p5, %r8, 1; @%p5 " + PUT,
+    "one that is computed of it": GET + "setp.lt.u32 %p5, %r2, 16; @%p5 st.global.b32 [%rd3], %r0;",
     "an address": GET
     + "and.b32 %r5, %r2, 0; add.u32 %r5, %r5, %r4; ld.shared.b32 %r6, [%r5]; st.global.b32 [%rd3], %r6;",
     "an exchange": GET + "shfl.sync.idx.b32 %r5, %r2, 31, 31, -1; st.global.b32 [%rd3], %r5;",
@@ -373,6 +384,33 @@ def test_registers_of_matrices_and_of_tensor_memory(load: str, use: str) -> None
     for finding in found:
         assert finding.where is not None
         assert finding.where.text.startswith(("ldmatrix", "tcgen05.ld"))
+
+
+# Columns 0 to 2 of B are written; lane 4 g + t holds columns 2 t and 2 t + 1 of the product.
+PRODUCT = """
+mov.u32 %r0, %tid.x; mov.u32 %r4, smem; shl.b32 %r3, %r0, 4; add.u32 %r15, %r4, %r3; mov.b32 %r9, 0;
+cvt.u64.u32 %rd1, %r0; shl.b64 %rd1, %rd1, 2; add.u64 %rd3, %rd100, %rd1; and.b32 %r5, %r0, 7; and.b32 %r6, %r0, 3;
+setp.lt.u32 %p1, %r5, 3; @%p1 st.shared.v4.b32 [%r15], {%r9, %r9, %r9, %r9}; bar.sync 0;
+ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r10, %r11}, [%r15]; setp.eq.u32 %p2, %r6, 0; setp.eq.u32 %p3, %r6, 1;
+mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r20, %r21, %r22, %r23}, {%r9, %r9, %r9, %r9}, {%r10, %r11},
+    {%r9, %r9, %r9, %r9};
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "found"),
+    [
+        ("", 0),
+        ("@%p2 st.global.v2.b32 [%rd4], {%r20, %r21}; @%p3 st.global.b32 [%rd4], %r22;", 0),
+        ("@%p3 st.global.b32 [%rd4], %r21;", 1),
+        ("@!%p2 st.global.b32 [%rd4], %r22;", 1),
+        ("bar.sync 0; @%p3 st.global.b32 [%rd4], %r23;", 1),
+    ],
+)
+def test_columns_of_a_product(use: str, found: int) -> None:
+    body = PRODUCT + "mul.wide.u32 %rd4, %r0, 8; add.u64 %rd4, %rd4, %rd100;" + use
+    with pytest.raises(Fault, match="ldmatrix.*never written") if found else nullcontext():
+        assert not run_ptx(body, buffers={"out": np.zeros(64, np.uint32)}, shared=1024).grid.findings
 
 
 def test_a_doubtful_use_is_found_when_a_warp_makes_it_again() -> None:
