@@ -409,7 +409,7 @@ mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r20, %r21, %r22, %r23}, {%r9
 )
 def test_columns_of_a_product(use: str, found: int) -> None:
     body = PRODUCT + "mul.wide.u32 %rd4, %r0, 8; add.u64 %rd4, %rd4, %rd100;" + use
-    with pytest.raises(Fault, match="ldmatrix.*never written") if found else nullcontext():
+    with pytest.raises(Fault, match=r"ldmatrix.*never written") if found else nullcontext():
         assert not run_ptx(body, buffers={"out": np.zeros(64, np.uint32)}, shared=1024).grid.findings
 
 
