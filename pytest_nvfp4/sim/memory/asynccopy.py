@@ -54,7 +54,7 @@ from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction, Register
 from pytest_nvfp4.sim.run.waiting import wake_all
 from pytest_nvfp4.sim.run.warp import Group, Warp
 from pytest_nvfp4.sim.sync import mbarrier
-from pytest_nvfp4.sim.sync.addresses import shared_address
+from pytest_nvfp4.sim.sync.addresses import shared_address, shared_operand
 
 
 @dataclass(slots=True, eq=False)
@@ -353,7 +353,7 @@ def _cp_async(ins: Instruction, e: Emitter) -> None:
     if not isinstance(many, Immediate) or many.value not in sizes:
         raise read.refuse(f"the size must be one of {sizes}")
     access = e.constant(Access(ins.opcode, "global", 32, many.value // 4), "access")
-    where = (e.address(target), e.address(source))
+    where = (shared_operand(e, target), e.address(source))
     last = operands[3] if len(operands) == 4 else None
     if isinstance(last, Register) and last.bits == 1:
         e.line(e.call(copy_unless, "w", e.mask, *where, e.predicate(last), access, str(e.at)))

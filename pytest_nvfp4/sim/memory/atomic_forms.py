@@ -14,6 +14,7 @@ from pytest_nvfp4.sim.memory.atomics import Operation, atomic, reduce_async
 from pytest_nvfp4.sim.memory.forms import EVICTIONS, SCOPES, VECTORS
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Vector
+from pytest_nvfp4.sim.sync.addresses import shared_operand
 
 _SPACES = {"": "generic", "global": "global", "shared": "shared", "shared::cta": "shared", "shared::cluster": "cluster"}
 _TYPES = {
@@ -88,7 +89,8 @@ def _atom(ins: Instruction, e: Emitter) -> None:
         e.value(rest.pop(0), 64)
     op = e.constant(form.operation(), "operation")
     third = e.tuple(c, form.bits) if c is not None else "()"
-    text = e.call(atomic, "w", e.mask, e.address(address), e.tuple(b, form.bits), third, op, str(e.at))
+    where = shared_operand(e, address) if form.space in ("shared", "cluster") else e.address(address)
+    text = e.call(atomic, "w", e.mask, where, e.tuple(b, form.bits), third, op, str(e.at))
     if target is None:
         e.line(text)
     elif isinstance(target, Vector):
@@ -121,7 +123,8 @@ def _red_async(ins: Instruction, e: Emitter) -> None:
     access = Access(ins.opcode, "cluster", bits)
     op = e.constant(Operation(access, _signed(name, typed), "", returns=False), "operation")
     values = e.tuple(b, bits)
-    e.line(e.call(reduce_async, "w", e.mask, e.address(address), values, e.address(barrier), op, str(e.at)))
+    where, signalled = shared_operand(e, address), shared_operand(e, barrier)
+    e.line(e.call(reduce_async, "w", e.mask, where, values, signalled, op, str(e.at)))
 
 
 LOWERINGS: Mapping[str, Lowering] = {"atom": _atom, "red": _atom, "red.async": _red_async}

@@ -20,6 +20,7 @@ from pytest_nvfp4.sim.memory.read import READERS
 from pytest_nvfp4.sim.memory.tally import Key, Tally
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Register, Symbol, Vector
 from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.sync.addresses import shared_operand
 
 
 def load_parameter(w: Warp, offset: int, end: int) -> int:
@@ -123,7 +124,8 @@ def _lower(ins: Instruction, e: Emitter, form: AccessForm, *, uniformly: bool) -
     parts = () if uniformly or form.order != "weak" else _parts(ins, e, access, target)
     reader: Callable[..., Any] = read_partly if parts else load_uniform if uniformly else READERS[space]
     constants = [e.constant(access, "access"), *([e.constant(parts, "parts")] if parts else ())]
-    text = e.call(reader, "w", e.mask, e.address(source), *constants, str(e.at))
+    address = shared_operand(e, source) if space in ("shared", "cluster") else e.address(source)
+    text = e.call(reader, "w", e.mask, address, *constants, str(e.at))
     if isinstance(target, Vector):
         e.assign_all(target, f"({text},)" if access.elements == 1 else text, register)
     else:

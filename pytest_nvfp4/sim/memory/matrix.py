@@ -46,6 +46,7 @@ from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Register
 from pytest_nvfp4.sim.run.following import FollowedValues
 from pytest_nvfp4.sim.run.undefined import loaded_undefined
 from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.sync.addresses import shared_operand
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -268,14 +269,18 @@ def _shape(
 
 def _ldmatrix(ins: Instruction, e: Emitter) -> None:
     target, address = OpcodeReader(ins).operands(2)
-    shape = e.constant(_shape(ins, _LOADS, target, address), "shape")
-    e.assign_all(target, e.call(load_matrix, "w", e.mask, e.address(address), shape, str(e.at)), 32)
+    shape = _shape(ins, _LOADS, target, address)
+    where = e.address(address) if shape.generic else shared_operand(e, address)
+    text = e.call(load_matrix, "w", e.mask, where, e.constant(shape, "shape"), str(e.at))
+    e.assign_all(target, text, 32)
 
 
 def _stmatrix(ins: Instruction, e: Emitter) -> None:
     address, source = OpcodeReader(ins).operands(2)
-    shape = e.constant(_shape(ins, _STORES, source, address), "shape")
-    e.line(e.call(store_matrix, "w", e.mask, e.address(address), e.tuple(source, 32), shape, str(e.at)))
+    shape = _shape(ins, _STORES, source, address)
+    where = e.address(address) if shape.generic else shared_operand(e, address)
+    values = e.tuple(source, 32)
+    e.line(e.call(store_matrix, "w", e.mask, where, values, e.constant(shape, "shape"), str(e.at)))
 
 
 def _movmatrix(ins: Instruction, e: Emitter) -> None:

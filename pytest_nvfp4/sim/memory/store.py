@@ -25,6 +25,7 @@ from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Symbol
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync import mbarrier
+from pytest_nvfp4.sim.sync.addresses import shared_operand
 
 
 def store_async(
@@ -87,7 +88,8 @@ def _st(ins: Instruction, e: Emitter) -> None:
     form.check_items(source)
     access = Access(ins.opcode, space, form.bits, form.count)
     values = e.tuple(source, form.bits)
-    e.line(e.call(WRITERS[space], "w", e.mask, e.address(target), values, e.constant(access, "access"), str(e.at)))
+    address = shared_operand(e, target) if space in ("shared", "cluster") else e.address(target)
+    e.line(e.call(WRITERS[space], "w", e.mask, address, values, e.constant(access, "access"), str(e.at)))
 
 
 def _st_async(ins: Instruction, e: Emitter) -> None:
@@ -102,7 +104,8 @@ def _st_async(ins: Instruction, e: Emitter) -> None:
     read.items(source, count)
     access = e.constant(Access(ins.opcode, "cluster", bits, count), "access")
     values = e.tuple(source, bits)
-    e.line(e.call(store_async, "w", e.mask, e.address(target), values, e.address(barrier), access, str(e.at)))
+    where, signalled = shared_operand(e, target), shared_operand(e, barrier)
+    e.line(e.call(store_async, "w", e.mask, where, values, signalled, access, str(e.at)))
 
 
 def _st_bulk(ins: Instruction, e: Emitter) -> None:
@@ -113,7 +116,8 @@ def _st_bulk(ins: Instruction, e: Emitter) -> None:
     if read.immediate(value, "the value") != 0:
         raise read.refuse("the value must be the literal 0")
     text = e.value(size, e.width(size) or 64)
-    e.line(e.call(store_bulk, "w", e.mask, e.address(target), text, str(generic), repr(ins.opcode), str(e.at)))
+    address = e.address(target) if generic else shared_operand(e, target)
+    e.line(e.call(store_bulk, "w", e.mask, address, text, str(generic), repr(ins.opcode), str(e.at)))
 
 
 LOWERINGS: Mapping[str, Lowering] = {"st": _st, "st.async": _st_async, "st.bulk": _st_bulk}

@@ -28,7 +28,7 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.waiting import wake_all
 from pytest_nvfp4.sim.run.warp import Group, Warp
-from pytest_nvfp4.sim.sync.addresses import shared_address
+from pytest_nvfp4.sim.sync.addresses import shared_address, shared_operand
 from pytest_nvfp4.sim.tcgen05.group import group_of, same_group
 from pytest_nvfp4.sim.tcgen05.tmem import COLUMNS, Tmem
 
@@ -221,9 +221,8 @@ def _lower_alloc(ins: Instruction, e: Emitter) -> None:
     generic = not read.has("shared::cta")
     read.one("b32")
     read.end(2)
-    destination = e.address(ins.operands[0])
-    if generic:
-        destination = e.call(_from_generic, destination)
+    place = ins.operands[0]
+    destination = e.call(_from_generic, e.address(place)) if generic else shared_operand(e, place)
     count = e.value(ins.operands[1], 32)
     name = e.temporary(e.call(alloc, "w", e.mask, destination, count, str(group), str(e.at)))
     e.park_if_none(name)

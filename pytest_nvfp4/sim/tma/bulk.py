@@ -39,6 +39,7 @@ from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.sync.addresses import shared_operand
 from pytest_nvfp4.sim.tma.box import box_at
 from pytest_nvfp4.sim.tma.groups import BulkGroups, OutboundCopy, submit_outbound
 from pytest_nvfp4.sim.tma.issue import SPACES, InboundCopy, by_lane, check_aligned, signed, submit_inbound, targets
@@ -99,11 +100,13 @@ def lower_bulk(ins: Instruction, e: Emitter) -> None:
     hint = route != _EXCHANGE and read.has("L2::cache_hint")
     operands = read.end((3 if route == _STORE else 4) + multicast + masked + hint)
     form = BulkForm(ins.opcode, destination, source, multicast, masked, operation, kind)
-    values = [e.address(operands[0]), e.address(operands[1]), e.value(operands[2], 32)]
+    places = zip(operands, (destination, source), strict=False)
+    values = [e.address(place) if space == "global" else shared_operand(e, place) for place, space in places]
+    values.append(e.value(operands[2], 32))
     if route == _STORE:
         values.append(e.value(operands[-1], e.width(operands[-1]) or 16) if masked else "0xFFFF")
     else:
-        values.append(e.address(operands[3]))
+        values.append(shared_operand(e, operands[3]))
         values.append(e.value(operands[4], e.width(operands[4]) or 16) if multicast else "0")
     run = bulk_out if route == _STORE else bulk_in
     e.line(e.call(run, "w", e.mask, str(e.at), e.constant(form, "copy"), *values))

@@ -20,7 +20,6 @@ from pytest_nvfp4.sim.sync.mbarrier import complete_tx, resolve
 SPACES = ("global", "shared::cta", "shared::cluster")
 """State spaces of a copy: the opcode names the destination's, then the source's."""
 _OFFSET = (1 << RANK_SHIFT) - 1
-_SHARED_BITS = 0xFFFF_FFFF
 
 CopyAction = Callable[[SharedMemory, int], None]
 """Writes a copy's data to a shared memory, at an index."""
@@ -95,9 +94,6 @@ def targets(
     Raises:
         Fault: out of bounds, misaligned, another CTA's memory where it must be the issuer's, no mbarrier, no such CTA.
     """
-    if address > _SHARED_BITS or barrier > _SHARED_BITS:
-        wide = address if address > _SHARED_BITS else barrier
-        raise Fault("out-of-bounds", f"{what}: {wide:#x} is not a shared address, which has 32 bits")
     if not cluster:
         index = _destination(cta, address, size, align, what)
         other = group == 2 and barrier >> RANK_SHIFT != cta.rank

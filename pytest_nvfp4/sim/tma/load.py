@@ -33,6 +33,7 @@ from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction, TensorAddress
 from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.sync.addresses import shared_operand
 from pytest_nvfp4.sim.tma.box import TmaBox, box_at, gather4
 from pytest_nvfp4.sim.tma.issue import SPACES, InboundCopy, by_lane, submit_inbound, targets
 from pytest_nvfp4.sim.tma.route import Route, Routes
@@ -85,7 +86,7 @@ def lower_load(ins: Instruction, e: Emitter) -> None:
     form = TensorLoadForm(ins.opcode, rank, four_rows, destination == "shared::cluster", multicast, group)
     coordinates = tensor_coordinates(operands[1], 5 if four_rows else rank, e, ins.opcode)
     cta_mask = e.value(operands[3], e.width(operands[3]) or 16) if multicast else "0"
-    addresses = [e.address(operand) for operand in operands[:3]]
+    addresses = [shared_operand(e, operands[0]), e.address(operands[1]), shared_operand(e, operands[2])]
     e.line(
         e.call(
             load_tensor, "w", e.mask, str(e.at), e.constant(form, "load"), *addresses, cta_mask, coordinates

@@ -30,6 +30,7 @@ from pytest_nvfp4.sim.memory.shared import SHARED_WINDOW, SharedMemory
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.sync.addresses import shared_operand
 from pytest_nvfp4.sim.sync.fences import TensormapWrites, fence
 from pytest_nvfp4.sim.tma.issue import SPACES, check_aligned
 from pytest_nvfp4.sim.tma.tensormap import ALIGN, BYTES
@@ -149,7 +150,8 @@ def lower_replace(ins: Instruction, e: Emitter) -> None:
     else:
         value = e.value(operands[-1], bits)
     form = e.constant(ReplaceForm(ins.opcode, field, ordinal, space), "replace")
-    e.line(e.call(replace_field, "w", e.mask, str(e.at), form, e.address(operands[0]), value))
+    address = shared_operand(e, operands[0]) if space == "shared::cta" else e.address(operands[0])
+    e.line(e.call(replace_field, "w", e.mask, str(e.at), form, address, value))
 
 
 def replace_field(w: Warp, mask: int, at: int, form: ReplaceForm, address: Bits, value: Bits) -> None:
@@ -206,7 +208,7 @@ def lower_copy(ins: Instruction, e: Emitter) -> None:
     to, source, size = read.end(3)
     if read.immediate(size, "the size") != BYTES:
         raise Unsupported(f"{ins.opcode}: a size other than {BYTES}")
-    arguments = ("w", e.mask, str(e.at), repr(ins.opcode), repr(scope), e.address(to), e.address(source))
+    arguments = ("w", e.mask, str(e.at), repr(ins.opcode), repr(scope), e.address(to), shared_operand(e, source))
     e.line(e.call(copy_map, *arguments))
 
 

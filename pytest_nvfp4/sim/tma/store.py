@@ -34,6 +34,7 @@ from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.sync.addresses import shared_operand
 from pytest_nvfp4.sim.tma.box import TmaBox, box_at, gathered
 from pytest_nvfp4.sim.tma.box_order import BoxOrder
 from pytest_nvfp4.sim.tma.groups import BulkGroups, OutboundCopy, submit_outbound
@@ -70,8 +71,8 @@ def lower_store(ins: Instruction, e: Emitter) -> None:
     operands = read.end(2 + hint)
     form = TensorStoreForm(ins.opcode, rank, four_rows, operation)
     coordinates = tensor_coordinates(operands[0], 5 if four_rows else rank, e, ins.opcode)
-    arguments = ("w", e.mask, str(e.at), e.constant(form, "store"), e.address(operands[0]), e.address(operands[1]))
-    e.line(e.call(store_tensor, *arguments, coordinates))
+    arguments = ("w", e.mask, str(e.at), e.constant(form, "store"), e.address(operands[0]))
+    e.line(e.call(store_tensor, *arguments, shared_operand(e, operands[1]), coordinates))
 
 
 def store_tensor(

@@ -341,7 +341,7 @@ def test_async_store_names_the_lane_with_a_bad_address():
         with pytest.raises(Fault, match=message):
             case.run(f"{opcode} [%r1], %d1, [%r2];", r1=where, d1=1, r2=shared.base + 512)
     with pytest.raises(Fault, match="of a cluster of 1"):
-        case.run(f"{opcode} [%d2], %d1, [%r2];", d1=1, d2=1 << 40, r2=shared.base + 512)
+        case.run(f"{opcode} [%r1], %d1, [%r2];", r1=5 << 24 | shared.base, d1=1, r2=shared.base + 512)
     assert not shared.written.any()
 
 
