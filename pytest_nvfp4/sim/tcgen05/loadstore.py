@@ -15,12 +15,16 @@ column as origin:
 (Source of the .16 shapes: CUTLASS's copy traits, which agree with the DSL's.) ``.pack::16b`` takes the low halves of
 columns 2 c and 2 c + 1 for column c above; ``.unpack::16b`` writes them, with the high halves 0.
 
-All lanes must give the same address, with two exceptions that the ISA leaves open and NVIDIA's kernels depend on:
+All lanes must give the same address, in the warp's quadrant, with exceptions that the ISA leaves open and kernels that
+run on B200s depend on:
 
 - Lane t of a .32x32b may give the address of the row that it accesses, t lanes above the warp's first (a store through
   the partition of a load).
-- An address without a quadrant (lanes 0 to 31) means the warp's own quadrant; DeepGEMM depends on this too. It is
-  reported as ``own-quadrant``, which is not an error. Any other quadrant is a fault.
+- An address without a quadrant (lanes 0 to 31) means the warp's own quadrant; DeepGEMM depends on this too.
+- A lane from 128 up counts modulo 128: kernels of CTA pairs add 128 lanes for each rank, as in an accumulator of 256
+  rows.
+
+The last two are reported as ``own-quadrant``, which is not an error. Any other quadrant is a fault.
 
 A ``.32x32b`` load of an accumulator of M = 64, of which 16 of every 32 lanes are written, gives NaN in the other lanes.
 NVIDIA's kernels do not use them. A use of a word that was never written is a finding, its load alone is none
@@ -57,6 +61,7 @@ from pytest_nvfp4.sim.tcgen05.tmem import Tmem
 
 _ROWS = np.arange(32, dtype=np.uint32) << np.uint32(16)
 """By lane of the warp the TMEM lane that it accesses with .32x32b, relative to the first, as part of an address."""
+_LANES = 128
 _NAN = np.uint32(0x7FFF_FFFF)
 """NaN as an f32 and as two f16."""
 _WIDTHS = {"32x32b": 1, "16x64b": 2, "16x128b": 4, "16x256b": 8, "16x32bx2": 1}
@@ -231,10 +236,10 @@ def _check_whole_warp(w: Warp, mask: int, what: str) -> None:
 
 
 class _QuadrantReport:
-    """Whether a launch has reported ``own-quadrant``, which it does once."""
+    """The reasons for which a launch has reported ``own-quadrant``, each once."""
 
     def __init__(self, _launch: Grid) -> None:
-        self.done = False
+        self.reasons: set[str] = set()
 
 
 def _origin(w: Warp, mask: int, address: Bits, move: Movement, what: str) -> tuple[int, int]:
@@ -246,31 +251,41 @@ def _origin(w: Warp, mask: int, address: Bits, move: Movement, what: str) -> tup
         common = uniform(address - _ROWS, mask)
     if common is None:
         raise Fault("tmem", f"{what}: the address differs between the lanes of the warp")
-    lane, column = common >> 16, common & 0xFFFF
+    given, column = common >> 16, common & 0xFFFF
     low = 32 * (w.index % 4)
+    lane = given % _LANES
     if lane < 32 <= low and lane + move.rows <= 32:
-        report = w.cta.launch.unit(_QuadrantReport)
-        if not report.done:
-            report.done = True
-            w.cta.launch.report(
-                "own-quadrant",
-                f"{what}: TMEM lane {lane} by warp {w.index}, which can access lanes [{low}, {low + 32}): taken for "
-                f"lane {low + lane}, here and wherever else this launch omits the quadrant. The PTX ISA leaves the "
-                "meaning open; kernels that run on B200s depend on it",
-                hint=f"add {low} << 16 (32 lanes times warp index % 4) to the address",
-            )
         lane += low
     if not low <= lane or lane + move.rows > low + 32:
         raise Fault(
             "lane-quadrant",
-            f"{what}: TMEM lanes [{lane}, {lane + move.rows}) by warp {w.index}, which can access lanes "
+            f"{what}: TMEM lanes [{given}, {given + move.rows}) by warp {w.index}, which can access lanes "
             f"[{low}, {low + 32})",
             hint="warp i of the CTA can access quadrant i % 4: check the warp index in the address, and which warps "
             "run the epilogue",
         )
+    if lane != given:
+        _report_quadrant(w, given, lane, low, what)
     if move.rows == 16 and lane % 16:
         raise Fault("tmem", f"{what}: shape {move.name} at lane {lane}, which is not a multiple of 16")
     return lane, column
+
+
+def _report_quadrant(w: Warp, given: int, lane: int, low: int, what: str) -> None:
+    reason, hint = "omits the quadrant", f"add {low} << 16 (32 lanes times warp index % 4) to the address"
+    if given >= _LANES:
+        reason = f"exceeds lane {_LANES - 1}"
+        hint = f"TMEM has {_LANES} lanes in each CTA, of both CTAs of a pair: take lane {lane}, without the CTA's rank"
+    reasons = w.cta.launch.unit(_QuadrantReport).reasons
+    if reason not in reasons:
+        reasons.add(reason)
+        w.cta.launch.report(
+            "own-quadrant",
+            f"{what}: TMEM lane {given} by warp {w.index}, which can access lanes [{low}, {low + 32}): taken for "
+            f"lane {lane}, here and wherever else this launch {reason}. The PTX ISA leaves the meaning open; kernels "
+            "that run on B200s depend on it",
+            hint=hint,
+        )
 
 
 def _movement_of(ins: Instruction, pack: str, *, registers: int, split: int) -> Movement:

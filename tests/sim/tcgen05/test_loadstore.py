@@ -134,6 +134,8 @@ def test_uniform_registers_are_stored_too() -> None:
         (0, 32 << 16, FULL, "lane-quadrant"),
         (4, 32 << 16, FULL, "lane-quadrant"),
         (0, 16 << 16, FULL, "lane-quadrant"),
+        (0, 160 << 16, FULL, "lane-quadrant"),
+        (2, 160 << 16, FULL, "lane-quadrant"),
         (0, 0, 0xFFFF, "divergence"),
         (0, 500, FULL, "tmem"),
         (0, 64, FULL, "uninitialised"),
@@ -175,6 +177,28 @@ def test_an_address_without_a_quadrant_is_of_the_warp_s_own_and_worth_a_word(war
     store(cta.warps[warp], FULL, row << 16, tuple(range(8)), movement(shape, 8), "st", 0)
     assert tmem.data[0, quadrant + row] == 0
     assert tmem.data[0, row] == row
+
+
+@pytest.mark.parametrize("warp", [0, 1, 3, 5])
+@pytest.mark.parametrize(("shape", "row"), [("32x32b", 0), ("16x64b", 16)])
+def test_a_lane_behind_the_last_is_counted_from_the_first_and_worth_a_word(warp: int, shape: str, row: int) -> None:
+    cta = make_ctas(2)[1]
+    tmem = own(cta)
+    tmem.wrote(0, 32)
+    tmem.data[:32] = np.arange(32 * 128, dtype=np.uint32).reshape(32, 128)
+    move = movement(shape, 8)
+    lane = 32 * (warp % 4) + row
+    found = load(cta.warps[warp], FULL, 128 + lane << 16, move, "ld", 0)
+    assert all(
+        (a == b).all() for a, b in zip(found, load(cta.warps[warp], FULL, lane << 16, move, "ld", 0), strict=True)
+    )
+    ((kind, message),) = reports(cta)
+    assert kind == "own-quadrant"
+    assert f"TMEM lane {128 + lane} by warp {warp}" in message
+    assert f"taken for lane {lane}, here and wherever else this launch exceeds lane 127" in message
+    store(cta.warps[warp], FULL, 128 + lane << 16, (7,) * move.registers, move, "st", 0)
+    assert tmem.data[0, lane] == 7
+    assert len(reports(cta)) == 1
 
 
 def test_an_address_that_differs_between_lanes() -> None:
