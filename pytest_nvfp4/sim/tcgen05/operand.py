@@ -14,6 +14,9 @@ in MN-major, c a chunk of a row of M or N):
   s = 8 rows an atom, or 4 for 128B with 32B atoms (source of the stride of those atoms: CUTLASS's canonical layouts);
 - MN-major, no swizzle: ``c * SBO + (k / 8) * LBO + (k % 8) * 16``.
 
+Elements of 4 and 6 bits of kinds with K = 32 lie in chunks of 16, of K or, MN-major, of rows: they are laid out like
+elements of 8 bits, and TMA's padded types write them so.
+
 MN-major operands of 32-bit elements need 32B atoms, and no other operand may have them (PTX ISA, "Valid Combinations
 of Type-Size, Major-ness and Swizzling"). A start may be any multiple of 16 bytes in the pattern, as long as the bytes
 read along K stay in a row: the swizzle acts on absolute addresses, so that TMA and MMA agree (source: NVIDIA's

@@ -165,8 +165,10 @@ def decode(
 
 
 def element_rows(operand: OperandEncoding, parts: Sequence[Chunks], count: int) -> NDArray[np.uint8]:
-    """Return the bytes of an operand's elements, ``[row][...]``."""
+    """Return the bytes of an operand's elements, ``[row][...]``: two in each if ``packed``, else each in its own."""
     size = operand.element_bytes
+    if not operand.packed and operand.element in ("e2m1", "e2m3", "e3m2"):
+        parts = [_bytes_of(operand.element, part) for part in parts]
     split = [
         k_major_rows(part, count, rows=operand.rows, mn=operand.mn, element_bytes=size).reshape(operand.rows, -1)
         for part in parts
@@ -231,31 +233,30 @@ def _unpacked(operand: OperandEncoding, data: NDArray[np.uint8], values: NDArray
     elif element == "tf32":
         np.bitwise_and(data.view(np.uint32), np.uint32(0xFFFF_E000), out=values.view(np.uint32))
     else:
-        codes = _bytes_of(element, data) if element in ("e2m1", "e2m3", "e3m2") else data
         table = code_table(element)
-        np.take(table.values.astype(np.float32), codes, out=values, mode="clip")
+        np.take(table.values.astype(np.float32), data, out=values, mode="clip")
         if operand.negate:
             np.negative(values, out=values)
-        grids: NDArray[np.int64] = table.grids.take(codes).min(axis=1).astype(np.int64)
+        grids: NDArray[np.int64] = table.grids.take(data).min(axis=1).astype(np.int64)
         return grids
     if operand.negate:
         np.negative(values, out=values)
     return _grid_of(values)
 
 
-def _bytes_of(element: str, data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return sub-byte elements, stored in groups of 16 at multiples of 16 bytes, as one code a byte."""
-    groups = data.reshape(data.shape[0], -1, 16)
+def _bytes_of(element: str, chunks: Chunks) -> Chunks:
+    """Return sub-byte elements, of which each chunk holds 16 in its first bytes, as one code a byte."""
+    groups = np.ascontiguousarray(chunks).view(np.uint8).reshape(-1, 16)
     codes = np.empty_like(groups)
     if element == "e2m1":
-        codes[:, :, 0::2] = groups[:, :, :8] & 15
-        codes[:, :, 1::2] = groups[:, :, :8] >> 4
+        codes[:, 0::2] = groups[:, :8] & 15
+        codes[:, 1::2] = groups[:, :8] >> 4
     else:
-        three = groups[:, :, :12].reshape(data.shape[0], -1, 3).astype(np.uint32)
-        word = three[:, :, 0] | three[:, :, 1] << 8 | three[:, :, 2] << 16
-        four = np.stack([word >> 6 * i & 63 for i in range(4)], axis=2)
-        codes[...] = four.reshape(codes.shape)
-    return codes.reshape(data.shape)
+        three = groups[:, :12].reshape(-1, 3).astype(np.uint32)
+        word = three[:, 0] | three[:, 1] << 8 | three[:, 2] << 16
+        codes[...] = np.stack([word >> 6 * i & 63 for i in range(4)], axis=1).reshape(codes.shape)
+    unpacked: Chunks = codes.view(np.complex128).reshape(chunks.shape)
+    return unpacked
 
 
 def _grid_of(values: NDArray[np.float32]) -> NDArray[np.int64]:

@@ -18,8 +18,13 @@ K = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32, "mxf8f6f4": 32, "mxf4": 64, "
 SFA, SFB = 256, 272
 
 
-def draw(rng: np.random.Generator, form: str, shape: tuple[int, int], *, packed: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Values, and the bytes of each element (or pair)."""
+def draw(
+    rng: np.random.Generator, form: str, shape: tuple[int, int], *, packed: bool, mn: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values, and the bytes of each element (or pair). ``mn``: groups of sub-byte elements are of one k."""
+    if mn:
+        values, data = draw(rng, form, shape[::-1], packed=packed)
+        return values.T, data.transpose(1, 0, 2)
     rows, k = shape
     if packed:
         codes = rng.integers(0, 16, shape, dtype=np.uint8)
@@ -129,8 +134,8 @@ def run(
         scaled_b: list[np.ndarray] = []
         sb = np.ones((n, 1))
         for rank, cta in enumerate(ctas):
-            va, da = draw(rng, a, (rows, k), packed=packed)
-            vb, db = draw(rng, b, (n // group, k), packed=packed)
+            va, da = draw(rng, a, (rows, k), packed=packed, mn=a_mn)
+            vb, db = draw(rng, b, (n // group, k), packed=packed, mn=b_mn)
             desc_a = put(cta, 1024, da, swizzle=swizzle_a, mn=a_mn)
             desc_b = put(cta, 1024 + 65536, db, swizzle=swizzle_b, mn=b_mn)
             if vector:

@@ -39,6 +39,14 @@ CASES = [
     ("f8f6f4", "e2m1", "e4m3", {"swizzle_a": 6}),
     ("f8f6f4", "e4m3", "e4m3", {"a_mn": True, "b_mn": True, "n": 128}),
     ("f8f6f4", "e4m3", "e4m3", {"m": 256, "group": 2, "n": 32}),
+    *(
+        ("f8f6f4", a, b, {"a_mn": a_mn, "b_mn": not a_mn or both, "swizzle_a": swizzle, "n": 128})
+        for a, b, swizzle in (("e2m1", "e3m2", 2), ("e2m3", "e2m1", 4), ("e3m2", "e2m3", 0), ("e2m1", "e4m3", 6))
+        for a_mn, both in ((True, False), (False, False), (True, True))
+    ),
+    ("f8f6f4", "e3m2", "e2m1", {"a_mn": True, "b_mn": True, "m": 256, "group": 2, "n": 64, "swizzle_b": 6}),
+    ("mxf8f6f4", "e2m1", "e3m2", {"vector": 1, "scale": "ue8m0", "a_mn": True, "b_mn": True, "n": 128}),
+    ("mxf8f6f4", "e4m3", "e2m3", {"vector": 1, "scale": "ue8m0", "b_mn": True, "n": 64}),
     ("mxf8f6f4", "e4m3", "e4m3", {"vector": 1, "scale": "ue8m0", "ids": (2, 1)}),
     ("mxf8f6f4", "e2m1", "e2m3", {"vector": 1, "scale": "ue8m0", "ids": (3, 0), "n": 40}),
     ("mxf8f6f4", "e5m2", "e4m3", {"vector": 1, "scale": "ue8m0", "m": 256, "group": 2}),
