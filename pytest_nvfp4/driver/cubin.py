@@ -10,6 +10,7 @@ parameter, or each ``EIATTR_KPARAM_INFO_V2`` if all have more than 4 KiB togethe
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ _EIATTR_KPARAM_INFO_V2: Final = 0x45
 _EIATTR_CBANK_PARAM_SIZE: Final = 0x19
 _EIATTR_REGCOUNT: Final = 0x2F
 _EIATTR_FRAME_SIZE: Final = 0x11
+_EIATTR_MAX_THREADS: Final = 0x05
 _EIATTR_REQNTID: Final = 0x10
 _EIATTR_REG_RECONFIG: Final = 0x54
 _CTA_GROUPS: Final = {0x51: "cta_group::1", 0x52: "cta_group::2"}
@@ -51,6 +53,7 @@ class CubinKernel:
         registers: Registers per thread at the launch; None if the CUBIN has no count.
         local_bytes: Local memory per thread in bytes, that of spilled registers included; None if it has no count.
         threads: The only shape of a CTA with which it may be launched; None for any.
+        most_threads: Threads of the largest CTA with which it may be launched (``__launch_bounds__``); None for any.
         cta_groups: Modifiers of its tcgen05 instructions: ``cta_group::1``.
         moves_registers: Whether its code has ``setmaxnreg``. ptxas drops it from a kernel whose registers nothing
             bounds (message C7508), or some of whose code needs more of them than it would have (C7507).
@@ -64,6 +67,7 @@ class CubinKernel:
     threads: tuple[int, int, int] | None = None
     cta_groups: frozenset[str] = frozenset()
     moves_registers: bool = False
+    most_threads: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +145,17 @@ def parse(image: bytes) -> dict[str, CubinKernel]:
                 # bytes: 512 static bytes make a section of 1536 bytes, dynamic shared memory alone one of 1024.
                 static = smem.get(name, 0)
                 static -= reserved if static >= reserved else 0
+                most = _threads(blob, _EIATTR_MAX_THREADS)
                 kernels[name] = CubinKernel(
                     name=name,
                     params=params,
                     static_smem=static,
                     registers=registers.get(name),
                     local_bytes=frames.get(name),
-                    threads=_threads(blob),
+                    threads=_threads(blob, _EIATTR_REQNTID),
                     cta_groups=frozenset(_CTA_GROUPS[at] for at, _, _ in _attributes(blob) if at in _CTA_GROUPS),
                     moves_registers=any(at == _EIATTR_REG_RECONFIG for at, _, _ in _attributes(blob)),
+                    most_threads=None if most is None else math.prod(most),
                 )
     except CubinError:
         raise
@@ -213,9 +219,9 @@ def _attributes(blob: bytes) -> Iterator[tuple[int, int, bytes]]:
         at += length
 
 
-def _threads(blob: bytes) -> tuple[int, int, int] | None:
+def _threads(blob: bytes, which: int) -> tuple[int, int, int] | None:
     for attribute, _, payload in _attributes(blob):
-        if attribute == _EIATTR_REQNTID:
+        if attribute == which:
             x, y, z = struct.unpack_from("<III", payload)
             return x, y, z
     return None

@@ -34,6 +34,9 @@ class DeviceModel:
     smem_per_block: int = 49152
     smem_reserved_per_block: int = 1024
     registers_per_sm: int = 65536
+    schedulers_per_sm: int = 4
+    registers_per_allocation: int = 256
+    """Registers are allocated to warps in multiples of it."""
     threads_per_sm: int = 2048
     threads_per_block: int = 1024
     blocks_per_sm: int = 32

@@ -59,6 +59,7 @@ def check_launch(launch: Launch, kernel: CubinKernel, device: DeviceModel, *, re
         problem = f"block {launch.block} has {launch.threads} threads, at most {device.threads_per_block}"
     if problem is not None:
         raise LaunchRejectedError(f"cudaErrorInvalidConfiguration: {launch.kernel}: {problem}")
+    _check_threads(launch, kernel, device)
     if not ctas or any(extent % size for extent, size in zip(launch.grid, launch.cluster, strict=True)):
         raise LaunchRejectedError(
             f"cudaErrorInvalidClusterSize: {launch.kernel}: the grid {launch.grid} is not a multiple of the cluster "
@@ -76,6 +77,40 @@ def check_launch(launch: Launch, kernel: CubinKernel, device: DeviceModel, *, re
         )
     if launch.cooperative:
         _check_cooperative(launch, kernel, device)
+
+
+def threads_by_registers(kernel: CubinKernel, device: DeviceModel) -> int:
+    """Return the threads of the largest CTA for which an SM has registers, as an H200's driver computes them.
+
+    Each scheduler of an SM has its own registers, so that each gets the same number of warps.
+    """
+    if not kernel.registers:
+        return device.threads_per_block
+    unit = device.registers_per_allocation
+    of_warp = -(-kernel.registers * device.warp_size // unit) * unit
+    warps = device.registers_per_sm // device.schedulers_per_sm // of_warp * device.schedulers_per_sm
+    return min(device.threads_per_block, warps * device.warp_size)
+
+
+def _check_threads(launch: Launch, kernel: CubinKernel, device: DeviceModel) -> None:
+    """Check a CTA against the bounds of its kernel. The errors are those of an H200's driver."""
+    if kernel.threads not in (None, launch.block):
+        raise LaunchRejectedError(
+            f"cudaErrorInvalidValue: {launch.kernel} is compiled for blocks of {kernel.threads} threads alone "
+            f"(.reqntid), and the launch has {launch.block}"
+        )
+    if kernel.most_threads is not None and launch.threads > kernel.most_threads:
+        raise LaunchRejectedError(
+            f"cudaErrorInvalidValue: {launch.kernel} is compiled for blocks of at most {kernel.most_threads} threads "
+            f"(__launch_bounds__, .maxntid), and the launch has {launch.block}: {launch.threads} threads"
+        )
+    most = threads_by_registers(kernel, device)
+    if launch.threads > most:
+        raise LaunchRejectedError(
+            f"cudaErrorLaunchOutOfResources: too many resources requested for launch: {launch.kernel} has "
+            f"{kernel.registers} registers a thread, so that a block has at most {most} threads, and the launch has "
+            f"{launch.threads}: bound them by __launch_bounds__({launch.threads}), or launch fewer threads"
+        )
 
 
 def _check_cooperative(launch: Launch, kernel: CubinKernel, device: DeviceModel) -> None:

@@ -173,6 +173,7 @@ def parse(text: str) -> PtxModule:
             static_smem=_packed([*own, *(variable for variable in shared if _names(entry.body, variable.name))]),
             threads=_extents(_REQUIRED, entry.directives),
             cta_groups=_cta_groups(entry.body),
+            most_threads=entry.max_threads,
         )
         if (cluster := _extents(_CLUSTER, entry.directives)) is not None:
             clusters[entry.name] = cluster

@@ -14,7 +14,7 @@ from typing import Final
 
 from pytest_nvfp4.driver import cubin, ptx_module
 from pytest_nvfp4.driver.device_model import DeviceModel
-from pytest_nvfp4.driver.launch_limits import check_launch
+from pytest_nvfp4.driver.launch_limits import check_launch, threads_by_registers
 from pytest_nvfp4.driver.launches import Dim3, HostSideError, Launch, LaunchAttribute, LaunchRejectedError, ModuleImage
 from pytest_nvfp4.driver.parameter_bytes import Read, read_bytes, with_zeros
 from pytest_nvfp4.driver.streams import Extent
@@ -200,7 +200,7 @@ class LoadedModules:
         kernel = self.kernel(handle)
         entry = kernel.entry
         known = {
-            0: self._device.threads_per_block,
+            0: min(entry.most_threads or self._device.threads_per_block, threads_by_registers(entry, self._device)),
             1: entry.static_smem,
             2: 0,
             3: entry.local_bytes,

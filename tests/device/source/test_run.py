@@ -215,6 +215,32 @@ def test_impossible_launches(arguments: dict[str, object], problem: str) -> None
         done.check()
 
 
+BOUNDED = """
+extern "C" __global__ void __launch_bounds__(64) bounded(float *y) { y[threadIdx.x] = 1; }
+extern "C" __global__ void many(volatile float *y) {
+    float a[150];
+#pragma unroll
+    for (int i = 0; i < 150; i++) a[i] = y[i];
+#pragma unroll
+    for (int i = 0; i < 150; i++) y[i] = a[149 - i];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "fits", "block", "problem"),
+    [
+        ("bounded", 64, 96, "cudaErrorInvalidValue: bounded is compiled for blocks of at most 64 threads"),
+        ("many", 256, 512, "cudaErrorLaunchOutOfResources: .* many has .* registers a thread, so that a block has"),
+    ],
+)
+def test_more_threads_than_a_kernel_is_compiled_for(kernel: str, fits: int, block: int, problem: str) -> None:
+    args = [np.zeros(150, np.float32)]
+    run_source(BOUNDED, kernel=kernel, grid=1, block=fits, args=args).check()
+    with pytest.raises(AssertionError, match=problem):
+        run_source(BOUNDED, kernel=kernel, grid=1, block=block, args=args).check()
+
+
 def test_kernels_are_listed_unless_one_is_meant() -> None:
     two = PTX + PTX.partition(".visible")[2].join(["\n.visible", ""]).replace("entry fill", "entry other")
     done = run_source(two, grid=1, block=32)
