@@ -19,13 +19,23 @@ from pytest_nvfp4.host.cuda_headers import standard_headers
 
 _VIRTUAL: Final = re.compile(r"\bcompute_(\d+[af]?)\b")
 _SHORT: Final = 200
+_DRIVER: Final = "#pragma once\n#include <cuda.h>\n"
+_RUNTIME: Final = f"""{_DRIVER}#if __has_include(<cuda_device_runtime_api.h>)
+#define __CUDA_INCLUDE_COMPILER_INTERNAL_HEADERS__
+#include <cuda_device_runtime_api.h>
+#endif
+"""
 HOST_HEADERS: Final = {
-    name: "#pragma once\nstruct alignas(64) CUtensorMap { unsigned long long opaque[16]; };\n"
-    if name == "cuda.h"
-    else "#pragma once\n#include <cuda.h>\n"
-    for name in ("cuda.h", "cudaTypedefs.h", "cuda_runtime.h", "cuda_runtime_api.h")
+    "cuda.h": "#pragma once\n"
+    "typedef struct alignas(64) CUtensorMap_st { unsigned long long opaque[16]; } CUtensorMap;\n",
+    "cudaTypedefs.h": _DRIVER,
+    "cuda_runtime.h": _RUNTIME,
+    "cuda_runtime_api.h": _RUNTIME,
 }
-"""Headers of the host's functions, of which device code uses a type at most, for a file that is compiled by itself."""
+"""Headers of the host's functions, without these, for a file that is compiled by itself.
+
+Device code uses a type of the driver's, which libcu++ declares, too, and the runtime's functions of the device.
+"""
 
 
 class CompileError(RuntimeError):

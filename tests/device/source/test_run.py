@@ -215,6 +215,25 @@ def test_impossible_launches(arguments: dict[str, object], problem: str) -> None
         done.check()
 
 
+HEADERS = """
+__global__ void copy(const float *x, float *y, const __grid_constant__ CUtensorMap map) {
+    cudaGridDependencySynchronize();
+    y[threadIdx.x] = x[threadIdx.x] + sizeof(map) + (&map == nullptr);
+    cudaTriggerProgrammaticLaunchCompletion();
+}
+"""
+
+
+@pytest.mark.parametrize("headers", [("cuda.h", "cuda/barrier"), ("cuda/barrier", "cuda.h")], ids=" ".join)
+def test_the_runtime_s_headers_declare_what_nvcc_does(headers: tuple[str, ...]) -> None:
+    source = "".join(f"#include <{name}>\n" for name in (*headers, "cuda_runtime.h")) + HEADERS
+    x = np.arange(32, dtype=np.float32)
+    args = [x, Uninitialised((32,), "f32", "y"), TensorMap("m", (64, 8))]
+    done = run_source(source, grid=1, block=32, args=args, arrays=[Array(np.zeros((8, 64), np.float16), "m")]).check()
+    assert (done.arrays["y"] == x + 128).all()
+    assert "warning" not in done.log
+
+
 BOUNDED = """
 extern "C" __global__ void __launch_bounds__(64) bounded(float *y) { y[threadIdx.x] = 1; }
 extern "C" __global__ void many(volatile float *y) {
