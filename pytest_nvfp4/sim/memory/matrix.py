@@ -139,6 +139,8 @@ def store_matrix(
         registers[number] = value
     rows = matrix_rows(registers, shape.kind, transposed=shape.transposed)
     scatter(shared.data, index, pattern, rows, access)
+    if monitor is not None and monitor.doubts:
+        monitor.stored()
     mark_written(shared.written, index, pattern, access)
     if (followed := w.units.get(FollowedValues)) is not None:
         passed, why = followed.stored(at, mask)

@@ -54,6 +54,8 @@ LANES_PER_UNIT = 16
 _COLUMNS = 512
 """TMEM capacity in columns (PTX ISA, "Tensor Memory Addressing": 128 lanes by 512 columns)."""
 _UNITS_PER_COLUMN = 128 // LANES_PER_UNIT
+_STORES = frozenset({"st", "stmatrix"})
+"""Roots of the instructions that store registers."""
 
 
 class TensorParts(NamedTuple):
@@ -345,7 +347,7 @@ class LaunchRaces:
 
         Two warps that store equal values by the same statement are not reported: the bytes are the same in any order
         (PTX ISA, "Memory Consistency Model": a race of accesses of one size is not undefined). NVIDIA's kernels do so,
-        and so does the code that Triton makes for warp specialisation.
+        and so does the code that Triton makes for warp specialisation and for tiles of which several warps hold copies.
 
         Returns:
             Whether that decides.
@@ -354,7 +356,7 @@ class LaunchRaces:
         data = None if monitor is None else monitor.storing
         store = self.grid.kernel.instructions[new.at]
         same = writes and not old.flags and self.grid.place(old.at) == self.grid.place(new.at)
-        if data is None or monitor is None or not same or store.root != "st" or "bulk" in store.opcode:
+        if data is None or monitor is None or not same or store.root not in _STORES or "bulk" in store.opcode:
             return False
         before = data.copy()
         monitor.doubts.append(lambda: None if (data == before).all() else then())

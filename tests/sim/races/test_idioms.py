@@ -411,6 +411,20 @@ def test_warps_that_store_the_same_value_do_no_harm(value, kinds):
     assert finding_kinds(third, block=(96, 1, 1))[:1] == ["race"]
 
 
+@pytest.mark.parametrize(
+    ("value", "kinds"),
+    [("%r2", []), ("%r0", ["race"]), ("%r30", ["race"])],
+    ids=["equal", "by warp", "the last row by warp"],
+)
+def test_warps_that_store_the_same_matrices_do_no_harm(value, kinds):
+    """All rows are compared: a warp's lanes 28 to 31 hold the last one of a matrix."""
+    last = "setp.ge.u32 %p9, %r2, 28; selp.b32 %r30, %r1, 7, %p9; shl.b32 %r31, %r2, 4; add.u32 %r31, %r31, %r3;"
+    store = f"stmatrix.sync.aligned.m8n8.x2.shared.b16 [%r31], {{%r2, {value}}};"
+    assert finding_kinds(last + store) == kinds
+    assert finding_kinds(last + by_warp(store, store)) == ["race"]
+    assert finding_kinds(last + store + "bar.sync 0;" + store.replace("x2", "x1").replace(f", {value}", "")) == kinds
+
+
 def test_atomics_do_not_race_with_each_other():
     assert finding_kinds("red.global.add.u32 [%rd100], 1;", grid=(4, 1, 1)) == []
     assert finding_kinds("red.global.add.u32 [%rd100], 1; ld.global.b32 %r20, [%rd100];", grid=(2, 1, 1)) == ["race"]
