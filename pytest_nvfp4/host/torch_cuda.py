@@ -22,7 +22,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, Final, Self
 
 import torch
@@ -32,6 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_nvfp4.driver.device_model import B200, DeviceModel
 from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.host import graphs, torch_driver, torch_profilers, torch_streams
+from pytest_nvfp4.host.after_import import after_import
 from pytest_nvfp4.host.device_side import DeviceSide, local
 from pytest_nvfp4.host.tensor import HostCudaTensor, dispatch, no_launches
 from pytest_nvfp4.machine.operators import check_index
@@ -54,6 +55,23 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 # needed for compiled graphs. The wrapped function is enough here.
 if hasattr(_DispatchMode.__torch_dispatch__, "__wrapped__"):
     setattr(_DispatchMode, "__torch_dispatch__", _DispatchMode.__torch_dispatch__.__wrapped__)  # noqa: B010
+
+
+def _run_wrapped_kernels(wrap: ModuleType) -> None:
+    """Let a kernel of ``torch.library.wrap_triton`` run as one that is called directly.
+
+    Args:
+        wrap: The module of torch that defines the operator as which such a kernel is called.
+    """
+    operator = wrap.triton_kernel_wrapper_mutation
+    call = operator.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
+
+    def run(**kwargs: Any) -> None:
+        with torch._C._EnableTorchFunction(), HostCudaTensor.modes():  # both are off inside torch's dispatch
+            call(**kwargs)
+
+    operator.py_impl(_DispatchMode)(lambda _mode, **kwargs: run(**kwargs))
+    operator.py_impl(HostCudaTensor)(run)
 
 
 class _FunctionMode(TorchFunctionMode):
@@ -186,6 +204,7 @@ class TorchCuda(contextlib.AbstractContextManager["TorchCuda"]):
         self._patch(torch, "Generator", _Generator)
         self._patch(torch, "from_dlpack", _from_dlpack(vars(torch)["from_dlpack"]))
         _register_with_dsl()
+        self._stack.callback(after_import("torch._higher_order_ops.triton_kernel_wrap", _run_wrapped_kernels))
         # Module.cuda() must make new parameters, because the data of a CPU parameter cannot become a device tensor.
         overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
         torch.__future__.set_overwrite_module_params_on_conversion(True)

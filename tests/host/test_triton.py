@@ -47,6 +47,7 @@ CASES = (
     "scaled",
     "profiled",
     "tuned",
+    "wrapped",
     "hooks",
     "beyond",
     "total",
@@ -116,6 +117,14 @@ def test_the_first_configuration_that_fits_is_executed_once_and_never_measured(s
     assert best.startswith("BM: 64, BN: 64, BK: 64")
     assert (launched, after) == (1, 2)
     assert time == "nan"
+
+
+def test_kernels_that_torch_wraps_run_as_if_called_directly(said):
+    operators, values = said["wrapped"]["result"]
+    assert operators == [[True, True], [7]] * 2
+    assert values == [True] * 3
+    assert len(said["wrapped"]["launches"]) == 2 * 3 + 3
+    assert said["wrapped"]["findings"] == []
 
 
 def test_hooks_and_arguments(said):

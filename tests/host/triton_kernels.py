@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -285,6 +286,52 @@ def case_tuned(session: Session) -> Any:
     launched = len(session.launches)
     time = triton.testing.do_bench(call)
     return [torch.equal(c.cpu(), want), launched, str(time), len(session.launches), str(tuned.best_config)]
+
+
+def case_wrapped(_: Session) -> Any:
+    """Kernels of ``wrap_triton``: as they are, tuned, for another thread, and in operators with a derivative."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    tuned = triton.autotune([triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128})], key=["n"])(add)
+    of_cpu, other = torch.randn(2, 100)
+    there, other_there = of_cpu.cuda(), other.cuda()
+
+    def launch(x: torch.Tensor, y: torch.Tensor, scale: float, kernel: Any = add, **options: int) -> torch.Tensor:
+        out = torch.empty_like(x)
+        wrapped = torch.library.wrap_triton(kernel)
+        wrapped[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, y, out, x.numel(), scale, **options)
+        return out
+
+    def operator(x: torch.Tensor, y: torch.Tensor, scale: float) -> torch.Tensor:
+        return launch(x, y, scale, BLOCK=128)
+
+    def derivative(ctx: Any, grad: torch.Tensor) -> Any:
+        return operator(grad, torch.zeros_like(grad), 1.0), operator(0 * grad, grad, ctx.scale), None
+
+    def keep(ctx: Any, inputs: Any, output: torch.Tensor) -> None:
+        ctx.scale = inputs[2]
+
+    both = [
+        torch.library.triton_op("tests_nvfp4::as_triton", operator, mutates_args=()),
+        torch.library.custom_op("tests_nvfp4::as_custom", operator, mutates_args=(), device_types="cuda"),
+    ]
+    both[1].register_fake(lambda x, y, scale: torch.empty_like(x))
+    right: list[Any] = []
+    for each in both:
+        each.register_autograd(derivative, setup_context=keep)
+        leaves = [tensor.clone().requires_grad_() for tensor in (there, other_there)]
+        torch.sin(each(leaves[0], leaves[1], 3.0)).sum().backward()
+        wanted = [tensor.clone().requires_grad_() for tensor in (of_cpu, other)]
+        torch.sin(wanted[0] + wanted[1] * 3.0).sum().backward()
+        right.append([torch.allclose(a.grad.cpu(), b.grad) for a, b in zip(leaves, wanted, strict=True)])
+        with FakeTensorMode():
+            right.append(tuple(each(torch.empty(7), torch.empty(7), 1.0).shape))
+    made: list[torch.Tensor] = []
+    thread = threading.Thread(target=lambda: made.append(operator(there, other_there, 3.0)))
+    thread.start()
+    thread.join()
+    made += [operator(there, other_there, 3.0), launch(there, other_there, 3.0, tuned)]
+    return right, [torch.equal(each.cpu(), torch.addcmul(of_cpu, other, torch.tensor(3.0))) for each in made]
 
 
 def case_hooks(_: Session) -> Any:
