@@ -272,8 +272,9 @@ def _report_lanes(w: Warp, access: Access, active: Any, rows: NDArray[Any], lose
     launch = w.cta.launch
     who = f"{access.opcode}: lanes {active[loser]} and {active[winner]} of one warp write"
     store = launch.instruction if access.bits in WIDTHS else None
-    two = np.ascontiguousarray(rows[[loser, winner]]).view(np.uint32) if store is not None else rows
-    if store is not None and is_rounding(store, launch.program.sums, two):
+    words = np.ascontiguousarray(rows).view(np.uint32) if store is not None else rows
+    two = words[[loser, winner]]
+    if store is not None and is_rounding(store, launch.program.sums, two, words):
         differing = int(np.argmax(two[0] != two[1]))
         first, second = (f"{value:.9g}" for value in two[:, differing].view(np.float32))
         launch.report(

@@ -91,6 +91,31 @@ def test_how_near_they_are(factor: str, kind: str) -> None:
     assert [each.kind for each in found(body + SPACES["global"].format("%f8"))] == [kind]
 
 
+@pytest.mark.parametrize(
+    ("factor", "other", "kind"),
+    [
+        ("0f35000000", "0f40000000", "lanes-rounding"),
+        ("0f35000000", "0f00000000", "lanes-rounding"),
+        ("0f35000000", "0fBF800000", "lanes-rounding"),
+        ("0f39000000", "0f40000000", "lanes-race"),
+        ("0f35000000", "0f45000000", "lanes-race"),
+        ("0f35000000", "0f7F800000", "lanes-race"),
+    ],
+)
+@pytest.mark.parametrize("apart", [False, True])
+def test_terms_may_cancel_out(factor: str, other: str, kind: str, apart: bool) -> None:
+    """A sum of 2^-21 or 2^-13 of another one, which lane 31 has times 2, 0, -1, 2^11 or infinity.
+
+    The other one is the first of a vector, or what lane 0 stores.
+    """
+    body = ADDED + BUTTERFLY + f"mul.f32 %f9, %f8, {factor}; setp.eq.u32 %p1, %r1, 31; @%p1 mul.f32 %f9, %f9, {other};"
+    if not apart:
+        assert [each.kind for each in found(body + "st.global.v2.f32 [%rd101], {%f8, %f9};")] == [kind]
+        return
+    body += "setp.eq.u32 %p2, %r1, 0; @%p2 mul.f32 %f9, %f8, 0f3F800000; selp.b64 %rd9, 4, 0, %p2;"
+    assert [each.kind for each in found(body + "add.u64 %rd9, %rd9, %rd101; st.global.f32 [%rd9], %f9;")] == [kind]
+
+
 def test_numbers_below_the_normal_ones_are_no_sums() -> None:
     body = ADDED + BUTTERFLY + "mul.f32 %f8, %f8, 0f00000100; setp.eq.u32 %p1, %r1, 31;"
     body += "@%p1 add.f32 %f8, %f8, 0f00000001;"
