@@ -11,6 +11,7 @@ import contextlib
 import functools
 import importlib
 import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +49,7 @@ class TritonSide:
     def __init__(self, modules: LoadedModules, side: DeviceSide, model: DeviceModel) -> None:
         self.driver = Driver(modules, side, model)
         self._stack = contextlib.ExitStack()
+        self._kernels: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def start(self) -> None:
         """Make the driver Triton's active one, now or when Triton is imported."""
@@ -56,8 +58,10 @@ class TritonSide:
         self._stack.callback(after_import("triton.profiler.profile", self._profile))
 
     def close(self) -> None:
-        """Restore Triton."""
+        """Restore Triton, and make its kernels forget their modules: their end would unload them by its own driver."""
         self._stack.close()
+        for kernel in self._kernels:
+            kernel.module = None
 
     def _activate(self, triton: ModuleType) -> None:
         version = tuple(int(part) for part in triton.__version__.split(".")[:2])
@@ -92,6 +96,7 @@ class TritonSide:
         def __init__(compiled: Any, *args: Any, **kwargs: Any) -> None:
             original(compiled, *args, **kwargs)
             self.driver.compiled(compiled.kernel, compiled.asm)
+            self._kernels.add(compiled)
 
         return __init__
 

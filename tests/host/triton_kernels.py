@@ -5,6 +5,7 @@ Each case returns what the test compares; the last line of the output has them a
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -400,6 +401,8 @@ def main() -> None:
                     for one in session.launches
                 ],
             }
+    add.device_caches.clear()
+    gc.collect()  # the end of its kernels, behind that of the device
     said["after"] = [type(value).__module__ for value in vars(triton.runtime.driver).values()]
     sys.stdout.write(f"SAID {json.dumps(said)}\n")
 
