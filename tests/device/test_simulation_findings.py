@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
+from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec, Simulating
 from pytest_nvfp4.device.sim import SimDevice
 from pytest_nvfp4.device.verdict import CaseVerdict
 from pytest_nvfp4.device.verify import Verifier
+from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
+from pytest_nvfp4.device.worker.simulated_process import SimulatedProcess
+from pytest_nvfp4.finding import Finding, Location, Where
 from pytest_nvfp4.problem import parse_shape
 
 pytest.importorskip("torch")
@@ -139,3 +142,21 @@ def verdicts(folder: Path, source: str) -> Sequence[CaseVerdict]:
     kernel, base = KernelSpec.from_files(path, arch="sm_100a")
     case = JobCase(problem=ProblemSpec.of(parse_shape("40x128x256")), family="gpumode")
     return Verifier(SimDevice(), folder=folder / "jobs").verify(kernel, [case], base=base).verdicts
+
+
+@pytest.mark.parametrize(("kind", "blocks"), [("lanes-rounding", 1), ("lanes-race", 6)])
+def test_a_program_is_told_once_of_a_line_whose_sums_differ_by_rounding(
+    kind: str, blocks: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two launches of three instructions; each other kind of race is told with its instruction."""
+    process = SimulatedProcess(tmp_path, Simulating())
+    for sums in ("0.5 and 0.25", "-1e-05 and 2"):
+        found = [
+            Finding(kind, f"{opcode}: {sums} differ", where=Where("k", text=opcode, source=Location("k.py", 3)))
+            for opcode in ("st.shared.b32", "st.shared.v2.f32", "st.global.b32")
+        ]
+        process._say(map(worker_finding, merge_by_statement(found)))
+    said = capsys.readouterr().err
+    assert said.count(f"k.py:3: simulated, {kind}: st.shared.b32: 0.5 and 0.25 differ") == 1
+    assert said.count("simulated, ") == blocks
+    assert ("and the same at 2 further instructions of this statement" in said) is (blocks == 1)

@@ -16,7 +16,9 @@ _WARNING_KINDS = frozenset(
     }
 )
 """Kinds that are warnings."""
-_MERGED_KINDS = frozenset({"out-of-bounds", "tmem", "tmem-overlap", "uninitialised", UNWRITTEN_SOURCE})
+_MERGED_KINDS = frozenset(
+    {"lanes-rounding", "out-of-bounds", "tmem", "tmem-overlap", "uninitialised", UNWRITTEN_SOURCE}
+)
 """Kinds that occur for each instruction of an unrolled statement, and are reported once for the statement."""
 _PTX_CHARACTERS = 200
 """Limit on the text of an instruction; a load of 128 registers lists them all."""

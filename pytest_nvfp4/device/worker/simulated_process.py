@@ -36,6 +36,8 @@ from pytest_nvfp4.sim.fault import Fault
 _DEFAULT_ARCH = "sm_100a"
 _MOST_FINDINGS = 50
 _FAILED = "failed"
+_ONCE = frozenset({"lanes-rounding"})
+"""Kinds that are reported once for each line, whatever launch they are in."""
 _FIGURES = re.compile(r"\d+")
 
 
@@ -143,7 +145,8 @@ class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
 
     def _say(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
-            key = (finding.identity, _FIGURES.sub("#", finding.message))
+            same = finding.kind if finding.kind in _ONCE else _FIGURES.sub("#", finding.message)
+            key = (finding.identity, same)
             if key in self._said:
                 continue
             self._said.add(key)
