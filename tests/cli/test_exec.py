@@ -114,6 +114,27 @@ def test_races_of_a_program(tmp_path: Path, options: list[str], races: bool, sta
 
 
 @pytest.mark.slow
+def test_a_race_in_a_launch_after_one_between_streams(tmp_path: Path) -> None:
+    """The first launch has none of its own; when it has ended, the one between streams is reported."""
+    calls = """
+compiled = cute.compile(host, pointer, cutlass.Int32(32))
+with torch.cuda.stream(torch.cuda.Stream()):
+    c.add_(1)
+for threads in map(int, sys.argv[2:]):
+    compiled(pointer, cutlass.Int32(threads))
+"""
+    text = LAUNCHES.replace("def host(c: cute.Pointer)", "def host(c: cute.Pointer, threads: cutlass.Int32)")
+    text = text.replace("block=(32, 1, 1)", "block=(threads, 1, 1)").replace("mC[thread]", "mC[thread % 32]")
+    program = tmp_path / "program.py"
+    program.write_text(text.replace("cute.compile(host, pointer)(pointer)\n", calls))
+    for threads, own in ((32, False), (64, True)):
+        done = run("--device", "sim", "--races", program, "0", 32, threads)
+        assert done.code == 1, done.err
+        assert "nothing makes stream 1" in done.err
+        assert ("of CTA (0, 0, 0) writes" in done.err) is own, done.err
+
+
+@pytest.mark.slow
 def test_where_a_launch_is_at_the_timeout(tmp_path: Path) -> None:
     """Also that of a process which the program has started."""
     pytest.importorskip("triton")

@@ -59,7 +59,7 @@ class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
         self._folder = folder
         self._settings = settings
         self._stack = contextlib.ExitStack()
-        self._seen = 0
+        self._seen = (0, 0)
         self._said: set[tuple[str, str]] = set()
         self._forked_after_use = False
         self._overdue = False
@@ -131,9 +131,12 @@ class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
                 self._at_exit = Finalize(None, self._report, exitpriority=0)
 
     def _report(self) -> None:
-        """Write the findings since the last call, each statement's once."""
-        found = self._session.findings
-        new, self._seen = found[self._seen :], len(found)
+        """Write the findings since the last call, each statement's once: those of launches, then between streams."""
+        launches, order = self._session.launches, self._session.order
+        between = order.findings if order is not None else []
+        new = [finding for record in launches[self._seen[0] :] for finding in record.findings]
+        new += between[self._seen[1] :]
+        self._seen = (len(launches), len(between))
         self._say(map(worker_finding, merge_by_statement(new)))
 
     def _report_overdue(self) -> None:
