@@ -122,6 +122,12 @@ def imported_sources(kernel: Path, entry: Path | None, *, roots: Sequence[Path])
     return tuple(sorted(path for path in files if path.suffix == ".py"))
 
 
+def foreign_modules(files: Sequence[Path]) -> frozenset[str]:
+    """Return the first names of the modules that the user's files import, and that are none of these or Python's."""
+    named = {parts[0] for path in files for parts, level in _statements(path) if level == 0}
+    return frozenset(named - {path.stem for path in files} - sys.stdlib_module_names)
+
+
 def _package_root(path: Path) -> Path:
     """Return the folder that is on the import path for a file (see ``worker.loading.load``)."""
     folder = path.parent

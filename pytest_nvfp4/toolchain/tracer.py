@@ -225,7 +225,8 @@ class Tracer:
                 if self._copy_built(request, builder, built) is not None:
                     turn.close()
             builds = builder is not None and not any(built.iterdir())
-            job.write_text(json.dumps(self._job(request, written, built)), encoding="utf-8")
+            fields = self._job(request, written, built)
+            job.write_text(json.dumps(fields), encoding="utf-8")
             environ = {
                 **redirect.environment(written, arch=request.arch),
                 **{f"{prefix}_KEEP_IR": "1" for prefix in redirect.DSL_PREFIXES},
@@ -236,7 +237,8 @@ class Tracer:
             if builds:
                 self._notify(building(request.kernel.name))
             bytecode.write_missing(request.toolchain.python)
-            preload = PRELOAD if uses_torch(request.kernel, request.entry.file if request.entry else None) else ()
+            torch = uses_torch([Path(file) for file in fields["sources"]], entry=request.entry is not None)
+            preload = PRELOAD if torch else ()
             outcome = isolation.run(
                 worker(_WORKER, job, python=request.toolchain.python, preload=preload),
                 cwd=scratch,

@@ -10,8 +10,9 @@ import pytest
 from pytest_nvfp4.device.job import KernelSpec
 from pytest_nvfp4.isolation.wall import Part, Wall
 from pytest_nvfp4.sandbox_mode import INSIDE_VARIABLE, MODE_VARIABLE, mode_from
-from pytest_nvfp4.toolchain.own_files import calls_extension, extension_sources, own_files
+from pytest_nvfp4.toolchain.own_files import calls_extension, extension_sources, imported_sources, own_files
 from pytest_nvfp4.toolchain.sandbox import Sandbox, SandboxError
+from pytest_nvfp4.toolchain.worker.contract import uses_torch
 from pytest_nvfp4.toolchain.worker.findings import from_exception
 
 from .conftest import TraceIt
@@ -138,6 +139,26 @@ def test_an_extension_that_is_only_imported_is_not_built(tmp_path: Path, source:
     kernel = tmp_path / "k.py"
     kernel.write_text(source)
     assert calls_extension(kernel) == calls
+
+
+@pytest.mark.parametrize(
+    ("source", "helper", "entry", "uses"),
+    [
+        ("import cutlass.cute, math, helper\n", "import cuda.bindings.driver, numpy\n", True, False),
+        ("import cutlass.cute, math, helper\n", "", False, True),
+        ("import torch\n", "", True, True),
+        ("def late():\n    import helper\n", "import torch\n", True, True),
+        ("from installed.kernels import gemm\n", "", True, True),
+        ("import helper\n", "def late():\n    import installed\n", True, True),
+        ("from .installed import gemm\n", "", True, False),
+    ],
+)
+def test_torch_is_imported_before_a_kernel_that_may_import_it(
+    tmp_path: Path, source: str, helper: str, entry: bool, uses: bool
+) -> None:
+    (kernel := tmp_path / "k.py").write_text(source)
+    (tmp_path / "helper.py").write_text(helper)
+    assert uses_torch(imported_sources(kernel, None, roots=[tmp_path]), entry=entry) == uses
 
 
 def test_packages_on_the_import_path_are_not_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,7 @@ def _stand_in(session: TraceSession, launches: _Launches, stack: contextlib.Exit
     known = [Path(job["built"])] if job.get("built") else []
     modules = CompileCache(known, keep=Path(job["compiled"])) if job.get("compiled") else None
     side = stack.enter_context(redirect.install(launches.record, device=device, compiled=modules))
-    if contract.uses_torch(session.kernel, session.entry[0] if session.entry else None):
+    if contract.uses_torch([Path(file) for file in job["sources"]], entry=session.entry is not None):
         session.stage("import torch")
         from pytest_nvfp4.host import torch_cuda
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.abc
+import importlib.util
 import inspect
 import linecache
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.toolchain.own_files import foreign_modules
 
 _TASK = "task"
 _JUDGE = {
@@ -21,6 +23,8 @@ _JUDGE = {
     "reference": ("check_implementation", "generate_input", "ref_kernel"),
 }
 """The names that submissions import from the files that lie beside them when GPU MODE evaluates them."""
+_WITHOUT_TORCH = frozenset({"cuda", "cutlass", "numpy", "pytest_nvfp4", _TASK, *_JUDGE})
+"""Modules whose import does not import torch."""
 
 
 def provide_task() -> None:
@@ -98,9 +102,18 @@ def _definition(function: Callable[..., object]) -> tuple[str | None, int | None
     return code.co_filename, code.co_firstlineno + below
 
 
-def uses_torch(kernel: Path, entry: Path | None) -> bool:
-    """Return whether a kernel or its entry uses torch, whose import is slow."""
-    return entry is None or any(b"torch" in file.read_bytes() for file in (kernel, entry) if file.is_file())
+def uses_torch(sources: Sequence[Path], *, entry: bool) -> bool:
+    """Return whether a kernel may import torch, whose import is slow, and which it then finds imported.
+
+    That import replaces functions of other modules, which nothing may do from the kernel's first line on.
+
+    Args:
+        sources: The user's Python files that the kernel and its entry import, and these two.
+        entry: Whether the kernel has an entry, and is not called with tensors by the contract.
+    """
+    if not entry or any(b"torch" in file.read_bytes() for file in sources if file.is_file()):
+        return True
+    return not foreign_modules(sources) <= _WITHOUT_TORCH and importlib.util.find_spec("torch") is not None
 
 
 def make_arguments(call: Mapping[str, Any] | None) -> list[Any]:
