@@ -66,13 +66,13 @@ class CompileCache:
 
     def compiling(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return the replacement of ``Compiler.compile``, which lowers the module in place and may return it."""
+        dump_dir = Path(os.environ.get("CUTE_DSL_DUMP_DIR") or os.devnull)
 
         @functools.wraps(original)
         def compile_it(self_: Any, module: Any, pipeline: str, *args: Any, **kwargs: Any) -> Any:
             # A hook may change the lowered module, so it gets a module of its own.
             if self_._post_compile_hook is not None:
                 return original(self_, module, pipeline, *args, **kwargs)
-            dump_dir = Path(os.environ.get("CUTE_DSL_DUMP_DIR") or os.devnull)
             name = _name(module, pipeline, dump_dir, [*args, *sorted(kwargs.items())])
             for folder in self.known:
                 if (manifest := _load(module, folder / name, dump_dir)) is not None:

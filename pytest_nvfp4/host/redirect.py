@@ -33,13 +33,11 @@ from pytest_nvfp4.host.compile_cache import CompileCache
 from pytest_nvfp4.host.compiled_calls import HostCalls
 from pytest_nvfp4.host.device_side import DeviceSide, local
 from pytest_nvfp4.host.driver_calls import DriverCalls
+from pytest_nvfp4.host.dumps import DSL_PREFIXES, Dumps
 from pytest_nvfp4.host.extension.side import ExtensionSide
 from pytest_nvfp4.host.stashed import Stashed
 from pytest_nvfp4.host.triton_driver import TritonSide
 from pytest_nvfp4.host.tvm_ffi import PlainCalls, in_place_of
-
-DSL_PREFIXES: Final = ("CUTE_DSL", "CUTE_EXPERIMENTAL_DSL")
-"""Prefixes of the environment variables of the DSL's front ends, ``cute.jit`` and ``cute.experimental.jit``."""
 
 _ABSENT: Final = object()
 
@@ -119,7 +117,7 @@ class HostSide(contextlib.AbstractContextManager["HostSide"]):
         self._extensions = ExtensionSide(side, device, self._driver.modules, stashed, cache=compiled)
         self._plain = PlainCalls()
         self._saved: list[tuple[Any, str, Any]] = []
-        self._seen_ptx: dict[Path, tuple[int, int, int]] = {}
+        self._dumps = Dumps()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -172,7 +170,7 @@ class HostSide(contextlib.AbstractContextManager["HostSide"]):
         executors = importlib.import_module("cutlass.base_dsl.jit_executor")
         cuda_executors = importlib.import_module("cutlass.cutlass_dsl.cuda_jit_executor")
         compiler = importlib.import_module("cutlass.base_dsl.compiler")
-        self._newly_written_ptx()
+        self._dumps.new_ptx()
         for owner, name, value in dsl_positions.replacements():
             self._patch(owner, name, value)
         self._patch(engines, "ExecutionEngine", self._engine_class(engines.ExecutionEngine))
@@ -185,6 +183,7 @@ class HostSide(contextlib.AbstractContextManager["HostSide"]):
         if self._compiled is not None:
             self._patch(compiler.Compiler, "compile", self._compiled.compiling(vars(compiler.Compiler)["compile"]))
         options = compiler.CompileOptions
+        self._patch(options, "apply_envar_settings", self._dumps.applying(options.apply_envar_settings))
         self._patch(options, "enable_tvm_ffi", property(self._plain.enabled(options.enable_tvm_ffi.fget)))
         self._patch(
             compiler.CompileCallable, "_compile", self._plain.compiling(vars(compiler.CompileCallable)["_compile"])
@@ -220,7 +219,7 @@ class HostSide(contextlib.AbstractContextManager["HostSide"]):
 
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 super().__init__(*args, **kwargs)
-                own = side._host.callbacks(side._newly_written_ptx())
+                own = side._host.callbacks(side._dumps.new_ptx())
                 for name, callback in own.items():
                     self.raw_register_runtime(name, ctypes.cast(callback, ctypes.c_void_p))
                 self._nvfp4_callbacks = own  # ctypes callbacks must live as long as the engine
@@ -230,23 +229,6 @@ class HostSide(contextlib.AbstractContextManager["HostSide"]):
     def _reraising(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a DSL method so that the exception that a callback stashed replaces the CUDA error that it returned."""
         return in_place_of(function, self._stashed.raising(function, _as_dsl_error))
-
-    # ---- PTX written by the compile ----------------------------------------------------------------------------
-
-    def _newly_written_ptx(self) -> list[str]:
-        """Return the PTX files written since the last call. An engine is built directly after its own compile."""
-        dump_dir = os.environ.get("CUTE_DSL_DUMP_DIR")
-        if not dump_dir or not Path(dump_dir).is_dir():
-            return []
-        texts = []
-        for path in sorted(Path(dump_dir).glob("*.ptx")):
-            status = path.stat()
-            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-            if self._seen_ptx.get(path) != stamp:
-                self._seen_ptx[path] = stamp
-                # DSL 4.4.0 ends the file with a NUL byte.
-                texts.append(path.read_bytes().replace(b"\0", b"").decode())
-        return texts
 
 
 def _as_dsl_error(error: BaseException) -> BaseException:

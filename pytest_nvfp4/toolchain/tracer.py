@@ -18,7 +18,7 @@ from pytest_nvfp4 import isolation
 from pytest_nvfp4.activity import ACTIVITIES
 from pytest_nvfp4.contracts.signature import signature_json
 from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.host import compile_cache, redirect
+from pytest_nvfp4.host import compile_cache, dumps, redirect
 from pytest_nvfp4.isolation import Outcome, blas
 from pytest_nvfp4.isolation.door import DoorError
 from pytest_nvfp4.isolation.door.files import purge
@@ -229,7 +229,7 @@ class Tracer:
             job.write_text(json.dumps(fields), encoding="utf-8")
             environ = {
                 **redirect.environment(written, arch=request.arch),
-                **{f"{prefix}_KEEP_IR": "1" for prefix in redirect.DSL_PREFIXES},
+                **{f"{prefix}_KEEP_IR": "1" for prefix in dumps.DSL_PREFIXES},
                 **NO_GPU,
                 **blas.variables(),
                 **UNATTENDED,

@@ -135,6 +135,21 @@ for threads in map(int, sys.argv[2:]):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", ["environment", "variable", "option", "missing"])
+def test_a_program_names_the_folder_of_the_compiled_files(tmp_path: Path, way: str) -> None:
+    """The simulator needs the files, too."""
+    first = f"import os\nos.environ['CUTE_DSL_DUMP_DIR'] = {'gone' if way == 'missing' else '.'!r}\n"
+    option = "host, pointer, options='--keep-ptx --dump-dir .'"
+    text = LAUNCHES.replace("sys.exit", "import glob\nprint(len(glob.glob('*.ptx')))\nsys.exit")
+    text = text.replace("host, pointer", option) if way == "option" else text
+    program = tmp_path / "program.py"
+    program.write_text((first if way in ("variable", "missing") else "") + text)
+    given = ["--env", "CUTE_DSL_DUMP_DIR=."] if way == "environment" else []
+    done = run("--device", "sim", *given, program, "0")
+    assert (done.code, done.out.split()) == (0, ["NVIDIA", "B200", "992", str(int(way != "missing"))]), done.err
+
+
+@pytest.mark.slow
 def test_where_a_launch_is_at_the_timeout(tmp_path: Path) -> None:
     """Also that of a process which the program has started."""
     pytest.importorskip("triton")

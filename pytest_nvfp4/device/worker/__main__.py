@@ -143,7 +143,6 @@ class Worker(JobSteps):
                 main=kernel.main,
                 entry=kernel.entry,
                 compile_options=kernel.compile_options,
-                folder=self._folder,
                 own=self._own,
             )
         except RefusedKernelError as error:

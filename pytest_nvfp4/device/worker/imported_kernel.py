@@ -41,14 +41,12 @@ def import_kernel(
     main: str,
     entry: str | None,
     compile_options: Sequence[str],
-    folder: Path,
     own: Callable[[str], bool],
 ) -> ImportedKernel:
     """Import a kernel whose files lie in ``sources``.
 
     Args:
         main, entry, compile_options: See ``device.job.KernelSpec``.
-        folder: Folder for artifacts of compiles.
         own: Returns whether a source file is the kernel's.
 
     Raises:
@@ -56,7 +54,7 @@ def import_kernel(
     """
     if compile_options:
         try:
-            options.install(compile_options, dump_dir=folder)
+            options.install(compile_options)
         except (options.OptionError, ImportError) as error:
             raise RefusedKernelError(Finding("options", str(error))) from None
     source, _, name = entry.rpartition("::") if entry else (main, "", "custom_kernel")

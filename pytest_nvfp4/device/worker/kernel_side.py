@@ -146,7 +146,6 @@ class _KernelSide:
             main=fields["main"],
             entry=fields["entry"],
             compile_options=fields["compile_options"],
-            folder=folder,
             own=self._own,
         )
         return {"prepares": self._kernel.prepare is not None}

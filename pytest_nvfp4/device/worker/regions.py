@@ -96,7 +96,6 @@ def _call(request: Request) -> tuple[Callable[[], object], Callable[[], tuple[st
         main=request.main,
         entry=request.entry,
         compile_options=request.compile_options,
-        folder=folder,
         own=lambda file: file.startswith(str(folder)),
     )
     contract = _Call(torch, kernel.function, request)

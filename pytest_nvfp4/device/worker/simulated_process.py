@@ -34,6 +34,7 @@ from pytest_nvfp4.isolation.limits import DEADLINE_VARIABLE, called_in_time
 from pytest_nvfp4.sim.fault import Fault
 
 _DEFAULT_ARCH = "sm_100a"
+_DUMP_VARIABLE = "CUTE_DSL_DUMP_DIR"
 _MOST_FINDINGS = 50
 _FAILED = "failed"
 _ONCE = frozenset({"lanes-rounding"})
@@ -66,6 +67,7 @@ class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
         self._at_exit: Finalize | None = None
 
     def __enter__(self) -> Self:
+        wanted = os.environ.get(_DUMP_VARIABLE, "")
         dump = self._folder / f"ptx-{os.getpid()}"
         dump.mkdir(exist_ok=True)
         os.environ.update(redirect.environment(dump, arch=os.environ.get("CUTE_DSL_ARCH") or _DEFAULT_ARCH))
@@ -82,6 +84,8 @@ class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
                 race_warnings=settings.race_warnings,
             )
         )
+        if wanted and Path(wanted).parent != self._folder:  # of the user, and not of the parent process
+            os.environ[_DUMP_VARIABLE] = wanted
         self._session.memory.allocating = _allocating
         if threading.current_thread() is threading.main_thread():
             deadline = os.environ.get(DEADLINE_VARIABLE)

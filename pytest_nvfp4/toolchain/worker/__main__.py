@@ -113,7 +113,7 @@ def _work(session: TraceSession, sealed: Sealed, stack: contextlib.ExitStack) ->
     side = _stand_in(session, launches, stack)
     try:
         options.check_arch(job["arch"])
-        picks = options.install(job["options"], dump_dir=Path(job["artifacts"]))
+        picks = options.install(job["options"])
     except options.OptionError as error:
         session.report(Finding("options", str(error)))
         return

@@ -7,7 +7,6 @@ import importlib
 import re
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4.host import triton_pick
@@ -55,13 +54,13 @@ def check_arch(arch: str) -> None:
         )
 
 
-def install(extra: Sequence[str], *, dump_dir: Path) -> Picks:
+def install(extra: Sequence[str]) -> Picks:
     """Make every compile of this process use ``extra`` (``["--opt-level 2"]``) in addition to its own options.
 
     ``--autotune`` among them is Triton's (``host.triton_pick``); the result has what it picks.
 
     All ways to compile (``cute.compile(options=...)``, ``cute.compile[...]``, a direct call of a jitted function) call
-    ``CompileOptions.apply_envar_settings``, which this function wraps. Artifacts always go to ``dump_dir``.
+    ``CompileOptions.apply_envar_settings``, which this function wraps.
 
     Raises:
         OptionError: the DSL rejects an option, or it is reserved.
@@ -95,9 +94,6 @@ def install(extra: Sequence[str], *, dump_dir: Path) -> Picks:
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         for cls, value in overrides.items():
             self.options[cls].value = value
-        folder = _class_of("dump_dir", self.options)
-        if folder is not None:
-            self.options[folder].value = str(dump_dir)
         return original(self, *args, **kwargs)
 
     setattr(compiler.CompileOptions, original.__name__, apply)
