@@ -3,14 +3,15 @@
 A warp that waits for a phase of an mbarrier depends on the warps that arrive there. The search looks for evidence that
 a protocol is broken at one place, strongest first, and only then follows those dependencies:
 
-1. Bytes: a phase whose arrivals are complete has more or fewer bytes than announced.
-2. A parity that was accepted too early: a wait for data passed before the mbarrier's first phase was complete. A fresh
+1. A named barrier that is not complete, and that no further warp can reach.
+2. Bytes: a phase whose arrivals are complete has more or fewer bytes than announced.
+3. A parity that was accepted too early: a wait for data passed before the mbarrier's first phase was complete. A fresh
    mbarrier counts as if parity 1 were complete (PTX ISA, "mbarrier.test_wait", ``.parity``), which only who fills a
    stage may rely on. Likewise, a wait that passed twice for one phase of a ring.
-3. A parity that skips a phase: a warp waits for phase k of an mbarrier, and phase k - 1 is complete and was never
+4. A parity that skips a phase: a warp waits for phase k of an mbarrier, and phase k - 1 is complete and was never
    accepted by this warp, which has accepted earlier ones; or its first wait for data is for phase 1.
-4. A phase with some arrivals, of which others are missing: the count of its init, or a warp that has ended or waits.
-5. A phase without arrivals: followed to the warps that arrived in earlier phases or at the mbarriers of the same init.
+5. A phase with some arrivals, of which others are missing: the count of its init, or a warp that has ended.
+6. A phase without arrivals: followed to the warps that arrived in earlier phases or at the mbarriers of the same init.
    If that ends at a warp that has left its loop, it left early. If nothing ever arrived there, the arrive is missing;
    or, if its waiter fills stages and has never passed a wait at these mbarriers, its first parity is wrong; or, if
    another warp has passed several phases there and its waiter none, that one comes too late.
@@ -23,7 +24,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from pytest_nvfp4.sim.ptx.syntax import Instruction
+from pytest_nvfp4.sim.ptx.flow import Flow
+from pytest_nvfp4.sim.ptx.syntax import Immediate, Instruction
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.source import place_of
 from pytest_nvfp4.sim.run.warp import Group, Meeting, Warp
@@ -33,6 +35,7 @@ from pytest_nvfp4.sim.sync.mbarrier_ops import AnyOf
 from pytest_nvfp4.sim.sync.named import NamedBarrier
 
 _SYNCHRONISATION = (Mbarrier, AnyOf, NamedBarrier, ClusterBarrier, Meeting)
+_BARRIERS = ("bar", "barrier")
 _AHEAD = 400
 """Instructions after a wait that are searched for what the warp does next."""
 
@@ -58,14 +61,63 @@ def cause_of(blocked: Sequence[tuple[Warp, Group]], ctas: Iterable[Cta]) -> Caus
     barriers = [
         barrier for cta in ctas if MbarrierFile in cta.units for barrier in cta.units[MbarrierFile].barriers.values()
     ]
-    wrong = _bytes(waits, barriers) or _early(barriers) or _skipped(waits)
+    wrong = _unmet(blocked) or _bytes(waits, barriers) or _early(barriers) or _skipped(waits)
     # A warp that waits for registers or TMEM, or spins on memory, keeps others waiting: no arrive of theirs is missing.
     if wrong is not None or any(not isinstance(group.waiting, _SYNCHRONISATION) for _, group in blocked):
         return wrong
-    return _partly(waits) or _missing(waits, barriers)
+    return _partly(waits, barriers) or _missing(waits, barriers)
 
 
 _Wait = tuple[Warp, Group, Mbarrier]
+
+
+def _unmet(blocked: Sequence[tuple[Warp, Group]]) -> Cause | None:
+    """Return a named barrier whose thread count nobody is left to meet.
+
+    One without a thread count is complete when all other warps have ended, so that what keeps those is the cause.
+    """
+    ahead: dict[int, list[Instruction]] = {}
+    for warp, group in blocked:
+        barrier = group.waiting
+        if not isinstance(barrier, NamedBarrier) or barrier.whole:
+            continue
+        others = [at for other, at in blocked if other.cta is warp.cta and at.waiting is not barrier]
+        for other in others:
+            if other.pc not in ahead:
+                ahead[other.pc] = _ahead(warp, other.pc)
+        if not any(_meets(ins, barrier.number) for other in others for ins in ahead[other.pc]):
+            what = warp.cta.launch.kernel.instructions[group.pc]
+            return Cause(
+                warp, group.pc,
+                f"{what.opcode} waits for {barrier.waiting_for()}, and no other warp of the CTA can reach the barrier",
+                f"make its count, {barrier.expected} threads, that of all warps that execute it; or let the missing "
+                "warps execute it, also where they leave early",
+            )  # fmt: skip
+    return None
+
+
+def _ahead(warp: Warp, at: int) -> list[Instruction]:
+    """Return the barrier instructions that lanes at a place may still execute."""
+    kernel = warp.cta.launch.kernel
+    flow, seen, todo, found = Flow(kernel), {at}, [at], []
+    while todo:
+        index = todo.pop()
+        if index == flow.end:
+            continue
+        if kernel.instructions[index].root in _BARRIERS:
+            found.append(kernel.instructions[index])
+        new = [each for each in flow.successors(index) if each not in seen]
+        seen.update(new)
+        todo += new
+    return found
+
+
+def _meets(instruction: Instruction, number: int) -> bool:
+    """Return whether a barrier instruction may be one of a named barrier."""
+    if not {"warp", "cluster"}.isdisjoint(instruction.parts):
+        return False
+    operand = instruction.operands[1 if instruction.has("red") else 0]
+    return not isinstance(operand, Immediate) or operand.value == number
 
 
 def _bytes(waits: list[_Wait], barriers: list[Mbarrier]) -> Cause | None:
@@ -123,14 +175,18 @@ def _skipped(waits: list[_Wait]) -> Cause | None:
     return None
 
 
-def _partly(waits: list[_Wait]) -> Cause | None:
+def _partly(waits: list[_Wait], barriers: list[Mbarrier]) -> Cause | None:
     """Return a phase of which some arrivals are missing and nothing that waits could add them."""
     waiting = {warp for warp, _, _ in waits}
     for warp, group, barrier in waits:
         if not 0 < barrier.pending < barrier.count:
             continue
-        now = [record.who for record in barrier.recent if record.phase == barrier.phase]
+        now = _come(barrier)
+        come = _warps(now)
+        # A stage that is visited for the first time lacks warps that have arrived at other stages only.
+        ring = [who for each in _ring(barrier, barriers) if each is not barrier for who in each.arrivers]
         absent = [who for who in barrier.arrivers if who not in now and not isinstance(who, str)]
+        absent += [who for who in ring if not isinstance(who, str) and who[0] not in come]
         if any(who[0] in waiting for who in absent):
             continue
         came = "; ".join(actor_name(who) for who in now)
@@ -181,7 +237,8 @@ def _missing(waits: list[_Wait], barriers: list[Mbarrier]) -> Cause | None:
             "a warp may come late by one phase only: let the warps meet (__syncthreads, bar.sync) once a phase, or let "
             "one of them wait and the others meet it",
         )  # fmt: skip
-    gone = [who for each in _ring(barrier, barriers) for who in each.arrivers if _has_left(who, by_warp)]
+    have = by_warp.keys() | _warps(_come(barrier))
+    gone = [who for each in _ring(barrier, barriers) for who in each.arrivers if _has_left(who, have)]
     if gone:
         text = (
             f"{actor_name(gone[0])} has left its loop and does not arrive in phase {barrier.phase} of the "
@@ -220,19 +277,25 @@ def _beside(warp: Warp, waiting: Mapping[Warp, tuple[Group, Mbarrier]], barriers
     return Cause(other, waiting[other][0].pc, text, "wait for the mbarrier at which the copies complete")
 
 
-def _has_left(who: Actor, waiting: Mapping[Warp, object]) -> bool:
-    return not isinstance(who, str) and who[0] not in waiting
+def _has_left(who: Actor, others: Set[Warp]) -> bool:
+    return not isinstance(who, str) and who[0] not in others
 
 
 def _arrivers(barrier: Mbarrier, barriers: list[Mbarrier], waiting: Set[Warp]) -> set[Warp]:
-    """Return the warps that arrived at an mbarrier in earlier phases, or at those of the same init.
+    """Return the warps that arrived at an mbarrier in earlier phases and not in this one, or at those of the same init.
 
     CuTe DSL's pipelines initialise the mbarriers of full and of empty stages in one statement. Warps that wait for this
     one, where nothing has arrived, do not arrive there first: they arrived at the others.
     """
-    if barrier.arrivers:
-        return _warps(barrier.arrivers) | barrier.committers.keys()
-    return _warps(who for each in _ring(barrier, barriers) for who in each.arrivers) - waiting
+    come = _warps(_come(barrier))
+    if own := (_warps(barrier.arrivers) | barrier.committers.keys()) - come:
+        return own
+    return _warps(who for each in _ring(barrier, barriers) for who in each.arrivers) - waiting - come
+
+
+def _come(barrier: Mbarrier) -> list[Actor]:
+    """Return what has arrived in the current phase of an mbarrier."""
+    return [record.who for record in barrier.recent if record.phase == barrier.phase]
 
 
 def _warps(actors: Iterable[Actor]) -> set[Warp]:

@@ -155,3 +155,81 @@ def test_stages_of_one_ring_count_alike(count: int, words: str) -> None:
     with pytest.raises(Fault) as caught:
         run_ptx(OTHER_RING.format(count=count), block=(64, 1, 1), shared=64, globals_='.file 1 "/a/k.py"\n')
     assert words in caught.value.message
+
+
+NAMED = """
+mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5;
+setp.ne.s32 %p1, %r1, 0; @%p1 bra READY; mbarrier.init.shared.b64 [smem], 2; READY: bar.sync 0;
+setp.eq.s32 %p1, %r2, 0; @%p1 bra WAITS;
+setp.eq.s32 %p1, %r2, 1; @%p1 bra {last};
+MEET: bar.sync 1, {count};
+mbarrier.arrive.shared.b64 _, [smem];
+LAST: exit;
+WAITS: mbarrier.try_wait.parity.shared.b64 %p2, [smem], 0; @!%p2 bra WAITS;
+{after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"count": 96}, "bar.sync waits for barrier 1, 64 of 96 threads arrived"),
+        ({"last": "LAST"}, "warps 1 have ended without arriving, and no other warp of the CTA can reach the barrier"),
+        # Warp 0 may still come, once the mbarrier for which it waits lets it go on.
+        ({"count": 96, "after": "bar.sync 1, 96;"}, "no warp ever arrives at the mbarrier at byte 0"),
+        ({"count": 96, "after": "mov.u32 %r3, 1; bar.sync %r3, 96;"}, "no warp ever arrives at the mbarrier at byte 0"),
+        ({"count": 96, "after": "bar.sync 2, 96;"}, "bar.sync waits for barrier 1, 64 of 96 threads arrived"),
+    ],
+)
+def test_a_named_barrier_that_nobody_is_left_to_complete_is_the_cause(
+    changes: dict[str, int | str], words: str
+) -> None:
+    right = {"count": 64, "last": "MEET", "after": ""}
+    run_ptx(NAMED.format(**right).replace("[smem], 2", "[smem], 64"), block=(96, 1, 1), shared=64)
+    with pytest.raises(Fault) as caught:
+        run_ptx(NAMED.format(**right | changes).replace("[smem], 2", "[smem], 64"), block=(96, 1, 1), shared=64)
+    assert words in caught.value.message
+
+
+# Warp 0 waits for two stages of a ring, at which warps 1 and 2 arrive; between them, warp 2 waits for another mbarrier.
+TWO_RINGS = """
+mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5; elect.sync %r9|%p3, -1;
+setp.ne.s32 %p1, %r1, 0; @%p1 bra READY;
+.loc 1 10 1
+mbarrier.init.shared.b64 [smem], {count}; mbarrier.init.shared.b64 [smem+8], {count};
+.loc 1 11 1
+mbarrier.init.shared.b64 [smem+16], 1;
+READY: bar.sync 0;
+setp.eq.s32 %p1, %r2, 1; @%p1 bra RELEASES; setp.eq.s32 %p1, %r2, 2; @%p1 bra READS;
+FIRST: mbarrier.try_wait.parity.shared.b64 %p2, [smem], 0; @!%p2 bra FIRST;
+SECOND: mbarrier.try_wait.parity.shared.b64 %p2, [smem+8], 0; @!%p2 bra SECOND; exit;
+RELEASES: @%p3 mbarrier.arrive.shared.b64 _, [smem];
+{release}
+@%p3 mbarrier.arrive.shared.b64 _, [smem+8]; exit;
+READS: @%p3 mbarrier.arrive.shared.b64 _, [smem];
+OTHER: mbarrier.try_wait.parity.shared.b64 %p2, [smem+16], 0; @!%p2 bra OTHER; {leave}
+@%p3 mbarrier.arrive.shared.b64 _, [smem+8];
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"release": ""}, "no warp ever arrives at the mbarrier at byte 16"),
+        (
+            {"count": 3},
+            "the mbarrier at byte 0 of shared memory (address 0x400, initialised at k.py:10) never completes",
+        ),
+        (
+            {"leave": "exit;"},
+            "warp 2 (mbarrier.arrive.shared.b64, k.py:11) does not arrive in phase 0 of the mbarrier ",
+        ),
+    ],
+)
+def test_a_stage_that_lacks_a_waiting_warp_of_its_ring_is_no_cause(changes: dict[str, int | str], words: str) -> None:
+    right = {"count": 2, "release": "@%p3 mbarrier.arrive.shared.b64 _, [smem+16];", "leave": ""}
+    files = '.file 1 "/a/k.py"\n'
+    run_ptx(TWO_RINGS.format(**right), block=(96, 1, 1), shared=64, globals_=files)
+    with pytest.raises(Fault) as caught:
+        run_ptx(TWO_RINGS.format(**right | changes), block=(96, 1, 1), shared=64, globals_=files)
+    assert words in caught.value.message
