@@ -59,9 +59,8 @@ class PeerAccesses:
                 RACE,
                 f"CTA {cta.index} (rank {cta.rank} of its cluster) may end before {reporter.grid.place(access.at)} in "
                 f"{access.warp} has used its shared memory: no wait of its threads is ordered after that use",
-                "before the CTA ends, wait for the barrier that this arrives at, in every stage "
-                "(pipeline.producer_tail, PipelineProducer.tail), or execute barrier.cluster.arrive and "
-                "barrier.cluster.wait last in all CTAs (cute.arch.cluster_arrive, cluster_wait)",
+                "before the CTA ends, wait for the barrier that this arrives at, <in every stage>, or execute "
+                "barrier.cluster.arrive and .wait, a <barrier.cluster>, last in all CTAs",
                 warp=access.warp,
                 at=access.at,
             )

@@ -19,6 +19,7 @@ from pytest_nvfp4.sim.races.lane_order import PartialRelease
 from pytest_nvfp4.sim.races.names import AgentInfo, WarpId
 from pytest_nvfp4.sim.races.tensor_order import AFTER, BEFORE_SYNC, COMMIT, WAIT_LD, WAIT_ST
 from pytest_nvfp4.sim.run.grid import Grid
+from pytest_nvfp4.sim.run.wording import worded
 from pytest_nvfp4.sim.tma.box import TmaBox
 
 RACE = "race"
@@ -92,34 +93,33 @@ _OMISSIONS = {
     COPY_FENCE: _Template(
         "no fence.proxy.async is between {first}, a cp.async, which writes through the generic proxy, and the read "
         "through the async proxy",
-        "fence.proxy.async (cute.arch.fence_proxy, fence_view_async_shared) behind the wait for {first}, "
-        "before {second}",
+        "<fence.proxy.async> behind the wait for {first}, before {second}",
     ),
     ALLOC_FENCE: _Template(
         "no fence.proxy.async is between {first}, a tcgen05.alloc, which writes its result through the generic proxy, "
         "and the access through the async proxy",
-        "fence.proxy.async (cute.arch.fence_proxy) behind the reads of the result, before {second}",
+        "<fence.proxy.async> behind the reads of the result, before {second}",
     ),
     PENDING_LD: _Template(
         "neither tcgen05.wait::ld nor a use of a register that {first} loads is between it and the arrive that frees "
         "the columns, which does not wait for loads",
-        "tcgen05.wait::ld (cute.arch.fence_view_async_tmem_load) in {old} after {first}, before its arrive",
+        "<tcgen05.wait::ld> in {old} after {first}, before its arrive",
     ),
     WAIT_LD: _Template(
         "no tcgen05.wait::ld of {old} follows {first}",
-        "tcgen05.wait::ld (cute.arch.fence_view_async_tmem_load) in {old} after {first}",
+        "<tcgen05.wait::ld> in {old} after {first}",
     ),
     WAIT_ST: _Template(
         "no tcgen05.wait::st of {old} follows {first}",
-        "tcgen05.wait::st (cute.arch.fence_view_async_tmem_store) in {old} after {first}",
+        "<tcgen05.wait::st> in {old} after {first}",
     ),
     BEFORE_SYNC: _Template(
         "no tcgen05.fence::before_thread_sync of {old} is between {first} and the synchronisation",
-        "tcgen05.fence::before_thread_sync (nvvm.tcgen05_fence) in {old} after {first}, before its barrier or arrive",
+        "<tcgen05.fence::before_thread_sync> in {old} after {first}, before its barrier or arrive",
     ),
     AFTER: _Template(
         "no tcgen05.fence::after_thread_sync of {new} is between the synchronisation and {second}",
-        "tcgen05.fence::after_thread_sync (nvvm.tcgen05_fence) in {new} behind its barrier or wait, before {second}",
+        "<tcgen05.fence::after_thread_sync> in {new} behind its barrier or wait, before {second}",
     ),
     COMMIT: _Template(
         "the two are no pipelined pair, and no tcgen05.commit after {first} is waited for before {second}",
@@ -132,12 +132,11 @@ _OMISSIONS = {
 _EDGES: dict[str, _Template] = {
     "mbarrier": _Template(
         "the copy completes at the {name}, and no wait for that mbarrier is ordered before {second}",
-        "wait for the phase of that mbarrier (mbarrier.try_wait, pipeline.consumer_wait) before {second}",
+        "wait for the phase of that mbarrier by <mbarrier.try_wait> before {second}",
     ),
     "pipe": _Template(
         "no tcgen05.commit after {first} is waited for before {second}",
-        "tcgen05.commit after {first} to an mbarrier (pipeline.consumer_release of the MMA warp), and a wait for it "
-        "(pipeline.producer_acquire) before {second}",
+        "<tcgen05.commit> after {first} to an mbarrier, and a <wait for it> before {second}",
     ),
     "bulk-read": _Template(
         "no cp.async.bulk.wait_group.read for {name} is ordered between them",
@@ -145,8 +144,7 @@ _EDGES: dict[str, _Template] = {
     ),
     "map-read": _Template(
         "no cp.async.bulk.wait_group for the {name} is ordered between them, so the map may be unread",
-        "cp.async.bulk.commit_group and wait_group.read 0 in the storing warp before {second} (the tensor map "
-        "manager's update_tensormap executes them)",
+        "cp.async.bulk.commit_group and <wait_group.read 0> in the storing warp before {second}",
     ),
     "map-load": _Template(
         "no wait for the bytes of the {name} is ordered between them, so the map may be unread",
@@ -166,7 +164,7 @@ _EDGES: dict[str, _Template] = {
     ),
     "tmem-store": _Template(
         "no tcgen05.wait::st of {old} follows {first}",
-        "tcgen05.wait::st in {old} after {first}, before the barrier or arrive that {new} waits for",
+        "<tcgen05.wait::st> in {old} after {first}, before the barrier or arrive that {new} waits for",
     ),
 }
 """By kind of the earlier access's agent, the edge of the causality order that is missing."""
@@ -287,7 +285,9 @@ class Reporter:
         self._pairs[kind, at, at] = None
         keys = ((kind, *group),) if group else ()
         if self._noted(keys, keys, note) is None:
-            self.grid.findings.append(Finding(kind, message, hint=hint, where=self._where(warp, at)))
+            self.grid.findings.append(
+                Finding(kind, message, hint=worded(hint, self.grid.kernel), where=self._where(warp, at))
+            )
 
     def _noted(
         self, matches: Sequence[_GroupKey], keys: Sequence[_GroupKey], note: str, *, lines: Sequence[str] = ()
@@ -335,7 +335,7 @@ class Reporter:
                 f"{self._describe(new)} {new_verb}s {pair.place}{self._detail(new)} while {self._describe(old)}"
                 f"{self._detail(old)} may still {old_verb} it: {missing}"
             )
-        return Finding(pair.kind, message, hint=hint, where=self._where(new.warp, new.at))
+        return Finding(pair.kind, message, hint=worded(hint, self.grid.kernel), where=self._where(new.warp, new.at))
 
     def _proxy(self, pair: AccessPair) -> tuple[str, str]:
         """Return message and hint about a missing proxy fence (PTX ISA, "Proxies" and "membar/fence")."""
@@ -356,7 +356,7 @@ class Reporter:
             f"{self._describe(old)} {missing}"
         )
         hint = (
-            f"fence.proxy.async (cute.arch.fence_proxy, fence_view_async_shared) in {self._who(old)} after "
+            f"<fence.proxy.async> in {self._who(old)} after "
             f"{self.line(old.at)}, before the barrier or arrive that {self._who(new)} waits for"
         )
         return message, hint
@@ -402,14 +402,14 @@ class Reporter:
         if pair.old_agent is pair.new_agent and kind == "warp":
             return (
                 "the accesses are of different lanes of the warp, and no bar.warp.sync orders them",
-                f"bar.warp.sync (cute.arch.sync_warp) after {first}{then}",
+                f"<bar.warp.sync> after {first}{then}",
             )
         if pair.foreign:
             who = f"CTA {old.warp.cta} and CTA {new.warp.cta}"
             if max(old.warp.cluster_size, new.warp.cluster_size) > 1:
                 who += " are of different clusters"
             hint = (
-                f"after {first}: a barrier of the CTA, then fence.acq_rel.gpu and an atomic (or st.release.gpu) on a "
+                f"after {first}: a barrier of the CTA, then <fence.acq_rel.gpu> and an atomic (or st.release.gpu) on a "
                 f"flag; before {second}: ld.acquire.gpu of the flag until it is set, then a barrier"
             )
             if self._ran_ahead(pair):
@@ -430,7 +430,7 @@ class Reporter:
             return (
                 f"only {lanes} executes {release}, which releases it, and no bar.warp.sync orders the accesses of the "
                 "other lanes before that",
-                f"bar.warp.sync (cute.arch.sync_warp) in {old.warp} after {first}, before {self.line(pair.partial.at)}",
+                f"<bar.warp.sync> in {old.warp} after {first}, before {self.line(pair.partial.at)}",
             )
         if kind in _EDGES:
             fields = {"name": name, "old": self._who(old), "new": self._who(new), "first": first, "second": second}
@@ -441,7 +441,7 @@ class Reporter:
         )
         if self._ran_ahead(pair):
             hint += (
-                f"; or, if {first} must read the value that {second} writes, a barrier (bar.sync, cute.arch.barrier) "
+                f"; or, if {first} must read the value that {second} writes, a barrier by <bar.sync> "
                 f"or an arrive and a wait after {second}, before {first}"
             )
         return f"no barrier, and no arrive after {first} that is waited for{then}, orders them", hint

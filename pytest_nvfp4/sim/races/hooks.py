@@ -89,7 +89,7 @@ class Hooks(Monitor):
                 WARNING,
                 f"{grid.place(at)} in {agent.id} uses the {barrier.name} through the async proxy, and no "
                 f"fence.mbarrier_init or fence.proxy.async follows its initialisation at {grid.place(state.at)}",
-                "cute.arch.mbarrier_init_fence() after the barriers are initialised",
+                "<fence.mbarrier_init> after the barriers are initialised",
                 warp=agent.id,
                 at=at,
             )

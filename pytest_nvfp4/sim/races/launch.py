@@ -337,7 +337,7 @@ class LaunchRaces:
             f"{self.grid.place(use)} in {warp} uses a register that {line} (tcgen05.ld) in {warp} loads, on a path "
             "without tcgen05.wait::ld: the PTX ISA respects this true dependency, so the value is right, but orders "
             "nothing else by it; official kernels omit the wait",
-            f"tcgen05.wait::ld (cute.arch.fence_view_async_tmem_load) in {warp} after {line}",
+            f"<tcgen05.wait::ld> in {warp} after {line}",
             warp=warp,
             at=use,
         )

@@ -85,8 +85,8 @@ class LaunchOverlap:
         reporter.other(
             RACE,
             f"{pair}: {why}, and no griddepcontrol.wait is ordered before {line}",
-            f"griddepcontrol.wait (cute.arch.griddepcontrol_wait) before {line}, in the same warp or before a barrier "
-            "that it passes first; or launch without use_pdl",
+            f"<griddepcontrol.wait> before {line}, in the same warp or before a barrier "
+            "that it passes first; or launch without <programmatic dependent launch>",
             warp=new.warp,
             at=new.at,
             group=("previous launch",),

@@ -87,12 +87,10 @@ class NarrowScopes:
             return Missing(
                 f"{place} in {scope.warp} has scope .cta, and other CTAs of the cluster arrive at its barrier: it does "
                 "not make their writes visible",
-                f".acquire.cluster at {place.split(' (')[0]} (scope=MBarrierScope.CLUSTER of the DSL's primitives, "
-                "whose default is .cta), or fence.acq_rel.cluster (cute.arch.fence_acq_rel_cluster) behind it",
+                f"<.acquire.cluster> at {place.split(' (')[0]}, or <fence.acq_rel.cluster> behind it",
             )
         return Missing(
             f"{place} in {scope.warp} has scope .cta, and its barrier belongs to CTA rank {scope.rank} of the cluster: "
             "it counts there, and orders no write",
-            f".release.cluster at {place.split(' (')[0]} (cute.arch.mbarrier_arrive(..., "
-            "scope=nvvm.MemScopeKind.CLUSTER)), or fence.acq_rel.cluster (cute.arch.fence_acq_rel_cluster) before it",
+            f"<.release.cluster> at {place.split(' (')[0]}, or <fence.acq_rel.cluster> before it",
         )

@@ -169,8 +169,8 @@ class TensorHooks(Hooks):
                 RACE,
                 f"{launch.grid.place(at)} in {agent.id} allocates tensor memory in both CTAs of a pair, and nothing "
                 f"orders it after the start of the peer, CTA rank {w.cta.rank ^ 1} of its cluster",
-                "barrier.cluster.arrive and barrier.cluster.wait (cute.arch.cluster_arrive, cluster_wait; both may be "
-                "relaxed) in both CTAs before tcgen05.alloc.cta_group::2",
+                "barrier.cluster.arrive and .wait, a <barrier.cluster> that may be relaxed, in both CTAs before "
+                "tcgen05.alloc.cta_group::2",
                 warp=agent.id,
                 at=at,
                 group=("pair", w.cta.cluster.index),

@@ -22,6 +22,7 @@ from pytest_nvfp4.sim.run.deadlock_cause import cause_of
 from pytest_nvfp4.sim.run.scheduler import Scheduler
 from pytest_nvfp4.sim.run.source import quoted
 from pytest_nvfp4.sim.run.warp import Group, Warp
+from pytest_nvfp4.sim.run.wording import worded
 from pytest_nvfp4.text import plural
 
 _HINT = (
@@ -75,7 +76,7 @@ def deadlock(scheduler: Scheduler, *, polls: int | None = None) -> Fault:
     fault = Fault(
         "deadlock",
         message,
-        hint=hint,
+        hint=worded(hint, grid.kernel),
         notes=_notes(scheduler, by_cta),
     )
     if cause is not None:

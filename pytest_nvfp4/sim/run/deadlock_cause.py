@@ -234,8 +234,8 @@ def _missing(waits: list[_Wait], barriers: list[Mbarrier]) -> Cause | None:
             f"warp {warp.index} comes to the {barrier.name} when warp {ahead[0].index} has passed {barrier.phase} of "
             f"its phases: its wait for phase {barrier.phase & 1} is one for phase {barrier.phase}, of the same parity, "
             "at which nothing arrives",
-            "a warp may come late by one phase only: let the warps meet (__syncthreads, bar.sync) once a phase, or let "
-            "one of them wait and the others meet it",
+            "a warp may come late by one phase only: let the warps meet, by <bar.sync>, once a phase, or let one of "
+            "them wait and the others meet it",
         )  # fmt: skip
     have = by_warp.keys() | _warps(_come(barrier))
     gone = [who for each in _ring(barrier, barriers) for who in each.arrivers if _has_left(who, have)]

@@ -26,6 +26,7 @@ from pytest_nvfp4.sim.run.scheduler import Scheduler
 from pytest_nvfp4.sim.run.source import place_of
 from pytest_nvfp4.sim.run.units import HasUnits
 from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.run.wording import worded
 
 _TMEM_COLUMNS = 512
 """TMEM capacity of an SM in columns (PTX ISA, "Tensor Memory")."""
@@ -344,7 +345,7 @@ class Grid(HasUnits):
             return
         if where is None:
             where = self.where(warp, at, mask=mask) if warp is not None else Where(kernel=self.kernel.name)
-        self.findings.append(Finding(kind, message, hint=hint, where=where))
+        self.findings.append(Finding(kind, message, hint=worded(hint, self.kernel), where=where))
 
     def reported(self, kind: str, at: int) -> bool:
         """Return whether a finding of this kind at an instruction is recorded, so that another one would be none."""

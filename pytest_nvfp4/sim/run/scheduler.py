@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_nvfp4.sim.run.cta import Cluster
     from pytest_nvfp4.sim.run.grid import Grid
     from pytest_nvfp4.sim.run.warp import Group, Warp
+from pytest_nvfp4.sim.run.wording import worded
 
 _SLICE = 4000
 """Basic blocks that a warp runs in one turn."""
@@ -136,8 +137,7 @@ class Scheduler:
         try:
             spins = self._run_turn(warp, blocks)
         except Fault as fault:
-            if fault.where is None:
-                fault.where = self._where(warp, fault)
+            self._place(warp, fault)
             raise
         except Exception as error:
             internal = Fault("internal", f"the simulator itself failed: {type(error).__name__}: {error}")
@@ -199,6 +199,11 @@ class Scheduler:
             else:
                 self._idle[warp] = idle, 2 * check
         return False
+
+    def _place(self, warp: Warp, fault: Fault) -> None:
+        if fault.where is None:
+            fault.where = self._where(warp, fault)
+        fault.hint = worded(fault.hint, self.grid.kernel)
 
     def _where(self, warp: Warp, error: BaseException) -> Where:
         at, mask = self.program.frames.place_of(error.__traceback__) or (None, None)
@@ -324,8 +329,7 @@ class Scheduler:
         try:
             gang.run(place)
         except Fault as fault:
-            if fault.where is None:
-                fault.where = self._where(self.running or gang.first, fault)
+            self._place(self.running or gang.first, fault)
             raise
         except Exception as error:
             internal = Fault("internal", f"the simulator itself failed: {type(error).__name__}: {error}")

@@ -243,7 +243,7 @@ class Session:
                 f"no warp of {kernel} executes griddepcontrol.wait{first}, and the launch may begin while {earlier} "
                 "still runs (programmatic dependent launch, griddepcontrol.launch_dependents): data that the earlier "
                 "kernel writes may be missing",
-                hint="execute griddepcontrol.wait (cute.arch.griddepcontrol_wait) before the first access to data of "
-                "earlier kernels, or launch without use_pdl",
+                hint="execute <griddepcontrol.wait> before the first access to data of earlier kernels, or launch "
+                "without <programmatic dependent launch>",
                 where=grid.where_of(at),
             )

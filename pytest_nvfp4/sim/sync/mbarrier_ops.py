@@ -91,7 +91,7 @@ def init(w: Warp, mask: int, address: Bits, count: Bits, form: MbarrierForm) -> 
                 "multi-lane",
                 f"{form.what}: several lanes initialise the barrier at {place:#x} at once, with counts {seen[place]} "
                 f"and {number}",
-                hint="elect one lane (cute.arch.elect_one, or thread 0) around the initialisation",
+                hint="let one lane, of <elect.sync> or thread 0, execute the initialisation",
             )
         seen[place] = number
         owner, index = _locate(w, place, form)

@@ -9,7 +9,7 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.warp import Warp
 
-_HINT = "issue it from one thread: elect.sync (cute.arch.elect_one), or a comparison with the thread index"
+_HINT = "issue it from one thread: <elect.sync>, or a comparison with the thread index"
 
 
 class Pipe:

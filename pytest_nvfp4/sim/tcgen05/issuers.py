@@ -16,7 +16,7 @@ from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.warp import Warp
 
 _HINT = (
-    "issue the commit from the thread that issued the operations: one elect.sync (cute.arch.elect_one) with the same "
+    "issue the commit from the thread that issued the operations: one <elect.sync> with the same "
     "member mask, or the same lane, for MMA, copies and commit"
 )
 

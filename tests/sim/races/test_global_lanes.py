@@ -98,7 +98,7 @@ def test_lanes_are_told_with_what_they_touch():
     (finding,) = run_ptx(SMEM + PLACES + STORE + OTHER, machine=machine, buffers=buffers).grid.findings
     assert "reads global memory at x at byte 0 while" in finding.message
     assert "different lanes of the warp, and no bar.warp.sync orders them" in finding.message
-    assert "sync_warp" in finding.hint
+    assert "bar.warp.sync" in finding.hint
 
 
 def test_one_store_of_two_values_to_one_address_is_found_where_it_is_made():

@@ -247,7 +247,7 @@ def test_lanes_of_a_warp_are_told_as_that():
     (finding,) = ran.grid.findings
     assert "different lanes of the warp, and no bar.warp.sync orders them" in finding.message
     assert "reads shared memory bytes [512, 640)" in finding.message
-    assert "sync_warp" in finding.hint
+    assert "bar.warp.sync" in finding.hint
 
 
 def test_barriers_that_are_used_before_their_initialisation_are_one_finding():

@@ -94,4 +94,4 @@ def test_the_finding_names_the_release_and_what_is_missing():
     assert "only lane 0 executes PTX line" in finding.message
     assert "(mbarrier.arrive) in warp 0 of CTA (0, 0, 0), which releases it" in finding.message
     assert "no bar.warp.sync orders the accesses of the other lanes before that" in finding.message
-    assert "cute.arch.sync_warp" in finding.hint
+    assert "bar.warp.sync" in finding.hint

@@ -104,4 +104,4 @@ def test_what_is_told():
     assert "CTA (1, 0, 0) (rank 1 of its cluster) may end before" in finding.message
     assert "mbarrier.arrive" in finding.message
     assert "of CTA (0, 0, 0)" in finding.message
-    assert "producer_tail" in finding.hint
+    assert "in every stage" in finding.hint

@@ -165,4 +165,4 @@ def test_the_message_names_the_load_of_tmem_and_the_wait() -> None:
     (finding,) = (each for each in grids[0].findings if each.kind == "race")
     assert "(tcgen05.mma) in warp 4" in finding.message
     assert "neither tcgen05.wait::ld nor a use of a register that" in finding.message
-    assert "tcgen05.wait::ld (cute.arch.fence_view_async_tmem_load) in warp 0" in finding.hint
+    assert "tcgen05.wait::ld in warp 0" in finding.hint
