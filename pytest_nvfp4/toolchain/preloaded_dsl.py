@@ -16,7 +16,7 @@ import sys
 import warnings
 from typing import Any
 
-from pytest_nvfp4.host.redirect import DSL_PREFIXES
+from pytest_nvfp4.host.dumps import DSL_PREFIXES
 from pytest_nvfp4.isolation.fork_server.hidden import HiddenPackage
 
 _NAME = "cutlass"
