@@ -98,8 +98,8 @@ def run_command(
 ) -> Document:
     """Run KERNEL once on each problem and input family, and check its outputs exactly.
 
-    A CUDA C++ or PTX file (.cu, .ptx) has no host code: NVRTC compiles it, and one launch with the given grid, block
-    and arguments is simulated.
+    Of a CUDA C++ or PTX file (.cu, .ptx), one launch with the given grid, block and arguments is simulated, without
+    host code. NVRTC compiles it; nvcc does if it has host code, too.
 
     The simulator executes the compiled PTX on the CPU; it also checks memory accesses, synchronisation and the use of
     the hardware, and counts the kernel's work. auto selects a GPU of this machine that fits the kernel, else the

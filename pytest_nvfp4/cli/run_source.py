@@ -116,7 +116,7 @@ def run_source_file(
     from pytest_nvfp4.device.source.described import described
 
     if how.grid is None or how.block is None:
-        raise InputError(f"{file}: has no host code that launches it: give --grid and --block")
+        raise InputError(f"{file}: give --grid and --block: one launch of a kernel is simulated, without host code")
     try:
         arrays: Any = [described(text, seed=len(how.arguments) + at) for at, text in enumerate(how.arrays)]
         expected = dict(_expected(text) for text in how.expected)

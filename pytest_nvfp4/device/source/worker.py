@@ -25,10 +25,10 @@ from pytest_nvfp4.device.worker.call_recorder import launch_facts
 from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
 from pytest_nvfp4.device.worker.simulator import SimulatorSettings, new_session
 from pytest_nvfp4.driver import ptx_module
-from pytest_nvfp4.driver.launches import HostSideError, LaunchAttribute
+from pytest_nvfp4.driver.launches import HostSideError, LaunchAttribute, NoCompilerError
 from pytest_nvfp4.driver.tensormap_encoding import encode_tiled
 from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.host import nvrtc
+from pytest_nvfp4.host import host_code, nvrtc
 from pytest_nvfp4.host.device_side import local
 from pytest_nvfp4.host.loaded_modules import LoadedModules
 from pytest_nvfp4.isolation.environment import RESULT_VARIABLE, taken
@@ -55,7 +55,7 @@ class RefusedError(Exception):
         self.findings = findings
 
 
-def compiled(job: Mapping[str, Any], answer: dict[str, Any]) -> tuple[bytes, str, str]:
+def compiled(job: Mapping[str, Any], folder: Path, answer: dict[str, Any]) -> tuple[bytes, str, str]:
     """Return the CUBIN, if there is one, the PTX, and the symbol of the kernel. Raises RefusedError."""
     if job["language"] == "ptx":
         text, name = job["text"], job["kernel"]
@@ -65,6 +65,9 @@ def compiled(job: Mapping[str, Any], answer: dict[str, Any]) -> tuple[bytes, str
     try:
         made = _compile(job, options, expressions)
     except nvrtc.CompileError as error:
+        if host_code.has_host_code(job["text"]):
+            text = _with_host_code(job, folder)
+            return b"", text, _chosen(text, job["kernel"], {**job, "language": "ptx"}, answer)
         if not expressions:
             raise RefusedError(*_compile_findings(str(error), job)) from None
         try:
@@ -82,6 +85,17 @@ def _compile(job: Mapping[str, Any], options: list[str], expressions: list[str])
     return nvrtc.compile_source(
         job["text"], name=Path(job["file"]).name, options=options, expressions=expressions, headers=nvrtc.HOST_HEADERS
     )
+
+
+def _with_host_code(job: Mapping[str, Any], folder: Path) -> str:
+    name = Path(job["file"]).name
+    (folder / "nvcc").mkdir()
+    try:
+        return host_code.ptx(job["text"], name=name, options=job["options"], arch=job["arch"], folder=folder / "nvcc")
+    except NoCompilerError as error:
+        raise RefusedError(Finding("compile", f"{name}: {error}", file=job["file"])) from None
+    except nvrtc.CompileError as error:
+        raise RefusedError(*_compile_findings(str(error), job)) from None
 
 
 def _compile_findings(log: str, job: Mapping[str, Any]) -> list[Finding]:
@@ -111,6 +125,9 @@ def _chosen(text: str, name: str | None, job: Mapping[str, Any], answer: dict[st
         raise RefusedError(Finding("entry", f"{Path(job['file']).name}: {error}", file=job["file"])) from None
     if name is None and len(kernels) == 1:
         return kernels[0]
+    functions = [kernel for kernel in kernels if kernel.startswith(f"_Z{len(name or '')}{name}")]
+    if name not in kernels and len(functions) == 1:
+        return functions[0]
     if name is None or name not in kernels:
         _list(text, job, answer, why="has several kernels" if name is None else f"has no kernel {name}")
     return str(name)
@@ -217,7 +234,7 @@ def _describer(array: Mapping[str, Any]) -> Callable[[int], str]:
 
 def simulate(job: Mapping[str, Any], folder: Path, answer: dict[str, Any]) -> None:
     """Compile and launch, and add launches, findings and printed text to the answer. Raises RefusedError."""
-    image, text, symbol = compiled(job, answer)
+    image, text, symbol = compiled(job, folder, answer)
     settings = SimulatorSettings(
         arch=job["arch"],
         processes=min(4, cores()),

@@ -30,8 +30,6 @@ _MESSAGE: Final = re.compile(
 )
 _MOST: Final = 6000
 """Characters of a compiler's messages that are reported."""
-_ANY_TOOLKIT: Final = ("-DCCCL_DISABLE_CTK_COMPATIBILITY_CHECK",)
-"""The wheels of nvcc may be newer than those of the headers, which torch pins; the C++ library refuses that."""
 _VARIABLES: Final = (
     *("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH"),
     *("COMPILER_PATH", "GCC_EXEC_PREFIX"),
@@ -147,7 +145,7 @@ def _commands(extension: Extension, compilers: Compilers, folder: Path) -> Itera
             if torch is not None:
                 options = [*torch.COMMON_NVCC_FLAGS, *options]
             command = [str(compilers.nvcc), "-ccbin", compilers.cxx, *own, *system, *defined, *options]
-            command += ["--compiler-options", "-fPIC,-O0", "-diag-suppress", "177", *_ANY_TOOLKIT]
+            command += ["--compiler-options", "-fPIC,-O0", "-diag-suppress", "177", *flags.ANY_TOOLKIT]
         else:
             command = [compilers.cxx, *own, *system, *defined, "-fPIC", *flags.for_host(extension.cxx), "-O0", "-w"]
         command = flags.of_standard(command, least)

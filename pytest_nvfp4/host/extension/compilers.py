@@ -43,8 +43,8 @@ def _version(program: str) -> str:
     return done.stdout
 
 
-def find(*, cuda: bool) -> Compilers:
-    """Return the installed compilers.
+def find(*, cuda: bool, what: str = "this extension") -> Compilers:
+    """Return the installed compilers. ``what`` is what they compile, for messages.
 
     Raises:
         NoCompilerError: one is missing.
@@ -52,16 +52,17 @@ def find(*, cuda: bool) -> Compilers:
     nvcc = next(_nvccs(), None) if cuda else None
     if cuda and nvcc is None:
         raise NoCompilerError(
-            "unavailable, because nvcc is not installed, which compiles this extension: pip install "
+            f"unavailable, because nvcc is not installed, which compiles {what}: pip install "
             "'pytest-nvfp4[cuda]', or install the CUDA toolkit and set CUDA_HOME"
         )
     cxx = os.environ.get("CXX") or next((name for name in ("g++", "c++", "clang++") if shutil.which(name)), None)
     if cxx is None or shutil.which(cxx) is None:
         raise NoCompilerError(
-            f"unavailable, because {cxx or 'a compiler for C++'} is not installed, which compiles this extension's "
-            "host code: install g++ (apt-get install g++, dnf install gcc-c++)"
+            f"unavailable, because {cxx or 'a compiler for C++'} is not installed, which compiles the host code of "
+            f"{what}: install g++ (apt-get install g++, dnf install gcc-c++)"
         )
-    torch = Path(importlib.import_module("torch").__file__ or "").parent
+    spec = importlib.util.find_spec("torch")
+    torch = Path(spec.origin).parent if spec is not None and spec.origin is not None else Path("no-torch")
     headers = [torch / "include", torch / "include/torch/csrc/api/include", Path(sysconfig.get_path("include"))]
     headers += _of_toolkit(nvcc) if nvcc is not None else ()
     headers += [folder / "include" for folder in _wheels()]

@@ -20,6 +20,8 @@ _RELOCATABLE: Final = re.compile(r"-rdc(=true)?|--relocatable-device-code(=true)
 _LIBRARIES: Final = re.compile(
     r"-l(?:cuda|cudart|cudart_static|cudadevrt|cublas|cublasLt|cudnn|cusparse|cusolver|nvrtc|c10_cuda|torch_cuda)"
 )
+ANY_TOOLKIT: Final = ("-DCCCL_DISABLE_CTK_COMPATIBILITY_CHECK",)
+"""The wheels of nvcc may be newer than those of the headers, which torch pins; the C++ library refuses that."""
 _EARLY: Final = re.compile(r"--?std=(?:c|gnu)\+\+(98|03|11|14|17)")
 """Standards of C++ that torch's headers may be too new for."""
 _KEPT_DEBUG: Final = frozenset({"-gencode"})
@@ -42,7 +44,7 @@ def for_device(options: Sequence[str], arch: str) -> list[str]:
         HostSideError: an option for which nothing stands in.
     """
     number = arch.removeprefix("sm_")
-    own = _without_targets(options)
+    own = without_targets(options)
     if refused := next(filter(_RELOCATABLE.fullmatch, own), None):
         raise HostSideError(
             f"the option {refused} of nvcc has no stand-in without a GPU: it links device code of several files; "
@@ -83,7 +85,8 @@ def _reduced(options: Sequence[str]) -> list[str]:
     return [option for option in options if not _DROPPED.fullmatch(option) or option in _KEPT_DEBUG]
 
 
-def _without_targets(options: Sequence[str]) -> list[str]:
+def without_targets(options: Sequence[str]) -> list[str]:
+    """Return options without those that name an architecture."""
     kept, rest = list[str](), iter(options)
     for option in rest:
         name, equals, _ = option.partition("=")

@@ -12,6 +12,7 @@ pytest.importorskip("cuda.bindings.nvrtc")
 
 from pytest_nvfp4.device.source import Array, Pointers, SourceError, TensorMap, Uninitialised, run_source
 from tests.device.source.fill import fill
+from tests.host.extension.sources import needs_nvcc
 
 SOURCE = r"""
 #include <cstdint>
@@ -232,6 +233,42 @@ def test_the_runtime_s_headers_declare_what_nvcc_does(headers: tuple[str, ...]) 
     done = run_source(source, grid=1, block=32, args=args, arrays=[Array(np.zeros((8, 64), np.float16), "m")]).check()
     assert (done.arrays["y"] == x + 128).all()
     assert "warning" not in done.log
+
+
+WITH_HOST_CODE = """
+#include <cstdio>
+#include <vector>
+#include <cuda_runtime.h>
+__global__ void add(const float *a, const float *b, float *c, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) c[i] = a[i] + b[i];  // the sum
+}
+int main() {
+    std::vector<float> h(100, 1.f);
+    float *a;
+    if (cudaMalloc(&a, 400) != cudaSuccess) return 1;
+    cudaMemcpy(a, h.data(), 400, cudaMemcpyHostToDevice);
+    add<<<1, 128>>>(a, a, a, 100);
+    printf("%d\\n", cudaDeviceSynchronize());
+}
+"""
+
+
+@needs_nvcc
+def test_a_file_with_host_code_is_compiled_by_nvcc(tmp_path: Path) -> None:
+    file = tmp_path / "whole.cu"
+    file.write_text(WITH_HOST_CODE)
+    x = np.arange(100, dtype=np.float32)
+    out = Uninitialised((100,), "f32", "c")
+    for kernel in (None, "add"):
+        done = run_source(file, kernel=kernel, grid=1, block=128, args=[x, x, out, 100]).check()
+        assert (done.arrays["c"] == 2 * x).all()
+    (beyond,) = run_source(file, grid=1, block=128, args=[x[:90], x, out, 100]).findings
+    assert (beyond.kind, beyond.file, beyond.line) == ("out-of-bounds", str(file), 7)
+    file.write_text(WITH_HOST_CODE.replace("= a[i]", "= d[i]"))
+    (wrong,) = run_source(file, grid=1, block=128, args=[x, x, out, 100]).findings
+    assert (wrong.kind, wrong.file, wrong.line) == ("compile", str(file), 7)
+    assert 'identifier "d" is undefined' in wrong.message
 
 
 BOUNDED = """
