@@ -199,13 +199,16 @@ def cost_blocks(call: SimulatedCall, problem: Problem) -> Iterator[Block]:
     yield from launch_sections(call.launches, call.sms)
 
 
-def launch_sections(launches: Sequence[SimulatedLaunch], sms: int) -> Iterator[Section]:
-    """Yield the counts of each launch, on a device with a number of SMs."""
+def launch_sections(
+    launches: Sequence[SimulatedLaunch], sms: int, *, names: Sequence[str] | None = None
+) -> Iterator[Section]:
+    """Yield the counts of each launch, on a device with a number of SMs. ``names`` are the kernels', if known."""
     from pytest_nvfp4.bench.cost import short_name
 
     for index, launch in enumerate(launches):
+        name = short_name(launch.kernel) if names is None else names[index]
         yield Section(
-            f"launch {index} {short_name(launch.kernel)}: grid {_dims(launch.grid)}, block {_dims(launch.block)}, "
+            f"launch {index} {name}: grid {_dims(launch.grid)}, block {_dims(launch.block)}, "
             f"cluster {_dims(launch.cluster)}, {launch.shared_bytes} B of shared memory",
             [Facts(list(_rows(launch, sms)))],
         )

@@ -130,7 +130,7 @@ def run_source_file(
                 smem=how.smem or 0,
                 args=[described(text, seed=at) for at, text in enumerate(how.arguments)],
                 arrays=arrays,
-                arch=arch or "sm_100a",
+                arch=arch,
                 options=[*_compiler_options(how), *compile_options],
                 cooperative=how.cooperative,
                 races=races,
@@ -145,7 +145,7 @@ def run_source_file(
     wrong = list(_differences(done, expected, how.tolerance)) if done.arrays else []
     if how.out is not None and done.arrays:
         _write(how.out, done)
-    return _document(file, done, wrong)
+    return _document(file, done, wrong, kernel=how.kernel_name)
 
 
 def _compiler_options(how: SourceOptions) -> list[str]:
@@ -216,8 +216,9 @@ def _write(out: Path, done: SourceResult) -> None:
     output.write_file(out, data.getvalue())
 
 
-def _document(file: Path, done: SourceResult, wrong: Sequence[str]) -> Document:
+def _document(file: Path, done: SourceResult, wrong: Sequence[str], *, kernel: str | None) -> Document:
     from pytest_nvfp4.cli.cost import launch_sections
+    from pytest_nvfp4.driver.ptx_module import function_name
 
     passed = done.status == "passed" and not wrong
     status = "failed" if done.status == "passed" and wrong else done.status
@@ -230,7 +231,8 @@ def _document(file: Path, done: SourceResult, wrong: Sequence[str]) -> Document:
             blocks.append(Section(f"{title}:", [text.rstrip("\n")]))
     if done.arrays:
         blocks.append(Section("arrays:", [Facts([(name, _shown(done, name)) for name in done.arrays])]))
-    blocks += launch_sections(done.launches, done.sms)
+    names = [kernel or function_name(launch.kernel) for launch in done.launches]
+    blocks += launch_sections(done.launches, done.sms, names=names)
     simulated = f", simulated on a model of {done.model}" if done.model else ""
     data = {
         "kernel": str(file),

@@ -73,7 +73,8 @@ def check_launch(launch: Launch, kernel: CubinKernel, device: DeviceModel, *, re
     if launch.dynamic_smem > reserved:
         raise LaunchRejectedError(
             f"cudaErrorInvalidValue: {launch.kernel}: {launch.dynamic_smem} bytes of dynamic shared memory, at most "
-            f"{reserved} were reserved"
+            f"{reserved} were reserved: more need cudaFuncSetAttribute(kernel, "
+            f"cudaFuncAttributeMaxDynamicSharedMemorySize, {launch.dynamic_smem}) before the launch"
         )
     if launch.cooperative:
         _check_cooperative(launch, kernel, device)

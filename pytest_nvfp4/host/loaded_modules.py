@@ -134,7 +134,7 @@ class LoadedModules:
             name = f"sm_{target[1]}{target[2]}{target[3]}"
             raise LaunchRejectedError(
                 f"CUDA_ERROR_NO_BINARY_FOR_GPU: a module was compiled for {name}, which {self._device.name} (compute "
-                f"capability {has[0]}.{has[1]}) does not run: choose the architecture of the check (arch)"
+                f"capability {has[0]}.{has[1]}) does not run: choose the architecture (arch, --arch)"
             )
 
     def unload(self, module: int) -> None:

@@ -68,9 +68,14 @@ def test_a_block_must_keep_the_bounds_that_its_kernel_is_compiled_for(
         check(kernel, block)
 
 
-def check(kernel: CubinKernel, block: tuple[int, int, int]) -> None:
+def test_dynamic_shared_memory_that_was_not_reserved_names_the_call_that_does() -> None:
+    with pytest.raises(LaunchRejectedError, match=r"cudaFuncAttributeMaxDynamicSharedMemorySize, 50000\) before"):
+        check(CubinKernel("k", (), 0), (32, 1, 1), dynamic_smem=50000)
+
+
+def check(kernel: CubinKernel, block: tuple[int, int, int], *, dynamic_smem: int = 0) -> None:
     launch = Launch(
-        kernel="k", grid=(1, 1, 1), block=block, cluster=(1, 1, 1), dynamic_smem=0, stream=0, params=(),
+        kernel="k", grid=(1, 1, 1), block=block, cluster=(1, 1, 1), dynamic_smem=dynamic_smem, stream=0, params=(),
         attributes={}, module=ModuleImage(cubin=b"", ptx=None, param_sizes={}, registers={}), ordinal=0,
     )  # fmt: skip
     check_launch(launch, kernel, H200, reserved=0, portable=True)

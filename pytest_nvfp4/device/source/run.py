@@ -36,6 +36,7 @@ from pytest_nvfp4.toolchain.trace import ReportedFindings
 _WORKER: Final = "pytest_nvfp4.device.source.worker"
 _MOST_BYTES: Final = 64 << 20
 _ARCH: Final = re.compile(r"sm_\d{2,3}[af]?")
+_TARGET: Final = re.compile(r"^\s*\.target\s+(sm_\d{2,3}[af])\b", re.MULTILINE)
 Language = Literal["cuda", "ptx"]
 
 
@@ -101,7 +102,7 @@ def run_source(
     cluster: int | Sequence[int] = 1,
     smem: int = 0,
     language: Language | None = None,
-    arch: str = "sm_100a",
+    arch: str | None = None,
     options: Sequence[str] = (),
     cooperative: bool = False,
     races: bool = False,
@@ -121,7 +122,8 @@ def run_source(
         arrays: Named arrays that are no arguments themselves: tensor maps and tables of pointers refer to them.
         smem: Dynamic shared memory in bytes.
         language: ``cuda`` or ``ptx``; by default from the file's name, or the text.
-        arch: Architecture to compile for, and of the simulated device.
+        arch: Architecture to compile for, and of the simulated device; by default that of PTX for one architecture
+            (``.target sm_90a``), else sm_100a.
         options: Further options of NVRTC: ``-DN=4``, ``-Ifolder``, ``--std=c++20``.
         cooperative: Whether all CTAs must be resident at once.
         races: Whether to search for races; with ``race_warnings``, also for what official kernels omit.
@@ -134,6 +136,9 @@ def run_source(
     """
     text, file = _read(source)
     language = language or _language(text, file)
+    if arch is None:
+        target = _TARGET.search(text) if language == "ptx" else None
+        arch = target[1] if target is not None else "sm_100a"
     if not _ARCH.fullmatch(arch):
         raise SourceError(f"arch {arch!r}: write it as sm_100a")
     if not is_schedule(schedule):

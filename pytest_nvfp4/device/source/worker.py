@@ -235,6 +235,7 @@ def _describer(array: Mapping[str, Any]) -> Callable[[int], str]:
 def simulate(job: Mapping[str, Any], folder: Path, answer: dict[str, Any]) -> None:
     """Compile and launch, and add launches, findings and printed text to the answer. Raises RefusedError."""
     image, text, symbol = compiled(job, folder, answer)
+    shown = job["kernel"] or ptx_module.function_name(symbol)
     settings = SimulatorSettings(
         arch=job["arch"],
         processes=min(4, cores()),
@@ -268,7 +269,7 @@ def simulate(job: Mapping[str, Any], folder: Path, answer: dict[str, Any]) -> No
                 _VALUE_BYTES, b"\0"
             )
         params = launcher.parameters(
-            tuple(size for _, size in entry.params), ptx_module.parameter_types(text, symbol), symbol
+            tuple(size for _, size in entry.params), ptx_module.parameter_types(text, symbol), shown
         )
         with called_in_time(partial(_end_overdue, session)):
             modules.launch(
@@ -286,7 +287,8 @@ def simulate(job: Mapping[str, Any], folder: Path, answer: dict[str, Any]) -> No
     except PtxError as error:
         raise RefusedError(Finding("ptx", str(error), file=job["file"], line=error.line)) from None
     except HostSideError as error:
-        raise RefusedError(Finding("launch", f"{Path(job['file']).name}: {error}", file=job["file"])) from None
+        message = str(error).replace(symbol, shown)
+        raise RefusedError(Finding("launch", f"{Path(job['file']).name}: {message}", file=job["file"])) from None
     _report(job, session, grids, answer)
     launcher.results()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,6 +24,10 @@ _FREED_LIMIT = 1024
 """Number of freed allocations that messages can name."""
 _NEAR = 1 << 20
 """Bytes around a tensor within which a message gives the tensor's name instead of the absolute address."""
+_NULL = 1 << 16
+"""Addresses below it are an offset from a null pointer: no device allocates there."""
+_OF_LIBRARIES = re.compile(r"variable _ZN(?:\d+_INTERNAL_\w*?)?(?:4cuda|3cub|6thrust|7cutlass|4cute)\d")
+"""Names of variables that come with the headers of C++ libraries, which no message is about."""
 _STORED_RUNS = 64
 """Runs of elements stored for one pair of CTAs and one instruction; the counts include all of them."""
 
@@ -275,8 +280,16 @@ class GlobalMemory:
 
     def outside(self, address: int, size: int, *, write: bool, what: str) -> Fault:
         """Return the fault of an access outside every region; its message names the nearest region."""
-        near = min(self._regions, key=lambda r: max(r.start - address, address + size - r.end, 0), default=None)
         verb = "writes" if write else "reads"
+        if address < _NULL:
+            more = f" plus {address} bytes" if address else ""
+            return Fault(
+                "out-of-bounds",
+                f"{what}: {verb} {size} bytes at a null pointer{more}",
+                hint="check the pointers that the launch passes, and those that the kernel loads from memory",
+            )
+        regions = [region for region in self._regions if not _OF_LIBRARIES.match(region.name)] or self._regions
+        near = min(regions, key=lambda r: max(r.start - address, address + size - r.end, 0), default=None)
         nearest = f"; the nearest tensor: {near.place(address)}" if near is not None else "; no tensor is allocated"
         # The absolute address differs from run to run; the name of a near tensor does not.
         beside = near is not None and near.start - _NEAR < address < near.end + _NEAR

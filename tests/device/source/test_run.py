@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -295,6 +296,40 @@ def test_more_threads_than_a_kernel_is_compiled_for(kernel: str, fits: int, bloc
     run_source(BOUNDED, kernel=kernel, grid=1, block=fits, args=args).check()
     with pytest.raises(AssertionError, match=problem):
         run_source(BOUNDED, kernel=kernel, grid=1, block=block, args=args).check()
+
+
+MESSAGES = """
+#include <cuda/std/span>
+#include <cuda/std/ratio>
+__device__ float table[32];
+__global__ void load(const float *x, float *y, unsigned back) { y[threadIdx.x] = x[threadIdx.x - back] + table[0]; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("x", "back", "message"),
+    [
+        (0, 0, "reads 4 bytes at a null pointer"),
+        (8, 0, "reads 4 bytes at a null pointer plus 8 bytes"),
+        (np.zeros(32, np.float32), 1, "nearest tensor: .* bytes after the end of (y|variable table) "),
+    ],
+)
+def test_what_is_said_of_a_wrong_address(x: object, back: int, message: str) -> None:
+    args = [x, Uninitialised((32,), "f32", "y"), back]
+    finding = run_source(MESSAGES, grid=1, block=32, args=args).findings[0]  # type: ignore[list-item]
+    assert re.search(message, finding.message)
+    assert "variable _ZN" not in finding.message
+
+
+def test_ptx_for_one_architecture_runs_there() -> None:
+    text = PTX.replace(".target sm_100a", ".target sm_90a")
+    done = run_source(text, grid=1, block=32, args=[Uninitialised((32,), "u32"), 7]).check()
+    assert done.model == "NVIDIA H200"
+
+
+def test_a_kernel_is_named_by_its_function() -> None:
+    done = run_source(MESSAGES, grid=1, block=2048, args=[0, 0, 0])
+    assert "Configuration: load: block" in done.findings[0].message
 
 
 def test_kernels_are_listed_unless_one_is_meant() -> None:
