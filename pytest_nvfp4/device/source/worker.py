@@ -36,6 +36,7 @@ from pytest_nvfp4.isolation.limits import called_in_time
 from pytest_nvfp4.isolation.wall import enter_from_environment
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.globals import Region
+from pytest_nvfp4.sim.ptx.instructions import INSTRUCTIONS
 from pytest_nvfp4.sim.ptx.lexer import PtxError
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.session import Session
@@ -44,6 +45,7 @@ _MOST_FINDINGS = 200
 _NON_PORTABLE_CLUSTER = 14
 _MAX_DYNAMIC_SMEM = 8
 _VALUE_BYTES = 64
+_NOT_MODELLED = " is not modelled"
 _PRINTED_CHARACTERS = 100_000
 
 
@@ -311,6 +313,10 @@ def _report(job: Mapping[str, Any], session: Session, grids: list[Grid], answer:
 
 def _placed(finding: Finding, job: Mapping[str, Any]) -> Finding:
     """Return a finding as it is reported; PTX without ``.loc`` has its own lines."""
+    name = finding.message.partition(".")[0]
+    if finding.kind == "unsupported" and finding.message.endswith(_NOT_MODELLED) and name not in INSTRUCTIONS:
+        message = f"{finding.message.removesuffix(_NOT_MODELLED)}: PTX has no instruction {name}, so ptxas refuses it"
+        finding = replace(finding, message=message)
     where, made = finding.where, worker_finding(finding)
     if made.file is None and job["language"] == "ptx" and where is not None and where.ptx_line is not None:
         return replace(made, file=job["file"], line=where.ptx_line, text=where.text or None)

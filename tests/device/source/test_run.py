@@ -327,6 +327,19 @@ def test_ptx_for_one_architecture_runs_there() -> None:
     assert done.model == "NVIDIA H200"
 
 
+@pytest.mark.parametrize(
+    ("instruction", "message"),
+    [
+        ("barrr.sync 0;", "barrr.sync: PTX has no instruction barrr, so ptxas refuses it"),
+        ("wmma.load.a.sync 0;", "wmma.load.a.sync is not modelled"),
+    ],
+)
+def test_a_misspelt_instruction_is_told_from_one_that_is_not_modelled(instruction: str, message: str) -> None:
+    text = PTX.replace("ret;", f"{instruction}\nret;", 1)
+    (finding,) = run_source(text, grid=1, block=32, args=[Uninitialised((32,), "u32"), 7]).findings
+    assert message in finding.message
+
+
 def test_a_kernel_is_named_by_its_function() -> None:
     done = run_source(MESSAGES, grid=1, block=2048, args=[0, 0, 0])
     assert "Configuration: load: block" in done.findings[0].message
