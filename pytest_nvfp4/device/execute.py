@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from pytest_nvfp4.device.job import Simulating
 from pytest_nvfp4.device.remote.base import PythonProgram, RemoteError
-from pytest_nvfp4.device.worker.child_start import UNRAISED
+from pytest_nvfp4.device.worker.child_start import BUILT, KEPT, UNRAISED
 from pytest_nvfp4.device.worker.kernel_stack import read_start
 from pytest_nvfp4.device.worker.program import SIMULATING_VARIABLE
 from pytest_nvfp4.isolation import OnOutput, OutputChunk, ProcessEnd, blas, forward_output, streamed
@@ -17,6 +17,7 @@ from pytest_nvfp4.isolation.environment import NO_GPU
 from pytest_nvfp4.isolation.launcher import worker
 from pytest_nvfp4.isolation.wall import Wall
 from pytest_nvfp4.temporary import temporary_folder
+from pytest_nvfp4.toolchain.program_extensions import ProgramExtensions
 
 
 def place_files(program: PythonProgram, folder: Path) -> None:
@@ -88,6 +89,9 @@ def execution(
         elif visible:
             variables["CUDA_VISIBLE_DEVICES"] = visible
         variables["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry and Path(entry).exists())
+        built = ProgramExtensions(program.name, program.source, program.files) if backend == "sim" else None
+        if built is not None:
+            built.copy(folder / BUILT)
         arguments = [str(main), str(folder), backend, *program.arguments]
         end = yield from streamed(
             worker("pytest_nvfp4.device.worker.program", *arguments),
@@ -97,6 +101,8 @@ def execution(
             stdin=stdin,
             wall=Wall(folder=str(folder), gpu=backend == "cuda"),
         )
+        if built is not None:
+            built.take(folder / KEPT)
         for file in sorted(folder.glob(f"{UNRAISED}-*")):  # one for each process that used the device
             if unraised := read_start(str(file)):
                 yield "stderr", unraised.encode()

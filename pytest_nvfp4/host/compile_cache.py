@@ -53,15 +53,17 @@ class CompileCache:
     Args:
         known: Folders to look in.
         keep: Folder to store compiled modules in, made on first use; None to store none.
+        base: Folder from which extensions name their files; by default that of the file that builds one.
 
     Attributes:
-        known, keep: These folders; ``extension.kept`` uses them, too.
+        known, keep, base: These folders; ``extension.kept`` uses them, too.
         reused: Number of cache hits.
     """
 
-    def __init__(self, known: Sequence[Path] = (), *, keep: Path | None = None) -> None:
+    def __init__(self, known: Sequence[Path] = (), *, keep: Path | None = None, base: Path | None = None) -> None:
         self.known = tuple(known)
         self.keep = keep
+        self.base = base
         self.reused = 0
 
     def compiling(self, original: Callable[..., Any]) -> Callable[..., Any]:

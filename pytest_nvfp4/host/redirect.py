@@ -63,6 +63,7 @@ def install(
     *,
     device: DeviceModel = B200,
     compiled: CompileCache | None = None,
+    built: CompileCache | None = None,
     unraised: IO[str] | None = None,
 ) -> HostSide:
     """Install the stand-ins and pass every launch on, synchronously and in issue order.
@@ -73,7 +74,8 @@ def install(
     Args:
         to: The device; or a function called with each launch, for one whose memory is the heap.
         device: The model of the device.
-        compiled: Cache of compiled modules.
+        compiled: Cache of compiled modules and built extensions.
+        built: Cache of built extensions alone.
         unraised: File of the exception that a stand-in has raised and the host code not yet (``stashed``).
 
     Raises:
@@ -81,7 +83,7 @@ def install(
     """
     _check_environment()
     device_side = to if isinstance(to, DeviceSide) else local(to)
-    side = HostSide(device_side, device=device, compiled=compiled, stashed=Stashed(unraised))
+    side = HostSide(device_side, device=device, compiled=compiled, built=built or compiled, stashed=Stashed(unraised))
     side.start()
     return side
 
@@ -106,7 +108,13 @@ class HostSide(contextlib.AbstractContextManager["HostSide"]):
     """
 
     def __init__(
-        self, side: DeviceSide, *, device: DeviceModel, compiled: CompileCache | None, stashed: Stashed
+        self,
+        side: DeviceSide,
+        *,
+        device: DeviceModel,
+        compiled: CompileCache | None,
+        built: CompileCache | None,
+        stashed: Stashed,
     ) -> None:
         self.device = side
         self._compiled = compiled
@@ -114,7 +122,7 @@ class HostSide(contextlib.AbstractContextManager["HostSide"]):
         self._stashed = stashed
         self._host = HostCalls(device, side, self._driver.modules, stashed)
         self.triton = TritonSide(self._driver.modules, side, device)
-        self._extensions = ExtensionSide(side, device, self._driver.modules, stashed, cache=compiled)
+        self._extensions = ExtensionSide(side, device, self._driver.modules, stashed, cache=built)
         self._plain = PlainCalls()
         self._saved: list[tuple[Any, str, Any]] = []
         self._dumps = Dumps()

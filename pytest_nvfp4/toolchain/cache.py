@@ -33,6 +33,8 @@ LOCKS = "locks"
 """Folder of the locks on entries that are being made."""
 BUILDERS = "builders"
 """Name of the index of traces by kernel, whose extensions other traces of that kernel use, and of its folder."""
+PROGRAMS = "programs"
+"""Name of the cache of extensions that programs of `nvfp4 exec` have built, and of its folder."""
 
 _TRACE_FILE = "trace.json"
 _CAPACITY = 512
@@ -279,16 +281,17 @@ class TraceCache:
                 except OSError as error:  # another process has stored one meanwhile
                     if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or attempt == _ATTEMPTS - 1:
                         raise
-        self._prune()
+        for pattern in (f"{TRACES}/??/*", f"{BUILDERS}/*"):
+            self.prune(pattern, most=_CAPACITY)
         return Trace.model_validate_json(text).model_copy(update={"folder": str(entry)})
 
-    def _prune(self) -> None:
-        for pattern in (f"{TRACES}/??/*", f"{BUILDERS}/*"):
-            entries = list(self.sealed.folder.glob(pattern))
-            if len(entries) > _CAPACITY:
-                with contextlib.suppress(OSError):
-                    for path in sorted(entries, key=lambda path: path.stat().st_mtime)[: len(entries) - _CAPACITY]:
-                        path.unlink() if path.is_file() else shutil.rmtree(path, ignore_errors=True)
+    def prune(self, pattern: str, *, most: int) -> None:
+        """Remove the least recently used of the sealed files or folders that a pattern names, beyond a number."""
+        entries = list(self.sealed.folder.glob(pattern))
+        if len(entries) > most:
+            with contextlib.suppress(OSError):
+                for path in sorted(entries, key=lambda path: path.stat().st_mtime)[: len(entries) - most]:
+                    path.unlink() if path.is_file() else shutil.rmtree(path, ignore_errors=True)
 
 
 def _unchanged(files: Mapping[str, str], now: Callable[[Path], str]) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pytest_nvfp4.toolchain.cache import BUILDERS, LOCKS, RESULTS, TRACES
+from pytest_nvfp4.toolchain.cache import BUILDERS, LOCKS, PROGRAMS, RESULTS, TRACES
 from pytest_nvfp4.toolchain.sealed_files import sealed_folder
 
 ENVIRONMENTS = "environments"
@@ -80,7 +80,8 @@ def clear_traces(root: Path) -> int:
     for former in (place for pattern in _FORMER for place in root.glob(pattern)):
         shutil.rmtree(former, ignore_errors=True)
     sealed = sealed_folder(root)
-    shutil.rmtree(sealed / BUILDERS, ignore_errors=True)
+    for folder in (BUILDERS, PROGRAMS):
+        shutil.rmtree(sealed / folder, ignore_errors=True)
     (sealed / LOCKS).mkdir(parents=True, exist_ok=True)
     for entry in list((sealed / TRACES).glob("??/*")):
         try:

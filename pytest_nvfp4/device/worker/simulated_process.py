@@ -23,13 +23,14 @@ from typing import Self
 
 from pytest_nvfp4.cores import cores
 from pytest_nvfp4.device.job import Simulating
-from pytest_nvfp4.device.worker.child_start import FOLDER, UNRAISED, VARIABLE
+from pytest_nvfp4.device.worker.child_start import BUILT, FOLDER, KEPT, UNRAISED, VARIABLE
 from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
 from pytest_nvfp4.device.worker.simulator import simulate
 from pytest_nvfp4.driver.launches import Launch
 from pytest_nvfp4.driver.user_line import user_line, user_variable
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.host import redirect
+from pytest_nvfp4.host.compile_cache import CompileCache, folder_name
 from pytest_nvfp4.isolation.limits import DEADLINE_VARIABLE, called_in_time
 from pytest_nvfp4.sim.fault import Fault
 
@@ -72,11 +73,13 @@ class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
         dump.mkdir(exist_ok=True)
         os.environ.update(redirect.environment(dump, arch=os.environ.get("CUTE_DSL_ARCH") or _DEFAULT_ARCH))
         settings = self._settings
+        kept = self._folder / KEPT / folder_name(Path())
         unraised = self._stack.enter_context((self._folder / f"{UNRAISED}-{os.getpid()}").open("w"))
         self._session = self._stack.enter_context(
             simulate(
                 on_launch=self._launch,
                 unraised=unraised,
+                built=CompileCache([kept, self._folder / BUILT], keep=kept, base=self._folder),
                 arch=os.environ["CUTE_DSL_ARCH"],
                 processes=min(4, cores()),
                 schedule=settings.schedule,

@@ -115,7 +115,7 @@ def new_session(settings: SimulatorSettings, *, room: tuple[int, int] | None = N
 @contextlib.contextmanager
 def simulate(
     *,
-    compiled: CompileCache | None = None,
+    built: CompileCache | None = None,
     on_launch: Callable[[Launch], None] | None = None,
     unraised: IO[str] | None = None,
     **settings: Any,
@@ -126,7 +126,7 @@ def simulate(
     is trusted, or whose result is no verdict.
 
     Args:
-        compiled: Modules that need not be compiled again.
+        built: Extensions that need not be built again.
         on_launch: Executes each launch, in place of the session.
         unraised: File of the exception that a stand-in has raised and the host code not yet.
         settings: Fields of ``SimulatorSettings``.
@@ -144,7 +144,7 @@ def simulate(
         on_launch or session.launch, memory=session.memory, streams=session.streams, variables=session.variables
     )
     with (
-        redirect.install(side, device=model, compiled=compiled, unraised=unraised),
+        redirect.install(side, device=model, built=built, unraised=unraised),
         torch_cuda.install(device=model, side=side),
     ):
         yield session

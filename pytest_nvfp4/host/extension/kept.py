@@ -6,7 +6,7 @@ headers: 0.2 s to read, where a build takes 20 s and more.) Files beside the ker
 other process may have elsewhere.
 
 A kernel's process finds, builds and stores; the parent copies what that process has stored, only for the same kernel
-(``toolchain.cache``).
+(``toolchain.cache``) or the same program of ``nvfp4 exec`` (``toolchain.program_extensions``).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from pathlib import Path
 from pytest_nvfp4.host.compile_cache import CompileCache
 
 _MANIFEST = "read.json"
+_PLACE = "manifest.json"
+"""File with the folder from which the files were named when the library was built."""
 
 
 def find(cache: CompileCache, key: str, name: str, base: Path) -> Path | None:
@@ -39,6 +41,16 @@ def find(cache: CompileCache, key: str, name: str, base: Path) -> Path | None:
     return None
 
 
+def moved(library: Path, base: Path) -> tuple[str, str] | None:
+    """Return the folder that the line table of a kept library names, if that has gone, and the one in its place."""
+    try:
+        before = json.loads((library.parent / _PLACE).read_bytes())["base"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    gone = isinstance(before, str) and before.startswith("/") and not Path(before).exists()
+    return (f"{before}/", f"{base}/") if gone else None
+
+
 def store(cache: CompileCache, key: str, library: Path, read: Sequence[Path], base: Path) -> None:
     """Keep a library; errors such as a full disk are ignored."""
     if cache.keep is None:
@@ -50,6 +62,7 @@ def store(cache: CompileCache, key: str, library: Path, read: Sequence[Path], ba
             shutil.copyfile(library, build / library.name)
             names = {str(path.relative_to(base) if path.is_relative_to(base) else path): _digest(path) for path in read}
             (build / _MANIFEST).write_text(json.dumps(names), encoding="utf-8")
+            (build / _PLACE).write_text(json.dumps({"base": str(base)}), encoding="utf-8")
             build.rename(cache.keep / key)
         finally:
             shutil.rmtree(build, ignore_errors=True)

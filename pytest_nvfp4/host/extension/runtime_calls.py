@@ -49,13 +49,20 @@ _POINTERS: Final = frozenset(
 @dataclass(slots=True)
 class _FatBinary:
     wrapper: int
+    moved: tuple[str, str] | None
     module: int | None = None
 
 
 class ExtensionCalls:
-    """The functions behind the table of each extension (``standins.c``)."""
+    """The functions behind the table of each extension (``standins.c``).
+
+    Attributes:
+        moved: What the names of files in the line table of the extension that is being loaded begin with, and what
+            they shall begin with; None to leave them.
+    """
 
     def __init__(self, device: DeviceModel, side: DeviceSide, modules: LoadedModules, stashed: Stashed) -> None:
+        self.moved: tuple[str, str] | None = None
         self._device = device
         self._side = side
         self._modules = modules
@@ -179,7 +186,7 @@ class ExtensionCalls:
 
     def _register_binary(self, wrapper: int, *_: int) -> int:
         handle = next(self._handles)
-        self._binaries[handle] = _FatBinary(wrapper)
+        self._binaries[handle] = _FatBinary(wrapper, self.moved)
         return handle
 
     def _register_function(self, binary: int, function: int, _: int, name: int, *__: int) -> None:
@@ -234,6 +241,9 @@ class ExtensionCalls:
                 code = fatbin.read(binary.wrapper)
             except fatbin.FatbinError as error:
                 raise HostSideError(f"the device code of an extension cannot be read: {error}") from None
+            if binary.moved is not None:
+                before, now = binary.moved
+                code = code._replace(ptx=code.ptx.replace(f'"{before}', f'"{now}'))
             if code.cubin:
                 self._modules.compiled(code.cubin, code.ptx)
             binary.module = self._modules.load(code.cubin or code.ptx.encode())

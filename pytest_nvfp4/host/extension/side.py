@@ -124,6 +124,8 @@ class ExtensionSide:
             arch=os.environ.get("CUTE_DSL_ARCH") or "sm_100a",
         )
         base = Path(line.file).parent if line is not None else Path.cwd()
+        if self._cache is not None and self._cache.base is not None:
+            base = self._cache.base
         found = compilers.find(cuda=given.cuda)
         key = given.key(base, found)
         if key not in self._loaded:
@@ -132,7 +134,8 @@ class ExtensionSide:
                 library, read = self._build(given, found, Path(build_directory), line)
                 if self._cache is not None:
                     kept.store(self._cache, key, library, read, base)
-            self._loaded[key] = self._import(name, library) if is_python_module else self._open(name, library)
+            moved = kept.moved(library, base)
+            self._loaded[key] = (self._import if is_python_module else self._open)(name, library, moved)
         return self._loaded[key]
 
     @staticmethod
@@ -148,17 +151,17 @@ class ExtensionSide:
         headers = (*given.headers, str(generated)) if sources != list(given.sources) else given.headers
         return build(given.of(tuple(sources), headers), found, folder)
 
-    def _open(self, name: str, library: Path) -> str:
+    def _open(self, name: str, library: Path, moved: tuple[str, str] | None) -> str:
         """Load a library for what its constructors register; return its path, as torch does."""
-        with self._loading(name):
+        with self._loading(name, moved):
             importlib.import_module("torch").ops.load_library(str(library))
         return str(library)
 
-    def _import(self, name: str, library: Path) -> ModuleType:
+    def _import(self, name: str, library: Path, moved: tuple[str, str] | None) -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, library)
         if spec is None or spec.loader is None:
             raise HostSideError(f"the extension {name} cannot be imported from {library}")
-        with self._loading(name):
+        with self._loading(name, moved):
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
         for owner in (module, *(value for value in vars(module).values() if inspect.isclass(value))):
@@ -167,10 +170,11 @@ class ExtensionSide:
         return module
 
     @contextlib.contextmanager
-    def _loading(self, name: str) -> Iterator[None]:
+    def _loading(self, name: str, moved: tuple[str, str] | None) -> Iterator[None]:
         """Provide an extension's constructors with the stand-ins; raise what one of them has raised."""
         if self._calls is None:
             self._calls = self._make_calls()
+        self._calls.moved = moved
         before = {key: os.environ.get(key) for key in self._calls.variables}
         os.environ.update(self._calls.variables)
         try:
