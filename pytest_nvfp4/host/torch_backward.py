@@ -2,14 +2,15 @@
 
 The nodes of a graph are torch's own, and are called in the order in which its engine calls them. What the engine does
 around each call is done here: gradients of one output are summed, made to have its shape and dtype, given to the hooks
-of its tensor, and stored for ``retain_grad`` or for those who asked for them. Hooks of a node
-(``grad_fn.register_hook``) cannot be seen from Python, and are not called.
+of its tensor, and stored for ``retain_grad`` or for those who asked for them; the hooks of the node are called around
+it.
 
 Source: torch's ``csrc/autograd/engine.cpp``; the observable rules are in its documentation, "Autograd mechanics".
 """
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +23,11 @@ from torch.autograd.function import BackwardCFunction
 from pytest_nvfp4.host.tensor import HostCudaTensor
 
 _ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
+_ADD_HOOK: Final = "_register_hook"
 _UNMATERIALIZED: Final = "_nvfp4_keeps_none"
 """Attribute of a context of a custom function that gets None for gradients that do not exist."""
+_UNDIFFERENTIATED: Final = "_nvfp4_undifferentiated"
+"""Attribute of a context of a custom function: shape, dtype and device of outputs without a gradient, by number."""
 
 
 @dataclass(slots=True)
@@ -224,8 +228,13 @@ class _Pass:
             called = self._needed is None or any(id(following) in self._needed for following, _ in _edges(node))
         if not called:
             return nothing
-        grads = [given.get(output) for output in range(len(node._input_metadata))]
-        return _of_custom(node, grads) if custom else _tuple(node(*grads))
+        grads: Sequence[Any] = [given.get(output) for output in range(len(node._input_metadata))]
+        for hook in _hooks(node.register_prehook):
+            grads = _replaced(grads, hook, tuple(grads))
+        returned: Sequence[Any] = _of_custom(node, list(grads)) if custom else _tuple(node(*grads))
+        for hook in _hooks(node.register_hook):
+            returned = _replaced(returned, hook, tuple(returned), tuple(grads))
+        return returned
 
     def _watched(self, node: Any, given: dict[int, Any]) -> None:
         """Call the hooks of tensors, which may change ``given``, then store the gradients that tensors keep."""
@@ -251,15 +260,72 @@ def set_materialize_grads(original: Callable[..., None]) -> Callable[..., None]:
     return set_it
 
 
+def applying(original: Any) -> Any:
+    """Return ``Function.apply``, which also stores what the outputs without a gradient are like."""
+
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        outputs = original.__get__(None, cls)(*args, **kwargs)
+        with torch._C.DisableTorchFunctionSubclass():
+            tensors = {at: out for at, out in enumerate(_tuple(outputs)) if isinstance(out, torch.Tensor)}
+            node = next((out.grad_fn for out in tensors.values() if out.grad_fn is not None), None)
+            if isinstance(node, BackwardCFunction):
+                without = {at: out for at, out in tensors.items() if out.grad_fn is None}
+                described = {at: (tuple(out.shape), out.dtype, out.device) for at, out in without.items()}
+                setattr(node, _UNDIFFERENTIATED, described)
+        return outputs
+
+    return classmethod(apply)
+
+
+class _FoundError(Exception):
+    """Ends the registration of a hook that is none."""
+
+
+def _hooks(register: Callable[[Any], object]) -> list[Callable[..., Any]]:
+    """Return the hooks of a node, which torch gives to the function in Python that adds another one.
+
+    Args:
+        register: ``register_hook`` or ``register_prehook`` of the node.
+    """
+    found: list[Callable[..., Any]] = []
+
+    def add(hooks: dict[int, Callable[..., Any]] | None, _hook: object) -> None:
+        found.extend((hooks or {}).values())
+        raise _FoundError
+
+    setattr(torch.autograd.Function, _ADD_HOOK, staticmethod(add))
+    try:
+        with contextlib.suppress(_FoundError):
+            register(None)
+    finally:
+        delattr(torch.autograd.Function, _ADD_HOOK)
+    return found
+
+
+def _replaced(grads: Sequence[Any], hook: Callable[..., Any], *given: tuple[Any, ...]) -> Sequence[Any]:
+    """Return what a hook of a node makes of gradients. Raises RuntimeError for another number of them."""
+    changed = hook(*given)
+    if changed is None:
+        return grads
+    if len(made := _tuple(changed)) != len(grads):
+        name = getattr(hook, "__name__", "<unknown>")
+        raise RuntimeError(
+            f"hook '{name}' has returned an incorrect number of values (got {len(made)}, but expected {len(grads)})"
+        )
+    return made
+
+
 def _of_custom(node: Any, grads: list[Any]) -> list[Any]:
     """Return what the backward function of a custom function returns, for what the node leads to."""
     if not getattr(node, _UNMATERIALIZED, False):
-        grads = [
-            torch.zeros(tuple(like.shape), dtype=like.dtype, device=like.device)
-            if grad is None and not _is_default(like)
-            else grad
-            for grad, like in zip(grads, node._input_metadata, strict=True)
-        ]
+        likes = {
+            at: (tuple(like.shape), like.dtype, like.device)
+            for at, like in enumerate(node._input_metadata)
+            if not _is_default(like)
+        } | getattr(node, _UNDIFFERENTIATED, {})
+        for at, (shape, dtype, device) in likes.items():
+            if grads[at] is None:
+                grads[at] = torch.zeros(shape, dtype=dtype, device=device)
     returned = _tuple(node.apply(*grads))
     needed = node.needs_input_grad
     if len(returned) < len(needed) or any(grad is not None for grad in returned[len(needed) :]):
@@ -273,10 +339,7 @@ def _of_custom(node: Any, grads: list[Any]) -> list[Any]:
 
 
 def _is_default(like: Any) -> bool:
-    """Return whether a description is that of an output without one: None, a number, or one without a gradient.
-
-    Of the last kind the engine knows the shape, and passes zeros, which cannot be seen from Python.
-    """
+    """Return whether a description is that of an output without one: None, a number, or one without a gradient."""
     return like.device.type == "cpu" and not tuple(like.shape)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 
 from pytest_nvfp4.host.tensor import HostCudaTensor
-from pytest_nvfp4.host.torch_backward import BackwardPasses, is_on_device, set_materialize_grads
+from pytest_nvfp4.host.torch_backward import BackwardPasses, applying, is_on_device, set_materialize_grads
 from pytest_nvfp4.host.torch_streams import TorchStreams
 
 _ENGINE_ERROR: Final = "hasPrimaryContext"
@@ -32,6 +32,7 @@ def overrides(work: TorchStreams) -> Iterator[tuple[Any, str, Any]]:
     for name, watched in {"register_hook": passes.register_hook, "retain_grad": passes.retain_grad}.items():
         yield HostCudaTensor, name, functools.partialmethod(_called, watched)
     context = torch.autograd.function.FunctionCtx
+    yield torch.autograd.Function, "apply", applying(vars(torch.autograd.Function)["apply"])
     yield context, "set_materialize_grads", set_materialize_grads(context.set_materialize_grads)
     yield torch.cuda, "_sleep", lambda *_: None
     yield torch.cuda, "get_stream_from_external", lambda data_ptr, *_, **__: work.stream_class(stream_ptr=int(data_ptr))

@@ -18,6 +18,8 @@ NAMES = (
     "mixed",
     "missing",
     "hooks",
+    "around",
+    "marked",
     "asked",
     "chosen",
     "second",
@@ -68,6 +70,21 @@ class Mixed(Function):
     def backward(ctx, *grads):
         Mixed.got.append([None if grad is None else grad.tolist() for grad in grads])
         return grads[0] * 2
+
+class Marked(Function):
+    """Outputs without a gradient, with a context that keeps None, and without."""
+    got = []
+    @staticmethod
+    def forward(ctx, a, keeps):
+        ctx.set_materialize_grads(not keeps)
+        largest, at = a.max(1)
+        unused = a[:1] + 1
+        ctx.mark_non_differentiable(unused)
+        return at, largest, unused
+    @staticmethod
+    def backward(ctx, at, largest, unused):
+        Marked.got.append([None if g is None else (str(g.dtype), g.tolist()) for g in (at, largest, unused)])
+        return largest[:, None].expand(-1, 3), None
 
 class Cut(Function):
     """No gradient for its input."""
@@ -162,6 +179,34 @@ def hooks(d):
     a.register_post_accumulate_grad_hook(lambda t: seen.append(t.grad.tolist()))
     (b * b).sum().backward()
     return [a.grad, b.grad, seen]
+
+def around(d):
+    """Hooks of nodes: of a built-in one, of a leaf's and of a custom one, before and after it."""
+    a, seen = new(3, device=d), []
+    b = a * 2
+    c = Counted.apply(b)
+    note = lambda name: lambda *of: seen.append([name, *([g if g is None else g.tolist() for g in gs] for gs in of)])
+    b.register_hook(lambda g: g + 1)
+    b.grad_fn.register_prehook(lambda grads: (grads[0] * 3,))
+    b.grad_fn.register_hook(lambda new, grads: (new[0] + grads[0], *new[1:]))
+    for name, node in {"leaf": b.grad_fn.next_functions[0][0], "custom": c.grad_fn, "product": b.grad_fn}.items():
+        node.register_prehook(note(name))
+        node.register_hook(note(name))
+        node.register_hook(lambda new, grads: seen.append(name)).remove()
+    (c * c).sum().backward(retain_graph=True)
+    b.grad_fn.register_hook(lambda new, grads: (None, None, None))
+    try:
+        c.sum().backward()
+    except RuntimeError as error:
+        seen.append(str(error))
+    return [a.grad, seen]
+
+def marked(d):
+    Marked.got.clear()
+    a = new(2, 3, device=d)
+    for keeps in (True, False):
+        Marked.apply(a, keeps)[1].sum().backward()
+    return [a.grad, list(Marked.got)]
 
 def asked(d):
     a, b, c = new(3, device=d), new(3, 1, device=d), new(1, 3, 1, device=d)
