@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_nvfp4.driver.assigned import assigned_name
 
@@ -55,10 +56,17 @@ def user_line() -> UserLine | None:
     return result
 
 
+def call_native(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of the user's in C++. What it allocates is not the value of the call that Python's line makes."""
+    return function(*args, **kwargs)
+
+
 def user_variable() -> str | None:
     """Return the variable to which that line assigns the value of its call; None if it does not directly."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_user_file(frame.f_code.co_filename):
+        if frame.f_code is call_native.__code__:
+            return None
         frame = frame.f_back
     return None if frame is None else assigned_name(frame)
 

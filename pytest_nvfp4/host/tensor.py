@@ -19,6 +19,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from pytest_nvfp4.driver.launches import HostSideError, Launch
+from pytest_nvfp4.driver.user_line import call_native
 from pytest_nvfp4.host.device_side import DeviceSide, local
 from pytest_nvfp4.host.storage import DeviceStorage
 from pytest_nvfp4.machine.operators import is_cuda, is_view
@@ -233,7 +234,7 @@ def _of_extension(func: Any, args: Sequence[Any], kwargs: dict[str, Any], *, on_
     for key in (device, "CompositeExplicitAutograd", "CompositeImplicitAutograd"):
         if torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
             with HostCudaTensor.modes(), torch._C.DisableTorchFunction():
-                return func._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
+                return call_native(func._op_dk, getattr(torch._C.DispatchKey, key), *args, **kwargs)
     raise NotImplementedError(f"Could not run '{name}' with arguments from the '{device}' backend")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.driver.user_line import is_user_file, user_line
+from pytest_nvfp4.driver.user_line import call_native, is_user_file, user_line, user_variable
 
 LIBRARY = "def launch(call):\n    return call()\n"
 
@@ -44,3 +44,10 @@ def test_a_library_outside_of_site_packages(
 def test_headers_of_cuda_are_not_the_users_and_kernels_beside_the_dsl_are(file: str, own: bool) -> None:
     """A finding at ``__float22half2_rn`` names the line that calls it; one in nvidia-cutlass-operators a line there."""
     assert is_user_file(file) == own
+
+
+def test_what_native_code_allocates_is_no_value_of_its_call() -> None:
+    """The memory behind ``y = module.run(x)`` may be any that the extension allocates in this call."""
+    plain = user_variable()
+    native = call_native(user_variable)
+    assert (plain, native) == ("plain", None)

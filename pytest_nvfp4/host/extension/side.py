@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from pytest_nvfp4.driver.device_model import DeviceModel
 from pytest_nvfp4.driver.launches import HostSideError
-from pytest_nvfp4.driver.user_line import UserLine, user_line
+from pytest_nvfp4.driver.user_line import UserLine, call_native, user_line
 from pytest_nvfp4.host.after_import import after_import
 from pytest_nvfp4.host.compile_cache import CompileCache
 from pytest_nvfp4.host.device_side import DeviceSide
@@ -194,7 +194,8 @@ class ExtensionSide:
         for name, value in list(vars(owner).items()):
             if inspect.isroutine(value) and not (name.startswith("__") and name not in ("__init__", "__call__")):
                 with contextlib.suppress(TypeError, AttributeError):  # a class of the interpreter itself
-                    setattr(owner, name, self._stashed.raising(value))
+                    native = functools.wraps(value)(functools.partial(call_native, value))
+                    setattr(owner, name, self._stashed.raising(native))
 
 
 def _files(line: UserLine | None) -> list[str]:

@@ -51,6 +51,8 @@ _LAUNCH = "kernel "
 """Beginning of the description of a launch."""
 _PREFIX = "kernel_cutlass_"
 _ARGUMENTS = re.compile(r"_+(?:tensorptr|tensor0|main__|ptr[bfiu]|Tiled|CopyAtom|Ptrgmem|0$|[A-Za-z0-9]*_object_at)")
+_MANGLED = re.compile(r"_ZL?(\d+)")
+"""A name of C++ that lies in no namespace, by the Itanium C++ ABI: its length comes before it."""
 _LONGEST = 60
 _FILLED = "the caller (before the call)"
 _FETCHED = "the caller (after the call)"
@@ -300,6 +302,8 @@ class HostOrder:
     def _hint(self, old: Work, new: Work, first: str, second: str) -> str:
         short = [line and line._replace(caller=None) for line in (old.line, new.line)]
         before, then = map(_line, short if short[0] != short[1] else (old.line, new.line))
+        if before == then:  # both are in one call of an extension in C++, or in a loop
+            before, then = f"{old.what} ({before})", f"{new.what} ({then})"
         if new.what == _FETCHED:
             return (
                 f"before the call returns, make the stream that was current when it began ({second}) wait for {first}: "
@@ -358,6 +362,8 @@ def _at(line: UserLine | None) -> Where | None:
 
 
 def short_kernel(kernel: str) -> str:
-    """Return the user's name of a kernel, to which the DSL adds a prefix and the types of the arguments."""
+    """Return the user's name of a kernel, to which the DSL adds a prefix, and it and C++ the arguments' types."""
+    if (mangled := _MANGLED.match(kernel)) and len(kernel) >= mangled.end() + int(mangled[1]):
+        return kernel[mangled.end() :][: int(mangled[1])]
     name = _ARGUMENTS.split(kernel.removeprefix(_PREFIX))[0]
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}..."

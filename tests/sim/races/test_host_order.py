@@ -51,6 +51,14 @@ def test_what_is_told():
     assert "wait_stream" in finding.hint
 
 
+def test_two_pieces_of_work_at_one_line_are_told_by_what_they_are():
+    host = Host()
+    for what, stream, how in (("a write", host.a, "writes"), ("a read", MAIN, "reads")):
+        host.streams.work(what, stream=stream, **{how: [Extent(host.x, 4)]})
+    (finding,) = host.order.findings
+    assert re.search(r"after a write \([^)]*\) and before a read \([^)]*\): wait_stream", finding.hint)
+
+
 def test_a_defect_in_a_loop_is_told_once():
     host = Host()
     for _ in range(5):
@@ -179,6 +187,8 @@ def test_the_first_race_is_the_one_of_the_definition(program):
     [("kernel_cutlass_scale_tensorptrf32gmemo641_0", "scale"),
      ("kernel_cutlass_kernel_kernelTile_object_at___0", "kernel"),
      ("kernel_cutlass_group_gemm_kernel_TiledMMA_ThrLayoutVMNK1", "group_gemm_kernel"), ("mine", "mine"),
+     ("_Z8consumerPKfPfib", "consumer"), ("_ZL5scalePf", "scale"), ("_Z99short", "_Z99short"),
+     ("_ZN4mine5scaleEPf", "_ZN4mine5scaleEPf"),
      ("x" * 80, "x" * 57 + "...")],
 )  # fmt: skip
 def test_a_kernel_is_called_what_the_user_calls_it(symbol, name):
