@@ -30,6 +30,8 @@ LEGACY: Final = 0
 """The default stream; ``CU_STREAM_LEGACY`` (1) is the same."""
 PER_THREAD: Final = 2
 """``CU_STREAM_PER_THREAD``: the default stream of the calling thread."""
+ALLOCATES: Final = "cudaMallocAsync"
+"""What an allocation in the order of a stream is called: its block counts as used, and holds no values yet."""
 _FIRST_EVENT: Final = 0x5D0000000001
 
 Key = Hashable
@@ -316,7 +318,7 @@ class Streams:
         with self._lock:
             self.watcher.allocated(address, size, key, self._line(), pooled=pooled)
         if stream is not None:
-            self.work("cudaMallocAsync", stream=stream, writes=[Extent(address, size)])
+            self.work(ALLOCATES, stream=stream, writes=[Extent(address, size)])
 
     def freed(self, address: int, *, stream: int | None = None, pooled: bool = False) -> None:
         """Remove a block: back to its pool, in the order of a stream, or when the device is idle."""

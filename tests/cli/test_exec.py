@@ -70,6 +70,38 @@ if __name__ == "__main__":
     launch()
 """
 
+UNWRITTEN = """
+import torch, triton
+import triton.language as tl
+
+@triton.jit
+def copy(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i, i < n), i < n)
+
+def new(*shape):
+    return torch.empty(*shape, device="cuda")
+
+def copied(x, n=300):
+    y = torch.empty_like(x)
+    copy[(triton.cdiv(n, 128),)](x, y, n, BLOCK=128)
+    return y
+
+ones = torch.ones(300, device="cuda")
+columns, rows, placed = new(3, 100), new(10, 30), new(300)
+columns[:, ::2], columns[:, 1::2] = 1, 2
+placed[torch.arange(300, device="cuda")] = 1.0
+written = [
+    *(ones, torch.ones(300).cuda(), torch.randn(300, device="cuda"), copied(copied(ones)), columns, placed),
+    *(new(300).fill_(1), new(300).copy_(torch.ones(300)), torch.add(ones, 1, out=new(300)), rows.t().normal_()),
+    *(ones.clone(), torch.cat([ones, ones])),
+]
+for x in written:
+    copied(x)
+copied(copied(ones, 200), 200)
+LAST
+"""
+
 
 def run(*arguments: object, cwd: Path | None = None, stdin: bytes = b"", **environ: str) -> Result:
     """Run ``nvfp4 exec`` with a standard input."""
@@ -147,6 +179,36 @@ def test_a_program_names_the_folder_of_the_compiled_files(tmp_path: Path, way: s
     given = ["--env", "CUTE_DSL_DUMP_DIR=."] if way == "environment" else []
     done = run("--device", "sim", *given, program, "0")
     assert (done.code, done.out.split()) == (0, ["NVIDIA", "B200", "992", str(int(way != "missing"))]), done.err
+
+
+@pytest.mark.parametrize(
+    ("last", "options", "unwritten"),
+    [
+        ("", ["--races"], []),
+        ("copied(new(300))", ["--races"], ["at byte 0"]),
+        (
+            "copied(copied(ones, 200), 300)",
+            ["--races"],
+            ["(y, made at program.py:", "at byte 800"],
+        ),
+        (
+            "columns = new(300); columns[:299] = 0; copied(columns)",
+            ["--races"],
+            ["(made at program.py:11, called", "at byte 1196"],
+        ),
+        ("copied(new(300))", [], []),
+    ],
+)
+def test_uses_of_what_nothing_has_written(tmp_path: Path, last: str, options: list[str], unwritten: list[str]) -> None:
+    """They are warnings: a program has no reference that tells whether a result depends on them."""
+    pytest.importorskip("triton")
+    program = tmp_path / "program.py"
+    program.write_text(UNWRITTEN.replace("LAST", last))
+    done = run("--device", "sim", *options, program)
+    assert done.code == 0, done.err
+    assert done.err.count("simulated, ") == bool(unwritten), done.err
+    assert all(word in done.err for word in unwritten), done.err
+    assert ("program.py:8: simulated, unwritten: ld.global" in done.err) is bool(unwritten)
 
 
 @pytest.mark.slow

@@ -93,3 +93,32 @@ def test_memory_that_is_not_tracked() -> None:
     outside = Extent(region.end + 64, 64)
     request = Executed(Kind.FILL, "a fill", writes=(Extent(region.start, 64), outside))
     assert written(request, start=region.start, memory=memory) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "whole"),
+    [
+        ((1024,), (4,), True),
+        ((32, 32), (128, 4), True),
+        ((32, 1, 32), (4, 9, 128), True),
+        ((32, 31), (128, 4), False),
+        ((512,), (8,), False),
+        ((2, 512), (0, 4), False),
+        ((1024,), (0,), False),
+        ((0, 1024), (4, 4), False),
+    ],
+)
+def test_a_region_that_is_written_as_a_whole_needs_no_record(
+    shape: tuple[int, ...], strides: tuple[int, ...], whole: bool
+) -> None:
+    memory, region, _block = tracked()
+    memory.wrote(Extent(region.start, 4, shape, strides))
+    assert (region.initialised is None) is whole
+    region.track_writes()
+    memory.wrote(Extent(region.start + 4, 4, (SIZE // 4 - 1,), (4,)))
+    region.forget_writes()
+    assert region.initialised is not None
+    assert np.flatnonzero(~region.initialised).tolist() == [0, 1, 2, 3]
+    memory.wrote(Extent(region.start, 4))
+    region.forget_writes()
+    assert region.initialised is None

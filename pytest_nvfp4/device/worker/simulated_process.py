@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from multiprocessing.context import ForkServerProcess, SpawnProcess
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -28,11 +29,12 @@ from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_f
 from pytest_nvfp4.device.worker.simulator import simulate
 from pytest_nvfp4.driver.launches import Launch
 from pytest_nvfp4.driver.user_line import user_line, user_variable
-from pytest_nvfp4.finding import Finding
+from pytest_nvfp4.finding import UNWRITTEN, UNWRITTEN_SOURCE, Finding
 from pytest_nvfp4.host import redirect
 from pytest_nvfp4.host.compile_cache import CompileCache, folder_name
 from pytest_nvfp4.isolation.limits import DEADLINE_VARIABLE, called_in_time
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.run.device_memory import ALLOCATION
 
 _DEFAULT_ARCH = "sm_100a"
 _DUMP_VARIABLE = "CUTE_DSL_DUMP_DIR"
@@ -90,6 +92,7 @@ class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
         if wanted and Path(wanted).parent != self._folder:  # of the user, and not of the parent process
             os.environ[_DUMP_VARIABLE] = wanted
         self._session.memory.allocating = _allocating
+        self._session.memory.tracks_writes = settings.races
         if threading.current_thread() is threading.main_thread():
             deadline = os.environ.get(DEADLINE_VARIABLE)
             self._stack.enter_context(called_in_time(self._report_overdue))
@@ -144,7 +147,8 @@ class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
         new = [finding for record in launches[self._seen[0] :] for finding in record.findings]
         new += between[self._seen[1] :]
         self._seen = (len(launches), len(between))
-        self._say(map(worker_finding, merge_by_statement(new)))
+        new = [finding for finding in new if finding.kind != UNWRITTEN_SOURCE]  # it may be padding
+        self._say(map(_of_program, merge_by_statement(new)))
 
     def _report_overdue(self) -> None:
         """Write once where the warps are of the launch that runs; a signal handler."""
@@ -177,6 +181,16 @@ def _has_local_sockets() -> bool:
     except OSError:
         return False
     return True
+
+
+def _of_program(finding: Finding) -> Finding:
+    """Return a finding as it is written. A use of an allocation that nothing has written is a warning.
+
+    Without a reference nobody knows whether a result depends on it: kernels read and use padding.
+    """
+    if finding.kind != "uninitialised" or ALLOCATION not in finding.message:
+        return worker_finding(finding)
+    return replace(worker_finding(replace(finding, kind=UNWRITTEN)), severity="warning")
 
 
 def _allocating() -> str | None:

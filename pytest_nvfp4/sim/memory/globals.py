@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import mmap
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,8 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.sim.fault import Fault
 
 _FREED_LIMIT = 1024
@@ -145,8 +148,13 @@ class Region:
         return self.coverage
 
     def track_writes(self) -> None:
-        """Begin to record which bytes are written; none was."""
-        self.initialised = np.zeros(self.size, np.bool_)
+        """Begin to record which bytes are written, by processes forked later, too; none was."""
+        self.initialised = np.frombuffer(mmap.mmap(-1, max(1, self.size)), np.bool_, self.size)
+
+    def forget_writes(self) -> None:
+        """Record no longer which bytes are written if all were."""
+        if self.initialised is not None and self.initialised.all():
+            self.initialised = None
 
     def unwritten(self, offset: int, size: int, *, what: str, kind: str = "uninitialised") -> Fault | None:
         """Return the fault of reading bytes of which some were never written; None if all were, or if it is unknown."""
@@ -182,6 +190,17 @@ class Region:
         if offset >= self.size:
             return f"{offset - self.size} bytes after the end of {self.name} ({self.size} bytes)"
         return f"{self.name} at byte {offset}"
+
+
+def _dense(extent: Extent) -> bool:
+    """Return whether no bytes lie between the elements of an extent, nor are some of several elements."""
+    size = extent.size
+    for stride, count in sorted(zip(extent.strides, extent.shape, strict=True)):
+        if count > 1:
+            if stride != size:
+                return False
+            size *= count
+    return True
 
 
 @dataclass(slots=True)
@@ -256,6 +275,30 @@ class GlobalMemory:
             return None
         region = self._regions[position]
         return region if address < region.end else None
+
+    def written(self, extent: Extent) -> NDArray[np.bool_] | None:
+        """Return whether each byte of an extent was written, by element; None if that is not recorded.
+
+        Of an extent that is partly outside its region: that of all bytes from its first on.
+        """
+        if 0 in extent.shape or (region := self.find(extent.address)) is None or region.initialised is None:
+            return None
+        written = region.initialised[extent.address - region.start :]
+        last = sum((count - 1) * stride for count, stride in zip(extent.shape, extent.strides, strict=True))
+        if min(extent.strides, default=0) < 0 or last + extent.size > written.size:
+            return written
+        return as_strided(written, (*extent.shape, extent.size), (*extent.strides, 1))
+
+    def wrote(self, extent: Extent) -> None:
+        """Record that the host has written an extent. A region that is written as a whole is recorded no longer."""
+        written = self.written(extent)
+        if written is None:
+            return
+        region = self.find(extent.address)
+        if region is not None and extent.address == region.start and written.nbytes == region.size and _dense(extent):
+            region.initialised = None
+        else:
+            written[...] = True
 
     def region(self, address: int, size: int, *, write: bool, what: str) -> Region:
         """Return the region that contains all of [address, address + size).

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pytest_nvfp4.driver.launches import Launch
-from pytest_nvfp4.driver.streams import LEGACY, Extent, Key, Streams, Work
+from pytest_nvfp4.driver.streams import ALLOCATES, LEGACY, Extent, Key, Streams, Work
 from pytest_nvfp4.driver.user_line import UserLine
 from pytest_nvfp4.finding import Finding, Location, Where
 from pytest_nvfp4.sim.memory.globals import GlobalMemory
@@ -186,14 +186,18 @@ class HostOrder:
     # ---- work ----------------------------------------------------------------------------------------------------
 
     def worked(self, work: Work, reads: Sequence[Extent], writes: Sequence[Extent]) -> None:
-        """See ``Watcher``."""
+        """See ``Watcher``. What is written counts so where that is recorded (``Region.initialised``)."""
+        for extent in writes if work.what != ALLOCATES else ():
+            self._memory.wrote(extent)
         touched = [
             TouchedExtent(extent, kind) for extents, kind in ((writes, WRITE), (reads, READ)) for extent in extents
         ]
         self._add(work, touched)
 
     def launched(self, launch: Launch, grid: Grid) -> None:
-        """Add a launch that has run."""
+        """Add a launch that has run. Memory whose bytes were all written needs no record of that any more."""
+        for region in grid.machine.memory:
+            region.forget_writes()
         touched = grid.unit(LaunchRaces).touched()
         what = f"{_LAUNCH}{short_kernel(launch.kernel)}"
         self._streams.launched(what, launch.stream, lambda work: self._add(work, touched))

@@ -158,7 +158,7 @@ class Session:
                 judged = monitor.launched(grid, stream=launch.stream, overlap=overlap, dependent=dependent)
             # The distribution of CTAs over processes depends on time, so a seed reproduces a run in one process only.
             recorded = trace is not None or log is not None or self.machine.operands is not None
-            alone = recorded or debugger is not None or self.machine.asynchronous.shuffles or self.memory.tracks_writes
+            alone = recorded or debugger is not None or self.machine.asynchronous.shuffles
             with self.around(launch) if self.around is not None else nullcontext():
                 run_grid(grid, processes=1 if alone else self.processes)
             if self.order is not None:

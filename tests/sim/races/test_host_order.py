@@ -59,6 +59,22 @@ def test_two_pieces_of_work_at_one_line_are_told_by_what_they_are():
     assert re.search(r"after a write \([^)]*\) and before a read \([^)]*\): wait_stream", finding.hint)
 
 
+def test_work_writes_bytes_and_an_allocation_does_not():
+    host = Host()
+    region = host.memory.find(host.x)
+    assert region is not None
+    host.streams.freed(host.x, pooled=True)
+    region.track_writes()
+    host.streams.allocated(host.x, SIZE, stream=host.a)
+    host.read(host.a, host.x)
+    assert region.initialised is not None
+    assert not region.initialised.any()
+    host.write(host.a, host.x + 8, SIZE - 8)
+    assert region.initialised.tolist() == [False] * 8 + [True] * (SIZE - 8)
+    host.write(host.a, host.x)
+    assert region.initialised is None
+
+
 def test_a_defect_in_a_loop_is_told_once():
     host = Host()
     for _ in range(5):

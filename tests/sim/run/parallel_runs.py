@@ -53,6 +53,22 @@ def watched(processes: int, rows: int, skip: int = -1, twice: int = -1) -> list[
     return sorted(finding.kind for finding in findings(regions))
 
 
+def tracked(processes: int) -> Ran:
+    """Return a run of which the written bytes are recorded; CTA 9 writes none."""
+
+    def prepare(grid: Grid) -> None:
+        for region in grid.machine.memory:
+            region.track_writes()
+
+    return run_ptx(
+        WORK.format(extra="setp.eq.u32 %p2, %r1, 9; @%p2 exit;"),
+        buffers={"out": np.zeros(CTAS * 32, np.uint32)},
+        grid=(CTAS, 1, 1),
+        processes=processes,
+        prepare=prepare,
+    )
+
+
 def parsed(line: str) -> Kernel:  # type: ignore[no-untyped-def]
     text = (
         ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry kernel() {\n"

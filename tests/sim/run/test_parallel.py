@@ -9,7 +9,7 @@ import pytest
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.run import parallel
-from tests.sim.run.parallel_runs import CTAS, parsed, run, watched
+from tests.sim.run.parallel_runs import CTAS, parsed, run, tracked, watched
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +35,14 @@ def test_what_ctas_of_other_processes_wrote_is_known(processes: int) -> None:
     assert watched(processes, CTAS) == []
     assert watched(processes, CTAS, skip=9) == ["never-written"]
     assert watched(processes, CTAS, twice=9) == ["never-written", "written-by-two"]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_bytes_that_other_processes_wrote_count_as_written(processes: int) -> None:
+    (region,) = (each for each in tracked(processes).grid.machine.memory if each.name == "out")
+    assert region.initialised is not None
+    assert [bool(row.all()) for row in region.initialised.reshape(CTAS, 128)] == [cta != 9 for cta in range(CTAS)]
+    assert region.initialised.sum() == (CTAS - 1) * 128
 
 
 def test_the_fault_of_the_earliest_cta_is_told() -> None:
