@@ -3,14 +3,15 @@
 A missing edge shows in many pairs: every operand of every MMA behind it, and everything that follows. So a pair of
 instructions is reported once. Pairs with the same earlier or the same later line of the user's source, pairs of the
 same two lines, pairs of the same two engines of the same two warps in the same direction, and pairs for which the same
-mbarrier should have been waited for, become notes of one finding. A reported pair counts as ordered from then on, so
-that its consequences are not reported.
+mbarrier should have been waited for, become notes of one finding, one for all pairs of the same two instructions of the
+source. The message is of the pair that needs the widest order: a barrier of the CTA orders lanes of a warp, too. A
+reported pair counts as ordered from then on, so that its consequences are not reported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from pytest_nvfp4.finding import Finding, Where
@@ -21,6 +22,7 @@ from pytest_nvfp4.sim.races.tensor_order import AFTER, BEFORE_SYNC, COMMIT, WAIT
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.wording import worded
 from pytest_nvfp4.sim.tma.box import TmaBox
+from pytest_nvfp4.text import plural
 
 RACE = "race"
 PROXY = "proxy"
@@ -28,6 +30,7 @@ WARNING = "race-warning"
 _NOTES = 6
 """Notes of one finding; further pairs are dropped, unless they name a line that it does not name yet."""
 _MOST_NOTES = 40
+_PLAIN = ("ld", "st", "atom", "red", "ldmatrix", "stmatrix")
 _VERBS = {"atom": "update", "red": "update", "tcgen05.dealloc": "free"}
 
 _GroupKey = tuple[object, ...]
@@ -187,6 +190,26 @@ class ReportedPair:
         if not self.stands:
             self.pair, self.stands = pair, True
 
+    def widen(self, pair: AccessPair, *, stands: bool) -> bool:
+        """Take accesses of the same instructions that need a wider order, and return whether these do."""
+        wider = _width(pair) > _width(self.pair) and stands >= self.stands
+        if wider:
+            self.pair = pair
+        return wider
+
+
+@dataclass(slots=True)
+class _Case:
+    """The pairs of a finding, that of the message first.
+
+    Attributes:
+        pairs: The pairs.
+        notes: By the places of both instructions, the number of the note about them and of the pairs that it counts.
+    """
+
+    pairs: list[ReportedPair] = field(default_factory=list)
+    notes: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+
 
 class Reporter:
     """Adds findings to the grid's list, and folds those of one defect into one."""
@@ -195,8 +218,8 @@ class Reporter:
         self.grid = grid
         self._pairs: dict[tuple[str, int, int], ReportedPair | None] = {}
         self._groups: dict[_GroupKey, int] = {}
-        self._cases: dict[int, list[ReportedPair]] = {}
-        """By number of a finding, its pairs: that of the message, and those of the notes."""
+        self._cases: dict[int, _Case] = {}
+        """By number of a finding, its pairs."""
 
     def pair(self, pair: AccessPair, *, stands: bool = True) -> ReportedPair:
         """Report a pair of accesses, once per pair of instructions."""
@@ -207,6 +230,9 @@ class Reporter:
         if reported is not None:
             if stands:
                 reported.confirm(pair)
+            if reported.widen(pair, stands=stands):
+                for index in [index for index, case in self._cases.items() if reported in case.pairs]:
+                    self._tell(index)
             return reported
         reported = self._pairs[instructions] = ReportedPair(pair, stands)
         memory = pair.place.split(" ")[0]
@@ -236,12 +262,43 @@ class Reporter:
             matches.append((defect, memory, "reverse", earlier))
             matches.append((defect, memory, "ahead", new.warp.index, old_kind != "mbarrier"))
             keys.append((defect, memory, "ahead", new.warp.index, old_kind == "mbarrier"))
-        index = self._noted(matches, keys, self._note(pair), lines=(earlier, later))
-        if index is None:
-            index = len(self.grid.findings)
+        known = self._known(matches, keys)
+        index = len(self.grid.findings) if known is None else known
+        if known is None:
             self.grid.findings.append(self._finding(pair))
-        self._cases.setdefault(index, []).append(reported)
+        else:
+            self._note_pair(index, pair)
+        pairs = self._cases.setdefault(index, _Case()).pairs
+        pairs.append(reported)
+        if _width(pair) > _width(pairs[0].pair):
+            self._tell(index)
         return reported
+
+    def _tell(self, index: int) -> None:
+        """Write a finding anew: its message is of the first of the pairs that need the widest order."""
+        case = self._cases[index]
+        case.pairs.sort(key=lambda each: -_width(each.pair))
+        case.notes.clear()
+        self.grid.findings[index] = self._finding(case.pairs[0].pair)
+        for each in case.pairs[1:]:
+            self._note_pair(index, each.pair)
+
+    def _note_pair(self, index: int, pair: AccessPair) -> None:
+        """Add a note about a pair to a finding, or count it in that of the same two instructions of the source."""
+        finding, case = self.grid.findings[index], self._cases.setdefault(index, _Case())
+        places = self.grid.place(pair.old.at), self.grid.place(pair.new.at)
+        number, count = case.notes.get(places, (len(finding.notes), 0))
+        if count:
+            notes = list(finding.notes)
+            told = notes[number].removesuffix(_more(count - 1))
+            notes[number] = told + _more(count)
+            self.grid.findings[index] = replace(finding, notes=tuple(notes))
+        else:
+            lines = self.line(pair.old.at), self.line(pair.new.at)
+            self.grid.findings[index] = noted = _with_note(finding, self._note(pair), lines)
+            if noted is finding:
+                return
+        case.notes[places] = number, count + 1
 
     def settle(self) -> None:
         """Withdraw the pairs that do not stand; a finding or its notes go on with those of its pairs that stand."""
@@ -249,24 +306,17 @@ class Reporter:
         self._pairs = {key: each for key, each in self._pairs.items() if each is None or each.stands}
         left: dict[int, int] = {}
         for index in range(len(findings)):
-            case = self._cases.get(index, [])
-            standing = [each for each in case if each.stands]
-            if case and not standing:
+            case = self._cases.get(index, _Case())
+            standing = [each for each in case.pairs if each.stands]
+            if case.pairs and not standing:
                 continue
-            if len(standing) < len(case):
-                first, *others = standing
-                findings[index] = self._finding(first.pair)
-                for each in others:
-                    lines = self.line(each.pair.old.at), self.line(each.pair.new.at)
-                    findings[index] = _with_note(findings[index], self._note(each.pair), lines)
+            if len(standing) < len(case.pairs):
+                case.pairs = standing
+                self._tell(index)
             left[index] = len(left)
         findings[:] = [findings[index] for index in left]
         self._groups = {key: left[index] for key, index in self._groups.items() if index in left}
-        self._cases = {
-            left[index]: [each for each in case if each.stands]
-            for index, case in self._cases.items()
-            if index in left
-        }  # fmt: skip
+        self._cases = {left[index]: case for index, case in self._cases.items() if index in left}
 
     def begin_part(self) -> None:
         """Forget the findings in a forked process, whose list of them is empty. The pairs are not reported again."""
@@ -284,21 +334,21 @@ class Reporter:
             return
         self._pairs[kind, at, at] = None
         keys = ((kind, *group),) if group else ()
-        if self._noted(keys, keys, note) is None:
+        index = self._known(keys, keys)
+        if index is not None:
+            self.grid.findings[index] = _with_note(self.grid.findings[index], note)
+        else:
             self.grid.findings.append(
                 Finding(kind, message, hint=worded(hint, self.grid.kernel), where=self._where(warp, at))
             )
 
-    def _noted(
-        self, matches: Sequence[_GroupKey], keys: Sequence[_GroupKey], note: str, *, lines: Sequence[str] = ()
-    ) -> int | None:
-        """Add a note to a finding with one of ``matches``, and return its number; or give the next one ``keys``."""
+    def _known(self, matches: Sequence[_GroupKey], keys: Sequence[_GroupKey]) -> int | None:
+        """Return the number of a finding with one of ``matches``, which gets a note; or give the next one ``keys``."""
         findings = self.grid.findings
         known = next((self._groups[key] for key in matches if key in self._groups), None)
         if known is None or known >= len(findings):
             self._groups.update(dict.fromkeys(keys, len(findings)))
             return None
-        findings[known] = _with_note(findings[known], note, lines)
         return known
 
     def part(self) -> dict[_GroupKey, Finding]:
@@ -439,6 +489,8 @@ class Reporter:
             f"an arrive of {self._who(old)} after {first} on an mbarrier (or named barrier) that {self._who(new)} "
             f"waits for{then}"
         )
+        if old.warp.cta == new.warp.cta and self._is_plain(old) and self._is_plain(new):
+            hint = f"<bar.sync> after {first}{then}, in all warps of the CTA; or {hint}"
         if self._ran_ahead(pair):
             hint += (
                 f"; or, if {first} must read the value that {second} writes, a barrier by <bar.sync> "
@@ -454,6 +506,11 @@ class Reporter:
         reported, because the trace does not distinguish them.
         """
         return not pair.old_writes and pair.new_writes and pair.old.at > pair.new.at
+
+    def _is_plain(self, access: Access) -> bool:
+        """Return whether an access is one of a thread through the generic proxy, which a barrier of the CTA orders."""
+        instruction = self.grid.kernel.instructions[access.at]
+        return instruction.root in _PLAIN and not instruction.has("async")
 
     def _note(self, pair: AccessPair) -> str:
         return f"the same between {self._describe(pair.old)} and {self._describe(pair.new)}: {pair.place}"
@@ -491,7 +548,19 @@ class Reporter:
         )  # fmt: skip
 
 
-def _with_note(finding: Finding, note: str, lines: Sequence[str]) -> Finding:
+def _width(pair: AccessPair) -> int:
+    """Return how wide an order two accesses need: 0 for lanes of a warp, 1 within a cluster, 2 beyond it."""
+    if not pair.old_agent.kind == pair.new_agent.kind == "warp":
+        return 1
+    return 0 if pair.old_agent is pair.new_agent else 1 + pair.foreign
+
+
+def _more(count: int) -> str:
+    """Return the end of a note that counts further pairs."""
+    return f", and {plural(count, 'more pair')} of these lines" if count else ""
+
+
+def _with_note(finding: Finding, note: str, lines: Sequence[str] = ()) -> Finding:
     """Return a finding with a note, if it has room or the note names a line that the finding does not."""
     said = (finding.message, *finding.notes)
     new = any(not any(f"{line} (" in text for text in said) for line in lines)
