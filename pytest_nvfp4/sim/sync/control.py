@@ -41,7 +41,7 @@ class RegisterPool:
     Attributes:
         count: Registers per thread of each warp, None while unknown.
         free: Registers in the pool, None if unknown.
-        executed: Number of executed ``setmaxnreg`` of each warp.
+        executed: By warp, the instructions of its executed ``setmaxnreg``.
     """
 
     def __init__(self, cta: Cta) -> None:
@@ -52,7 +52,7 @@ class RegisterPool:
             known += -known % _UNIT
         self.count: list[int | None] = [known] * len(cta.warps)
         self.free: int | None = None if known is None else 0
-        self.executed = [0] * len(cta.warps)
+        self.executed: list[list[int]] = [[] for _ in cta.warps]
 
     def suspicion(self) -> int:
         """Return 0: a deadlocked wait for registers is a cause, never a consequence."""
@@ -63,7 +63,7 @@ class RegisterPool:
         held = ", ".join(f"warp {index} {count}" for index, count in enumerate(self.count))
         return f"registers of the CTA's pool, which has {self.free}; registers per thread: {held}"
 
-    def set(self, w: Warp, count: int, *, grow: bool) -> bool | None:
+    def set(self, w: Warp, count: int, at: int, *, grow: bool) -> bool | None:
         """Change a warp's registers per thread; return None while the pool has too few."""
         before = self.count[w.index]
         what = f"setmaxnreg.{'inc' if grow else 'dec'} {count}"
@@ -80,7 +80,7 @@ class RegisterPool:
                 return None
             self.free -= change
         self.count[w.index] = count
-        self.executed[w.index] += 1
+        self.executed[w.index].append(at)
         self.cta.launch.counters["setmaxnreg"] += 1
         self.cta.launch.machine.changes += 1
         wake_all(self)
@@ -98,18 +98,20 @@ class RegisterPool:
         """Report warpgroups whose warps executed different numbers of setmaxnreg."""
         for start in range(0, len(self.executed), _GROUP):
             group = self.executed[start : start + _GROUP]
-            if len(set(group)) > 1:
-                numbers = ", ".join(f"warp {start + i} {number}" for i, number in enumerate(group))
+            if len(set(map(len, group))) > 1:
+                numbers = ", ".join(f"warp {start + i} {len(executed)}" for i, executed in enumerate(group))
+                most = max(range(len(group)), key=lambda i: len(group[i]))
                 self.cta.launch.report(
                     "setmaxnreg",
                     f"the warps of one warpgroup executed different numbers of setmaxnreg instructions: {numbers}",
                     hint="execute each setmaxnreg in all warps of the warpgroup; otherwise it is undefined",
+                    where=self.cta.launch.where(self.cta.warps[start + most], group[most][-1]),
                 )
 
 
-def set_registers(w: Warp, count: int, grow: bool) -> bool | None:
+def set_registers(w: Warp, count: int, grow: bool, at: int) -> bool | None:
     """Execute setmaxnreg; return True, or None after the group was suspended."""
-    return w.cta.unit(RegisterPool).set(w, count, grow=grow)
+    return w.cta.unit(RegisterPool).set(w, count, at, grow=grow)
 
 
 def count(w: Warp, name: str) -> None:
@@ -156,7 +158,7 @@ def _setmaxnreg(ins: Instruction, e: Emitter) -> None:
     (number,) = m.end(1)
     if not isinstance(number, Immediate) or not 24 <= number.value <= 256 or number.value % 8:
         raise Unsupported(f"{ins.opcode}: the count must be a constant multiple of 8 from 24 to 256")
-    name = e.temporary(e.call(set_registers, "w", str(number.value), str(action == "inc")))
+    name = e.temporary(e.call(set_registers, "w", str(number.value), str(action == "inc"), str(e.at)))
     e.park_if_none(name)
 
 

@@ -68,9 +68,13 @@ def test_registers_are_allocated_in_units_of_eight():
 def test_a_whole_warpgroup_executes_it():
     some = "setp.lt.u32 %p1, %r0, {threads};\n@%p1 bra A;\nbra END;\nA: setmaxnreg.dec.sync.aligned.u32 40;\nEND:\n"
     assert findings(some.format(threads=128), threads=256) == []
-    ((kind, message),) = findings(some.format(threads=64), threads=256)
-    assert kind == "setmaxnreg"
-    assert "warp 0 1, warp 1 1, warp 2 0, warp 3 0" in message
+    ran = run(some.format(threads=64), threads=256)
+    (finding,) = ran.grid.findings
+    assert finding.kind == "setmaxnreg"
+    assert "warp 0 1, warp 1 1, warp 2 0, warp 3 0" in finding.message
+    where = finding.where
+    assert where is not None
+    assert (where.cta, where.warp, where.text) == ((0, 0, 0), 0, "setmaxnreg.dec.sync.aligned.u32 40")
 
 
 def test_warps_of_a_warpgroup_may_each_execute_their_own():
