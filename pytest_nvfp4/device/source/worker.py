@@ -22,7 +22,7 @@ import numpy as np
 
 from pytest_nvfp4.cores import cores
 from pytest_nvfp4.device.worker.call_recorder import launch_facts
-from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
+from pytest_nvfp4.device.worker.sim_findings import in_order, merge_by_statement, worker_finding
 from pytest_nvfp4.device.worker.simulator import SimulatorSettings, new_session
 from pytest_nvfp4.driver import ptx_module
 from pytest_nvfp4.driver.launches import HostSideError, LaunchAttribute, NoCompilerError
@@ -302,9 +302,8 @@ def _end_overdue(session: Session) -> None:
 
 
 def _report(job: Mapping[str, Any], session: Session, grids: list[Grid], answer: dict[str, Any]) -> None:
-    found = [fault.finding() for fault in session.faults]
-    for record in session.launches:
-        found += merge_by_statement(record.findings)
+    reported = [finding for record in session.launches for finding in merge_by_statement(record.findings)]
+    found = in_order([fault.finding() for fault in session.faults], reported)
     answer["findings"] = [_placed(finding, job).to_dict() for finding in found[:_MOST_FINDINGS]]
     answer["printed"] = session.output[-_PRINTED_CHARACTERS:]
     answer["model"], answer["sms"] = session.machine.model.name, session.machine.model.sm_count

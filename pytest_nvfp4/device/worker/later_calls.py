@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pytest_nvfp4.device.worker.kernel_process import KernelError
-from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
+from pytest_nvfp4.device.worker.sim_findings import in_order, merge_by_statement, worker_finding
 from pytest_nvfp4.driver.launches import HostSideError, Launch
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.machine.host_reads import HostReads
@@ -160,10 +160,9 @@ class LaterCalls:
         session.launch_only = False
         with self._log.repeated():
             pass
-        found = [worker_finding(fault.finding()) for fault in session.faults[faults:]]
+        reported = [each for record in session.launches[start:] for each in merge_by_statement(record.findings)]
+        found = [*map(worker_finding, in_order([fault.finding() for fault in session.faults[faults:]], reported))]
         del session.faults[faults:]
-        for record in session.launches[start:]:
-            found += map(worker_finding, merge_by_statement(record.findings))
         if not any(finding.severity == "error" for finding in found):
             found += map(worker_finding, coverage_findings(outputs))
         return [replace(finding, message=f"{finding.message}\n  {where}") for finding in dict.fromkeys(found)]

@@ -20,6 +20,8 @@ _MERGED_KINDS = frozenset(
     {"lanes-rounding", "out-of-bounds", "tmem", "tmem-overlap", "uninitialised", UNWRITTEN_SOURCE}
 )
 """Kinds that occur for each instruction of an unrolled statement, and are reported once for the statement."""
+_CAUSES = frozenset({"race", "proxy", "uninitialised"})
+"""Kinds of errors behind which a launch goes on, and may end by a fault that they have caused."""
 _PTX_CHARACTERS = 200
 """Limit on the text of an instruction; a load of 128 registers lists them all."""
 
@@ -40,6 +42,19 @@ def merge_by_statement(findings: Iterable[Finding]) -> list[Finding]:
         else finding
         for key, finding in merged.items()
     ]
+
+
+def in_order(faults: Iterable[Finding], findings: Iterable[Finding]) -> list[Finding]:
+    """Return the faults that ended launches and the findings, those first that may be the cause of a fault.
+
+    A fault is an effect of a value that was read too early, or of a wait that is missing: of poison as an address, or
+    of a warp that comes to another phase.
+    """
+    found, ended = list(findings), list(faults)
+    if not ended:
+        return found
+    causes = [finding for finding in found if finding.kind in _CAUSES]
+    return [*causes, *ended, *(finding for finding in found if finding.kind not in _CAUSES)]
 
 
 def worker_finding(finding: Finding) -> Finding:

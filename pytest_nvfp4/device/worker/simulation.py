@@ -15,7 +15,7 @@ from pytest_nvfp4.device.worker.late_caller import LateCaller
 from pytest_nvfp4.device.worker.later_calls import FirstCall, LaterCalls
 from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.device.worker.returned_tensors import Returned
-from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
+from pytest_nvfp4.device.worker.sim_findings import in_order, merge_by_statement, worker_finding
 from pytest_nvfp4.device.worker.tagged_inputs import tagged
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.finding import Finding
@@ -164,9 +164,8 @@ class Simulation:
             raised = error
         self.session.machine.operands = None
         faults = list(self.session.faults)
-        findings += [worker_finding(fault.finding()) for fault in faults]
-        for record in self.session.launches[before:]:
-            findings += map(worker_finding, merge_by_statement(record.findings))
+        found = [each for record in self.session.launches[before:] for each in merge_by_statement(record.findings)]
+        findings += map(worker_finding, in_order([fault.finding() for fault in faults], found))
         findings += map(worker_finding, between[reported:])
         if raised is not None and not faults:
             raise raised

@@ -12,6 +12,8 @@ import pytest
 pytest.importorskip("cuda.bindings.nvrtc")
 
 from pytest_nvfp4.device.source import Array, Pointers, SourceError, TensorMap, Uninitialised, run_source
+from pytest_nvfp4.device.worker.sim_findings import in_order
+from pytest_nvfp4.finding import Finding
 from tests.device.source.fill import fill
 from tests.host.extension.sources import needs_nvcc
 
@@ -437,3 +439,30 @@ def test_setmaxnreg_that_ptxas_drops_waits_for_no_registers(options: list[str], 
     args = [Uninitialised((384,), "f32"), 0]
     done = run_source(MOVING, grid=1, block=384, args=args, arch="sm_90a", options=options)
     assert [finding.kind for finding in done.findings] == found
+
+
+EARLY = r"""
+extern "C" __global__ void early(unsigned *out) {
+    __shared__ unsigned place;
+    unsigned at = (unsigned)__cvta_generic_to_shared(&place), taddr, value;
+    if (threadIdx.x >= 32)
+        asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], 32;" ::"r"(at) : "memory");
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(taddr) : "r"(at) : "memory");  // without a barrier
+    if (threadIdx.x < 32) {
+        asm volatile("tcgen05.ld.sync.aligned.32x32b.x1.b32 {%0}, [%1];" : "=r"(value) : "r"(taddr));
+        out[threadIdx.x] = value;
+    }
+}
+"""
+
+
+def test_an_address_that_is_read_too_early_comes_before_the_fault_that_it_causes() -> None:
+    done = run_source(EARLY, kernel="early", grid=1, block=64, args=[Uninitialised((32,), "u32", "out")])
+    assert [finding.kind for finding in done.findings] == ["uninitialised", "lane-quadrant"]
+    assert done.findings[0].line == line_of("// without a barrier")
+
+
+def test_what_cannot_have_caused_a_fault_comes_behind_it() -> None:
+    fault, *found = (Finding(kind, "") for kind in ("deadlock", "race-warning", "race", "setmaxnreg"))
+    assert [one.kind for one in in_order([fault], found)] == ["race", "deadlock", "race-warning", "setmaxnreg"]
+    assert in_order([], found) == found
