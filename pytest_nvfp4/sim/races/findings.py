@@ -20,6 +20,7 @@ from pytest_nvfp4.sim.races.lane_order import PartialRelease
 from pytest_nvfp4.sim.races.names import AgentInfo, WarpId
 from pytest_nvfp4.sim.races.tensor_order import AFTER, BEFORE_SYNC, COMMIT, WAIT_LD, WAIT_ST
 from pytest_nvfp4.sim.run.grid import Grid
+from pytest_nvfp4.sim.run.source import lines_of
 from pytest_nvfp4.sim.run.wording import worded
 from pytest_nvfp4.sim.tma.box import TmaBox
 from pytest_nvfp4.text import plural
@@ -498,19 +499,28 @@ class Reporter:
             )
         return f"no barrier, and no arrive after {first} that is waited for{then}, orders them", hint
 
-    @staticmethod
-    def _ran_ahead(pair: AccessPair) -> bool:
+    def _ran_ahead(self, pair: AccessPair) -> bool:
         """Return whether a read that is later in the code was executed before the write.
 
         It has run ahead of the write whose value it needs, or the write is of a loop's next iteration. Both are
         reported, because the trace does not distinguish them.
         """
-        return not pair.old_writes and pair.new_writes and pair.old.at > pair.new.at
+        return not pair.old_writes and pair.new_writes and self._is_behind(pair.old.at, pair.new.at)
+
+    def _is_behind(self, at: int, other: int) -> bool:
+        """Return whether an instruction is later in the source; compilers move loads ahead."""
+        first, second = (self.grid.kernel.instructions[each].location for each in (at, other))
+        if first is not None and second is not None:
+            (file, line), (other_file, other_line) = lines_of(first)[-1], lines_of(second)[-1]
+            if file == other_file and line != other_line:
+                return line > other_line
+        return at > other
 
     def _is_plain(self, access: Access) -> bool:
         """Return whether an access is one of a thread through the generic proxy, which a barrier of the CTA orders."""
         instruction = self.grid.kernel.instructions[access.at]
-        return instruction.root in _PLAIN and not instruction.has("async")
+        plain = instruction.root in _PLAIN and not instruction.has("async")
+        return plain or instruction.parts[:2] == ("tcgen05", "alloc")
 
     def _note(self, pair: AccessPair) -> str:
         return f"the same between {self._describe(pair.old)} and {self._describe(pair.new)}: {pair.place}"

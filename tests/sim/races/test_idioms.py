@@ -46,6 +46,16 @@ def test_a_reader_that_ran_ahead_is_told_both_ways_to_order_it():
     assert finding_kinds(EXCHANGE + PUT + "bar.sync 0;" + GET) == []
 
 
+@pytest.mark.parametrize(("get", "put", "ways"), [(3, 2, 2), (2, 3, 1)])
+def test_which_access_comes_first_is_told_by_the_source_and_not_by_what_a_compiler_moved(get: int, put: int, ways: int):
+    reads, writes = f".loc 1 {get} 1\nld.shared.b32 %r20, [%r6];", f".loc 1 {put} 1\nst.shared.b32 [%r6], %r0;"
+    body = "st.shared.b32 [%r6], 0; bar.sync 0;\n" + by_warp(writes, reads)
+    ((finding,), _) = findings_of(body, globals_='.file 1 "/a/k.cu"\n')
+    assert "may still read it" in finding.message
+    assert finding.hint.startswith(f"bar.sync (__syncthreads()) after k.cu:{get} before k.cu:{put}, in all warps")
+    assert finding.hint.count("or, if k.cu:") == ways - 1
+
+
 def test_what_overwrites_what_was_read_before_it_is_told_one():
     ((finding,), _) = findings_of(EXCHANGE + GET + PUT)
     assert "or, if" not in finding.hint
