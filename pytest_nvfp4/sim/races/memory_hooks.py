@@ -93,8 +93,8 @@ class MemoryHooks(Hooks):
             RACE,
             f"{agent.launch.grid.place(at)} in {agent.id} accesses shared memory of CTA rank {cta.rank} of its "
             "cluster, and nothing orders it after the start of that CTA, whose memory may not exist yet",
-            "barrier.cluster.arrive and barrier.cluster.wait (cute.arch.cluster_arrive, cluster_wait; both may be "
-            "relaxed) in all CTAs before the first access to a peer's shared memory",
+            "barrier.cluster.arrive and .wait, a <barrier.cluster> that may be relaxed, in all CTAs before the first "
+            "access to a peer's shared memory",
             warp=agent.id,
             at=at,
         )
