@@ -59,7 +59,7 @@ USED = {
     "a store": PUT,
     "a store in a later block": "bra.uni LATER; LATER: " + PUT,
     "times 0": "mul.lo.u32 %r20, %r20, 0; bra.uni LATER; LATER: " + PUT,
-    "a selected value": "setp.eq.u32 %p4, %r2, 99; selp.b32 %r20, %r20, 2, %p4; bra.uni LATER; LATER: " + PUT,
+    "a selected value": "setp.ne.u32 %p4, %r2, 99; selp.b32 %r20, %r20, 2, %p4; bra.uni LATER; LATER: " + PUT,
     "a predicate that selects": "setp.eq.u32 %p4, %r20, 7; selp.b32 %r20, 1, 2, %p4; bra.uni LATER; LATER: " + PUT,
     "a guard that is false": "setp.eq.u32 %p4, %r20, 12345; bra.uni LATER; LATER: @%p4 st.global.b32 [%rd3], %r0;",
     "a branch": "setp.eq.u32 %p4, %r20, 12345; bra.uni LATER; LATER: @%p4 bra END1; END1: bar.sync 1, 64;",
@@ -78,6 +78,13 @@ USED = {
 @pytest.mark.parametrize("use", UNUSED)
 def test_a_read_behind_the_write_without_a_use(use: str) -> None:
     assert found(written_first(UNUSED[use])) == []
+
+
+def test_a_read_behind_the_write_whose_value_a_selection_drops() -> None:
+    assert (
+        found(written_first("setp.eq.u32 %p4, %r2, 99; selp.b32 %r20, %r20, 2, %p4; bra.uni LATER; LATER: " + PUT))
+        == []
+    )
 
 
 @pytest.mark.parametrize("use", USED)

@@ -41,7 +41,8 @@ def test_a_value_that_replicas_use_races(elements: int) -> None:
     assert set(found(update(elements, more=elsewhere))) == {"race"}
     assert set(found(update(elements) + elsewhere)) == {"race"}
     assert set(found(update(elements, more="setp.eq.u32 %p45, %r45, 7; @%p45 bra DONE;") + "\nDONE:")) == {"race"}
-    assert set(found(update(elements, more="shfl.sync.idx.b32 %r49, %r45, 0, 31, 0xffffffff;"))) == {"race"}
+    exchange = "shfl.sync.idx.b32 %r46, %r45, 0, 31, 0xffffffff;"
+    assert set(found(update(elements, more=exchange + elsewhere))) == {"race"}
 
 
 def test_another_cta_that_updates_the_same_races() -> None:
