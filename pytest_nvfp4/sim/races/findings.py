@@ -448,6 +448,9 @@ class Reporter:
             omission, fields = _OMISSIONS[pair.missing[0]], {"old": self._who(old), "first": first}
             return omission.message.format(**fields), omission.hint.format(**fields)
         kind, name = pair.old_agent.kind, pair.old_agent.name
+        ahead = self._ran_ahead(pair)
+        if ahead and kind == "warp" and not pair.witness and not pair.partial and not self._comes_back(pair):
+            old, new, first, second, ahead = new, old, second, first, False
         then = f" before {second}"
         # Agents are numbered within their cluster: equal numbers can be of two clusters. A description is of one agent.
         if pair.old_agent is pair.new_agent and kind == "warp":
@@ -463,7 +466,7 @@ class Reporter:
                 f"after {first}: a barrier of the CTA, then <fence.acq_rel.gpu> and an atomic (or st.release.gpu) on a "
                 f"flag; before {second}: ld.acquire.gpu of the flag until it is set, then a barrier"
             )
-            if self._ran_ahead(pair):
+            if ahead:
                 hint += f"; or, if {first} must read the value that {second} writes, the same with {second} first"
             if pair.old_writes and pair.new_writes:
                 hint = f"if one CTA should write it, correct the tile that {second} takes from blockIdx; else {hint}"
@@ -492,7 +495,7 @@ class Reporter:
         )
         if old.warp.cta == new.warp.cta and self._is_plain(old) and self._is_plain(new):
             hint = f"<bar.sync> after {first}{then}, in all warps of the CTA; or {hint}"
-        if self._ran_ahead(pair):
+        if ahead:
             hint += (
                 f"; or, if {first} must read the value that {second} writes, a barrier by <bar.sync> "
                 f"or an arrive and a wait after {second}, before {first}"
@@ -502,10 +505,24 @@ class Reporter:
     def _ran_ahead(self, pair: AccessPair) -> bool:
         """Return whether a read that is later in the code was executed before the write.
 
-        It has run ahead of the write whose value it needs, or the write is of a loop's next iteration. Both are
-        reported, because the trace does not distinguish them.
+        It has run ahead of the write whose value it needs, or the write is of a loop's next iteration
+        (``_comes_back``). The trace does not distinguish the two.
         """
         return not pair.old_writes and pair.new_writes and self._is_behind(pair.old.at, pair.new.at)
+
+    def _comes_back(self, pair: AccessPair) -> bool:
+        """Return whether the later access may be executed behind the earlier one's place, or again, as in a loop."""
+        flow = self.grid.program.flow
+        seen: set[int] = set()
+        waiting = [pair.old.at, pair.new.at]
+        while waiting:
+            for at in flow.successors(waiting.pop()):
+                if at == pair.new.at:
+                    return True
+                if at < flow.end and at not in seen:
+                    seen.add(at)
+                    waiting.append(at)
+        return False
 
     def _is_behind(self, at: int, other: int) -> bool:
         """Return whether an instruction is later in the source; compilers move loads ahead."""

@@ -155,9 +155,9 @@ class _DetailedColumns(ColumnUse):
             elif span.what in ("SFA", "SFB") and span.what != name:
                 span.what = "SFA and SFB"
 
-    def accumulated(self, w: Warp, at: int, column: int, count: int, *, adds: bool) -> None:
+    def accumulated(self, w: Warp, at: int, column: int, count: int, *, adds: bool, half: int | None = None) -> None:
         """Record an MMA's accumulator."""
-        super().accumulated(w, at, column, count, adds=adds)
+        super().accumulated(w, at, column, count, adds=adds, half=half)
         self._used("accumulator", column, count, at)
 
     def loaded(self, w: Warp, at: int, column: int, count: int) -> None:

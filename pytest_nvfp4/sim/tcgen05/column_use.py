@@ -6,7 +6,7 @@ was written. Reported as ``tmem-overlap``:
 - scale factors that one copy brought, read as SFA by an MMA and as SFB by an MMA;
 - scale factors read from columns where an accumulator was written since;
 - an accumulator that is added to, or loaded, after a copy of scale factors or an overlapping accumulator was written to
-  some of its columns.
+  some of its columns. Accumulators of 64 rows in the two halves of the same columns' lanes do not overlap.
 
 An MMA whose A and B are the same matrix may use one copy as both SFA and SFB. Copies of the shapes ``.32x128b`` and
 ``.64x128b``, which replicate, are those of scale factors (PTX ISA, "tcgen05.cp"); others may bring initial accumulators
@@ -15,10 +15,14 @@ or A, as ``tcgen05.st`` does.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.tcgen05.tmem import COLUMNS
 
+_Extent: TypeAlias = tuple[int, int, int | None]
+"""An accumulator: its first column, the one after the last, and its half of the lanes; None: all lanes."""
 _NONE = [-1] * COLUMNS
 _SCALES, _OTHER, _ACCUMULATOR, _READ, _BURIED = 1, 2, 3, 4, 5
 """What a column holds: scale factors, other data, an accumulator that nothing has loaded, one that was loaded, scale
@@ -42,9 +46,9 @@ class ColumnUse:
         """The statement whose scale factors a copy replaced before they were read; that of a buried accumulator."""
         self._readers = [-1] * COLUMNS
         """The MMA that read a column as scale factors last."""
-        self._extents: list[tuple[int, int]] = [(0, 0)] * COLUMNS
-        """The columns of the accumulator that a column is part of."""
-        self._whole: set[tuple[int, int]] = set()
+        self._extents: list[_Extent] = [(0, 0, None)] * COLUMNS
+        """The accumulator that a column is part of."""
+        self._whole: set[_Extent] = set()
         """Accumulators that nothing has disturbed since their last MMA."""
 
     def dissolve(self) -> None:
@@ -92,17 +96,17 @@ class ColumnUse:
         for each in range(column, end):
             self._roles[each] |= own
 
-    def accumulated(self, w: Warp, at: int, column: int, count: int, *, adds: bool) -> None:
-        """Record an MMA's accumulator; ``adds`` if it is added to."""
-        key = column, count
+    def accumulated(self, w: Warp, at: int, column: int, count: int, *, adds: bool, half: int | None = None) -> None:
+        """Record an MMA's accumulator; ``adds`` if it is added to, ``half`` its half of the lanes in layout F."""
+        end = column + count
+        key = column, end, half
         if key in self._whole:
             return
-        end = column + count
         if adds:
-            self._check_sum(w, at, column, end)
+            self._check_sum(w, at, key)
         else:
-            self._whole = {(c, n) for c, n in self._whole if c + n <= column or end <= c}
-            self._extents[column:end] = [(column, end)] * count
+            self._whole = {each for each in self._whole if each[1] <= column or end <= each[0]}
+            self._extents[column:end] = [key] * count
         self._holds[column:end] = bytes([_ACCUMULATOR]) * count
         self._roles[column:end] = bytes(count)
         self._by[column:end] = [at] * count
@@ -127,15 +131,16 @@ class ColumnUse:
                 f"accumulator of the MMA at {self._place(self._over[first])}, which {self._place(at)} loads afterwards",
             )
 
-    def _check_sum(self, w: Warp, at: int, column: int, end: int) -> None:
+    def _check_sum(self, w: Warp, at: int, accumulator: _Extent) -> None:
         """Report columns of an accumulator that hold something else by now."""
+        column, end, _ = accumulator
         lost = [c for c in range(column, end) if self._holds[c] in (_SCALES, _BURIED)]
         what = "scale factors"
         if not lost:
             lost = [
                 c
                 for c in range(column, end)
-                if self._holds[c] in (_ACCUMULATOR, _READ) and _cross(self._extents[c], (column, end))
+                if self._holds[c] in (_ACCUMULATOR, _READ) and _cross(self._extents[c], accumulator)
             ]
             what = "another accumulator"
         if lost:
@@ -175,8 +180,10 @@ class ColumnUse:
         return self._cta.launch.place(at).partition(" (")[0]
 
 
-def _cross(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Return whether two ranges overlap and neither contains the other."""
+def _cross(one: _Extent, other: _Extent) -> bool:
+    """Return whether two accumulators overlap and neither contains the other."""
+    if one[2] != other[2] and None not in (one[2], other[2]):
+        return False
     if one[0] <= other[0]:
         return other[0] < one[1] < other[1] and one[0] < other[0]
     return one[0] < other[1] < one[1]

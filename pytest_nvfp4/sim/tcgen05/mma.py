@@ -186,7 +186,8 @@ def _use_columns(w: Warp, at: int, part: CtaOperands, plan: MmaPlan) -> None:
         same = not plan.form.a_in_tmem and part.a_first == part.b_first
         use.scaled(w, at, "SFA", part.sfa_column, part.sfa_count, ins.a_id, same=same)
         use.scaled(w, at, "SFB", part.sfb_column, part.sfb_count, ins.b_id, same=same)
-    use.accumulated(w, at, plan.column, plan.path.columns, adds=plan.enable)
+    half = plan.path.align if plan.path.layout == "F" else None
+    use.accumulated(w, at, plan.column, plan.path.columns, adds=plan.enable, half=half)
 
 
 def _shared_operand(
