@@ -125,7 +125,7 @@ mutant(
 mutant(
     "the address of TMEM is read 4 bytes further",
     lambda k: k.one("ld.shared").shift(1, 4),
-    Found("tmem", "cute.copy(s2t_sfa"),
+    Found("uninitialised", "cute.arch.retrieve_tmem_ptr"),
 )
 mutant(
     "the address of TMEM is written over acc_mbar",
