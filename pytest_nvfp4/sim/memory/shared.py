@@ -68,9 +68,9 @@ class SharedMemory:
         self.written_raw = memoryview(self.written.view(np.uint8))  # type: ignore[arg-type]
         self.opaque = Opaque()
         self.in_flight: dict[object, InFlight] = {}
+        """Copies in flight; their bytes count as not written."""
         self.undefined: dict[int, Fault] = {}
         """By byte, why the value is not defined that was stored there last; of bytes that are not ``written`` alone."""
-        """Copies in flight; their bytes count as not written."""
 
     def index(self, address: int, size: int, *, what: str, align: int = 1) -> int:
         """Return the index of a shared::cta address with ``size`` bytes.
