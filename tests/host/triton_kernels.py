@@ -379,7 +379,7 @@ def case_gluon_unordered(session: Session) -> Any:
 def main() -> None:
     """Run the cases in one simulator each."""
     from pytest_nvfp4.device.worker.simulator import simulate
-    from pytest_nvfp4.sim.races.findings import WARNING
+    from pytest_nvfp4.sim.races.access_pair import WARNING
 
     said: dict[str, Any] = {"version": triton.__version__}
     cases: dict[str, Callable[[Session], Any]] = {

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pytest_nvfp4.sim.races.access import Access
+from pytest_nvfp4.sim.races.access_pair import RACE
 from pytest_nvfp4.sim.races.clocks import Clock, Clocks
-from pytest_nvfp4.sim.races.findings import RACE, Reporter
+from pytest_nvfp4.sim.races.findings import Reporter
 from pytest_nvfp4.sim.races.ticks import BEFORE
 from pytest_nvfp4.sim.run.cta import Cta
 

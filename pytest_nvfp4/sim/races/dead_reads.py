@@ -26,7 +26,8 @@ from typing import NamedTuple
 from pytest_nvfp4.sim.lanes import FULL
 from pytest_nvfp4.sim.ptx.uses import Uses
 from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
-from pytest_nvfp4.sim.races.findings import AccessPair, Reporter
+from pytest_nvfp4.sim.races.access_pair import AccessPair
+from pytest_nvfp4.sim.races.findings import Reporter
 from pytest_nvfp4.sim.run.following import Dependents, RestOfBlock, follow
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.warp import Warp

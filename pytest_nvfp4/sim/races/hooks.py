@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.monitor import Monitor, TmemBox
+from pytest_nvfp4.sim.races.access_pair import RACE, WARNING
 from pytest_nvfp4.sim.races.agents import BarrierState, CtaMemory, WarpAgent
-from pytest_nvfp4.sim.races.findings import RACE, WARNING
 from pytest_nvfp4.sim.races.launch import LANES_PER_UNIT, LaunchRaces
 from pytest_nvfp4.sim.races.partition import Footprint
 from pytest_nvfp4.sim.races.ticks import ASYNC_SHARED, BEFORE, INITS

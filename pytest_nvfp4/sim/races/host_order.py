@@ -26,7 +26,7 @@ from pytest_nvfp4.driver.streams import ALLOCATES, LEGACY, Extent, Key, Streams,
 from pytest_nvfp4.driver.user_line import UserLine
 from pytest_nvfp4.finding import Finding, Location, Where
 from pytest_nvfp4.sim.memory.globals import GlobalMemory
-from pytest_nvfp4.sim.races.findings import RACE, WARNING
+from pytest_nvfp4.sim.races.access_pair import RACE, WARNING
 from pytest_nvfp4.sim.races.launch import LaunchRaces
 from pytest_nvfp4.sim.races.touched import (
     READ,

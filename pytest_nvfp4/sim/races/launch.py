@@ -15,19 +15,11 @@ from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sim.lanes import FULL
 from pytest_nvfp4.sim.monitor import PipeAccesses
 from pytest_nvfp4.sim.races.access import ASYNC, Access
+from pytest_nvfp4.sim.races.access_pair import ALLOC_FENCE, COPY_FENCE, PENDING_LD, PROXY, RACE, WARNING, AccessPair
 from pytest_nvfp4.sim.races.clocks import Agent, Clocks
 from pytest_nvfp4.sim.races.dead_reads import DeadReads, RacingRead
 from pytest_nvfp4.sim.races.early_use import early_uses
-from pytest_nvfp4.sim.races.findings import (
-    ALLOC_FENCE,
-    COPY_FENCE,
-    PENDING_LD,
-    PROXY,
-    RACE,
-    WARNING,
-    AccessPair,
-    Reporter,
-)
+from pytest_nvfp4.sim.races.findings import Reporter
 from pytest_nvfp4.sim.races.global_shadow import GlobalConflict, GlobalShadow
 from pytest_nvfp4.sim.races.joins import Joins
 from pytest_nvfp4.sim.races.lane_order import LaneItems, LaneOrder, PartialRelease
@@ -328,7 +320,7 @@ class LaunchRaces:
     def check_early_use(self, warp: WarpId, at: int) -> None:
         """Report a use of the registers of an executed ``tcgen05.ld`` before a wait."""
         use = self._early_uses.pop(at, None)
-        line = self.reporter.line(at)
+        line = self.reporter.messages.line(at)
         if use is None or line in self._early_lines:
             return
         self._early_lines.add(line)

@@ -18,8 +18,9 @@ from enum import Enum, auto
 
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.races.access import Access
+from pytest_nvfp4.sim.races.access_pair import RACE
 from pytest_nvfp4.sim.races.clocks import Agent
-from pytest_nvfp4.sim.races.findings import RACE, Reporter
+from pytest_nvfp4.sim.races.findings import Reporter
 from pytest_nvfp4.sim.races.global_shadow import EarlierAccess, GlobalShadow, Rows
 from pytest_nvfp4.sim.run.grid import Grid
 
@@ -67,7 +68,7 @@ class LaunchOverlap:
 
     def _report(self, old: EarlierAccess, new: Access, region: Region, *, writes: bool) -> None:
         reporter, earlier = self._reporter, self._earlier
-        line = reporter.line(new.at)
+        line = reporter.messages.line(new.at)
         if line in self._lines:
             return
         self._lines.add(line)

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pytest_nvfp4.sim.races.access import Access
-from pytest_nvfp4.sim.races.findings import RACE, WARNING, Reporter
+from pytest_nvfp4.sim.races.access_pair import RACE, WARNING
+from pytest_nvfp4.sim.races.findings import Reporter
 from pytest_nvfp4.sim.races.map_uses import MapAccesses
 
 
@@ -42,7 +43,7 @@ def pairs_of_processes(earlier: Sequence[MapAccesses], later: Sequence[MapAccess
 def report_shared_map(reporter: Reporter, name: str, pair: MapPair) -> None:
     """Report accesses of different CTAs to one tensor map, once for all maps of the launch."""
     old, new = pair.old, pair.new
-    first, second = f"{reporter.line(old.at)} in {old.warp}", f"{reporter.line(new.at)} in {new.warp}"
+    first, second = f"{reporter.messages.line(old.at)} in {old.warp}", f"{reporter.messages.line(new.at)} in {new.warp}"
     doing = f"{second} {'overwrites' if pair.new_writes else 'uses'} tensor map {name}"
     reporter.other(
         RACE,
@@ -60,10 +61,10 @@ def report_shared_map(reporter: Reporter, name: str, pair: MapPair) -> None:
 
 def report_unread_map(reporter: Reporter, name: str, old: Access, new: Access) -> None:
     """Report a warp that overwrites a map behind a wait for bulk groups, which does not wait for its loads."""
-    load = reporter.line(old.at)
+    load, line = reporter.messages.line(old.at), reporter.messages.line(new.at)
     reporter.other(
         WARNING,
-        f"{reporter.line(new.at)} in {new.warp} overwrites tensor map {name}, which the tensor load at {load} in "
+        f"{line} in {new.warp} overwrites tensor map {name}, which the tensor load at {load} in "
         "the same warp may not have read: cp.async.bulk.wait_group waits for stores only, and no wait for the load's "
         "bytes precedes; the tensor map manager and the grouped GEMMs of CuTe DSL omit this wait, and results of "
         "kernels without it were corrupted on an H200 (DeepGEMM 343)",

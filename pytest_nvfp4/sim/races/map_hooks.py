@@ -34,8 +34,8 @@ from collections.abc import Sequence
 from pytest_nvfp4.sim.memory.access import READ, WRITE
 from pytest_nvfp4.sim.monitor import CopyTarget
 from pytest_nvfp4.sim.races.access import ASYNC, Access, make_access
+from pytest_nvfp4.sim.races.access_pair import WARNING
 from pytest_nvfp4.sim.races.agents import WarpAgent
-from pytest_nvfp4.sim.races.findings import WARNING
 from pytest_nvfp4.sim.races.hooks import ZERO
 from pytest_nvfp4.sim.races.map_uses import MAP_BYTES, MapUses
 from pytest_nvfp4.sim.races.memory_hooks import MemoryHooks
@@ -115,9 +115,10 @@ class MapHooks(MemoryHooks):
         launch.unacquired_map_reported = True
         region = grid.machine.memory.find(address)
         assert region is not None
+        line = launch.reporter.messages.line(at)
         launch.reporter.other(
             WARNING,
-            f"{launch.reporter.line(at)} in {agent.id} uses the tensor map at {region.place(address)}, which its CTA "
+            f"{line} in {agent.id} uses the tensor map at {region.place(address)}, which its CTA "
             "has not acquired: it was written before the launch, and the TMA may have cached what was there before",
             "fence.proxy.tensormap::generic.acquire.sys [map], 128 in each CTA before its first use of a map in global "
             "memory (.gpu where a kernel wrote it); or pass the map as a __grid_constant__ parameter",
@@ -145,9 +146,10 @@ class MapHooks(MemoryHooks):
         agent = w.units.get(WarpAgent) or self._warp(w)
         launch = agent.launch
         first = int(written.argmin())
+        line = launch.reporter.messages.line(at)
         launch.reporter.other(
             WARNING,
-            f"{launch.reporter.line(at)} in {agent.id} publishes {int((~written).sum())} bytes of shared memory that "
+            f"{line} in {agent.id} publishes {int((~written).sum())} bytes of shared memory that "
             f"were never written, from byte {first} of the tensor map on: they hold no field of a map, so that the "
             "copies are right, but the 128 bytes differ from run to run; CuTe DSL's template has 64 bytes, and "
             "official kernels leave the others",

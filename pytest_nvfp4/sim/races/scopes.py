@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.races.access import Access
-from pytest_nvfp4.sim.races.findings import Missing
+from pytest_nvfp4.sim.races.access_pair import Missing
 from pytest_nvfp4.sim.races.names import WarpId
 from pytest_nvfp4.sim.races.ticks import BEFORE, VISIBLE, Ticks
 from pytest_nvfp4.sim.run.grid import Grid

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from pytest_nvfp4.sim.races.access import Access
+from pytest_nvfp4.sim.races.access_pair import RACE
 from pytest_nvfp4.sim.races.agents import BarrierState, ClusterAgents, FailedTest, RoundState, WarpAgent
 from pytest_nvfp4.sim.races.clocks import Clock, Epoch, PendingLoads
-from pytest_nvfp4.sim.races.findings import RACE
 from pytest_nvfp4.sim.races.hooks import Hooks
 from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, fence_scope, is_sc
 from pytest_nvfp4.sim.races.scopes import NarrowScope

@@ -13,9 +13,9 @@ import numpy as np
 
 from pytest_nvfp4.sim.monitor import CtaAccesses, PipeAccesses, TmemBox
 from pytest_nvfp4.sim.races.access import ASYNC, Access, TensorUse, make_access
+from pytest_nvfp4.sim.races.access_pair import RACE
 from pytest_nvfp4.sim.races.agents import CtaMemory, WarpAgent
 from pytest_nvfp4.sim.races.clocks import Agent, Epoch
-from pytest_nvfp4.sim.races.findings import RACE
 from pytest_nvfp4.sim.races.hooks import Hooks, box_footprint, has_started, units_footprint
 from pytest_nvfp4.sim.races.launch import LaunchRaces, TensorParts
 from pytest_nvfp4.sim.races.names import AgentInfo, AgentKind
