@@ -97,7 +97,8 @@ class WarpAgent(Agent):
 
     def acquire_copy(self, copy: Copy) -> None:
         """Order everything in a copy of a clock before the warp's next action."""
-        super().acquire_copy(copy)
+        self.clock.join_copy(copy)
+        self.version += 1
         if self.lane_order.open:
             self.lane_order.acquire(copy.ticks[BEFORE])
 
@@ -231,6 +232,7 @@ class RoundState:
         complete: ``arrived`` at the end of the last complete round, and by warp at the end of the last one in which the
             warp arrived: a warp may go on late, when others have completed further rounds.
         last, coming: By warp, the instruction of its arrival in the last complete round, and in the current one.
+        passed: By warp, what it acquired last.
         performed: Everything before its relaxed arrives (see ``cta_exit``).
     """
 
@@ -241,6 +243,7 @@ class RoundState:
         self.complete: dict[WarpId | None, Copy] = {None: self.arrived.copy()}
         self.last: dict[WarpId, int] = {}
         self.coming: dict[WarpId, int] = {}
+        self.passed: dict[WarpId, Copy] = {}
         self.performed: Clock | None = None
 
     def finish(self) -> None:

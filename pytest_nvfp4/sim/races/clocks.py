@@ -225,11 +225,6 @@ class Agent:
         self.clock.join(clock)
         self.version += 1
 
-    def acquire_copy(self, copy: Copy) -> None:
-        """Order everything in a copy of a clock of the same cluster before the agent's next action."""
-        self.clock.join_copy(copy)
-        self.version += 1
-
     def acquire_snapshot(self, snapshot: Snapshot) -> None:
         """Order everything in ``snapshot`` before the agent's next action."""
         self.clock.join_snapshot(self.clocks.number, snapshot)
@@ -256,7 +251,8 @@ class Agent:
 
     def release(self, clock: Clock) -> None:
         """Add everything up to now to ``clock``; later actions belong to the next tick."""
-        self._join_relaxed()
+        if self.relaxed_reads:
+            self._join_relaxed()
         clock.join(self.clock)
         self._released = True
 

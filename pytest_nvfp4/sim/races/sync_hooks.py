@@ -8,8 +8,6 @@ release and a wait that returns true an acquire, at CTA or cluster scope, unless
 # ruff: noqa: ARG002 - every event has the instruction and its lanes
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from pytest_nvfp4.sim.races.access import Access
@@ -21,7 +19,9 @@ from pytest_nvfp4.sim.races.orders import CLUSTER, CTA, fence_scope, is_sc
 from pytest_nvfp4.sim.races.scopes import NarrowScope
 from pytest_nvfp4.sim.races.ticks import INITS, ISSUED, TENSOR
 from pytest_nvfp4.sim.run.warp import Warp
+from pytest_nvfp4.sim.sync.cluster import ClusterBarrier
 from pytest_nvfp4.sim.sync.mbarrier import Actor, Mbarrier
+from pytest_nvfp4.sim.sync.named import NamedBarrier
 
 
 class SyncHooks(Hooks):
@@ -49,7 +49,10 @@ class SyncHooks(Hooks):
             if scope is not None:
                 if is_sc(kind):
                     agent.fence_sc()
-                with agent.lane_order.releasing(mask, w.live, at):
+                if agent.lane_order.open:
+                    with agent.lane_order.releasing(mask, w.live, at):
+                        agent.fences.fence(agent, scope)
+                else:
                     agent.fences.fence(agent, scope)
                 agent.lanes.synchronise()
 
@@ -175,36 +178,42 @@ class SyncHooks(Hooks):
 
     # ---- other barriers ------------------------------------------------------------------------------------------
 
-    def barrier_arrived(self, w: Warp, mask: int, barrier: Any, at: int) -> None:
+    def barrier_arrived(self, w: Warp, mask: int, barrier: NamedBarrier | ClusterBarrier, at: int) -> None:
         """Release to the round of a named barrier or the cluster barrier."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         state = agent.agents.rounds[barrier]
-        if not hasattr(barrier, "cluster") and not agent.has_seen(state.number, state.rounds):
+        if (
+            state.passed.get(agent.id) is not state.complete[None]
+            and isinstance(barrier, NamedBarrier)
+            and not agent.has_seen(state.number, state.rounds)
+        ):
             _report_mixed(agent, state, barrier, at)
         state.coming[agent.id] = at
-        with agent.lane_order.releasing(mask, w.live, at):
-            if agent.launch.relaxed[at]:
-                _release_relaxed(agent, state, scope=CLUSTER)
-            else:
-                agent.release(state.arrived)
+        if agent.lane_order.open:
+            with agent.lane_order.releasing(mask, w.live, at):
+                _release_round(agent, state, at)
+        else:
+            _release_round(agent, state, at)
 
-    def barrier_completed(self, barrier: Any) -> None:
+    def barrier_completed(self, barrier: NamedBarrier | ClusterBarrier) -> None:
         """Complete the round."""
-        cluster = barrier.cluster if hasattr(barrier, "cluster") else barrier.cta.cluster
+        cluster = barrier.cta.cluster if isinstance(barrier, NamedBarrier) else barrier.cluster
         cluster.unit(ClusterAgents).rounds[barrier].finish()
 
-    def barrier_passed(self, w: Warp, mask: int, barrier: Any, at: int) -> None:
+    def barrier_passed(self, w: Warp, mask: int, barrier: NamedBarrier | ClusterBarrier, at: int) -> None:
         """Acquire from the round."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         state = agent.agents.rounds[barrier]
-        agent.acquire_copy(state.complete.get(agent.id) or state.complete[None])
+        complete = state.passed[agent.id] = state.complete.get(agent.id) or state.complete[None]
+        agent.acquire_copy(complete)
         agent.lanes.synchronise()
-        agent.memory.peer_accesses.observe(state.performed)
-        if hasattr(barrier, "cluster"):
+        if state.performed is not None:
+            agent.memory.peer_accesses.observe(state.performed)
+        if not isinstance(barrier, NamedBarrier):
             agent.memory.cluster_ticks.setdefault(agent.number, agent.epoch())
 
 
-def _report_mixed(agent: WarpAgent, state: RoundState, barrier: Any, at: int) -> None:
+def _report_mixed(agent: WarpAgent, state: RoundState, barrier: NamedBarrier, at: int) -> None:
     """Report an arrival at a named barrier that may count in the round before: nothing orders it behind that one."""
     place = agent.launch.grid.place
     earlier, where = next(reversed(state.last.items()))
@@ -236,6 +245,14 @@ def _release(agent: WarpAgent, state: BarrierState, at: int, barrier: Mbarrier) 
             launch.narrow_scopes.add(NarrowScope(at, agent.id, barrier.cta.rank, acquires=False))
             _release_fenced(agent, state.arrived, CLUSTER)
         state.join_peer(agent, visible=not in_cta)
+
+
+def _release_round(agent: WarpAgent, state: RoundState, at: int) -> None:
+    """Release to a round of a named barrier or the cluster barrier."""
+    if agent.launch.relaxed[at]:
+        _release_relaxed(agent, state, scope=CLUSTER)
+    else:
+        agent.release(state.arrived)
 
 
 def _note_pending(agent: WarpAgent, loads: frozenset[int]) -> None:
