@@ -120,12 +120,6 @@ class Launch:
         return self._flag(LaunchAttribute.COOPERATIVE)
 
     @property
-    def preferred_cluster(self) -> Dim3 | None:
-        """Preferred cluster shape, if the launch has one."""
-        value = self.attributes.get(LaunchAttribute.PREFERRED_CLUSTER_DIMENSION)
-        return None if value is None else struct.unpack_from("<III", value)
-
-    @property
     def ctas(self) -> int:
         """Number of CTAs in the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]

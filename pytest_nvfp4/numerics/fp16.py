@@ -80,17 +80,6 @@ def ordinal(bits: HalfBits) -> Int32:
     return np.where(bits & SIGN, -magnitude, magnitude)
 
 
-def ordinal_of(bits: int) -> int:
-    """Return :func:`ordinal` of one value."""
-    return -(bits & 0x7FFF) if bits & SIGN else bits
-
-
-def ulp_distance(first: HalfBits, second: HalfBits) -> Int32:
-    """Return the number of fp16 values from one value to the other (0 where either is NaN)."""
-    distance = np.abs(ordinal(first) - ordinal(second))
-    return np.where(is_nan(first) | is_nan(second), 0, distance).astype(np.int32)
-
-
 def value(bits: int) -> float:
     """Return the value of one fp16 given by its bits."""
     return float(np.array(bits, dtype=np.uint16).view(np.float16))

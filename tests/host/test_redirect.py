@@ -478,13 +478,12 @@ def test_a_launch_needs_nothing_but_the_standard_library():
         dynamic_smem=0,
         stream=0,
         params=(b"\1\0\0\0",),
-        attributes={6: struct.pack("<i", 1).ljust(64, b"\0"), 11: struct.pack("<III", 4, 2, 1).ljust(64, b"\0")},
+        attributes={6: struct.pack("<i", 1).ljust(64, b"\0")},
         module=image,
         ordinal=0,
     )
     assert launch.programmatic_dependent_launch
     assert not launch.cooperative
-    assert launch.preferred_cluster == (4, 2, 1)
     assert launch.ctas == 8
     assert len(image.sha256) == 64
 

@@ -91,11 +91,6 @@ def dict_bytes(read: Read, address: int) -> DictBytes:
     return DictBytes(width, held, read(values + _VALUES_OFFSET, 8 * entries) if values else None)
 
 
-def dict_entries(read: Read, address: int) -> dict[int, int]:
-    """Return the address of the value for each address of a key of a dictionary. Raises LayoutError or OSError."""
-    return dict_bytes(read, address).addresses()
-
-
 def ascii_text(read: Read, address: int) -> str:
     """Return a string of ASCII characters, as names are, or of the first characters of a longer one.
 

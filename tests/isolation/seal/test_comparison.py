@@ -98,7 +98,7 @@ def _opcode(name: str) -> int:
     ids=["module", "instance", "mixed", "empty", "modules", "functools"],
 )
 def test_dictionaries_are_read_from_memory(held: dict[object, object]) -> None:
-    read = cpython.dict_entries(ctypes.string_at, id(held))
+    read = cpython.dict_bytes(ctypes.string_at, id(held)).addresses()
     assert read == {id(key): id(value) for key, value in held.items()}
 
 
