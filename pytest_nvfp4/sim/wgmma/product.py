@@ -71,8 +71,36 @@ class AlignedSum:
 _WIDE, _FP8 = AlignedSum(25, 23), AlignedSum(13, 13)
 _PAIR_COST = 2
 """Time of an element with operands of its own, in that of one among all of a matrix."""
-_ZERO = -15_000
-"""Stands for the exponent of zero; twice that fits 16 bits."""
+_NONE = -1023
+"""Stands for the exponent of zero."""
+_NARROW = 48
+"""Exponents of factors up to which products and their scaled terms are exact in float32."""
+_TOGETHER = 1 << 16
+"""Terms that are computed together: they stay in the cache, and small sums need few calls of numpy."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Factors:
+    """Factors of products that are added along the first axis.
+
+    Attributes:
+        values, exponents: The factors, and their exponents.
+        narrow: Whether products of two such factors, and their scaled terms, are exact in float32.
+    """
+
+    values: NDArray[Any]
+    exponents: NDArray[np.int16]
+    narrow: bool
+
+    @classmethod
+    def of(cls, matrix: Floats) -> _Factors:
+        """Return the factors in the rows of a matrix, ``(k, rows)``."""
+        exponents = _exponents(matrix.T)
+        narrow = bool(((exponents == _NONE) | (abs(exponents) <= _NARROW)).all())
+        return cls(np.ascontiguousarray(matrix.T), exponents, narrow)
+
+    def __getitem__(self, index: Any) -> _Factors:
+        return _Factors(self.values[index], self.exponents[index], self.narrow)
 
 
 class Product:
@@ -165,6 +193,11 @@ class Product:
         return largest, *(lowest_bits(values).min(axis=1).astype(np.int32) for values in (self.a, self.b))
 
     @cached_property
+    def factors(self) -> tuple[_Factors, _Factors]:
+        """The factors of a and of b, for sums as wgmma rounds them."""
+        return _Factors.of(self.a), _Factors.of(self.b)
+
+    @cached_property
     def total(self) -> Floats:
         """Sum of all instructions as one fp32 product; use it only where it is exact."""
         return self.a @ self.b.T
@@ -174,7 +207,7 @@ class Product:
         """The product with zeros for rows that are not finite, and which rows of a and of b these are."""
         lost = [np.asarray(~np.isfinite(values).all(axis=1)) for values in (self.a, self.b)]
         made = copy.copy(self)
-        for name in ("largest", "total", "_by_element"):  # the quantum is that of the finite values
+        for name in ("largest", "total", "factors", "_by_element"):  # the quantum is that of the finite values
             made.__dict__.pop(name, None)
         made.a, made.b = (
             np.where(rows[:, None], np.float32(0), v) for rows, v in zip(lost, (self.a, self.b), strict=True)
@@ -254,48 +287,66 @@ def _integers(product: Product, start: NDArray[Any] | None, *, rows: slice, satu
 
 
 def _exponents(values: NDArray[Any]) -> NDArray[np.int16]:
-    return np.where(values == 0, _ZERO, np.frexp(values)[1] - 1).astype(np.int16)
+    """Return the exponents; ``_NONE`` for zero."""
+    bits = np.ascontiguousarray(values, np.float64).view(np.int64)
+    return ((bits >> 52 & 0x7FF) + _NONE).astype(np.int16)
 
 
 def _aligned(
     product: Product, start: NDArray[Any] | None, how: AlignedSum, *, rows: slice, plain: NDArray[Any]
 ) -> NDArray[np.float32]:
     """Return the sums as wgmma rounds them; ``plain`` gives those that are infinite or NaN."""
-    a, b = product.a[rows], product.b
+    a, b = product.factors
+    a = a[:, rows]
     value = np.zeros(plain.shape) if start is None else start.astype(np.float64)
     at = np.nonzero(product.open(start, rows=rows))
     with np.errstate(all="ignore"):
         if len(at[0]) * _PAIR_COST < plain.size:
             sums = product.total[rows] + value
-            sums[at] = _aligned_sums(a[at[0]], b[at[1]], value[at], how, count=product.count)
+            sums[at] = _aligned_sums(a[:, at[0]], b[:, at[1]], value[at], how, count=product.count)
         else:
-            sums = _aligned_sums(a[:, None], b[None, :], value, how, count=product.count)
+            sums = _aligned_sums(a[:, :, None], b[:, None, :], value, how, count=product.count)
         return np.where(np.isfinite(plain), sums, plain).astype(np.float32)
 
 
 def _aligned_sums(
-    a: NDArray[Any], b: NDArray[Any], value: NDArray[np.float64], how: AlignedSum, *, count: int
+    a: _Factors, b: _Factors, value: NDArray[np.float64], how: AlignedSum, *, count: int
 ) -> NDArray[np.float64]:
-    """Return ``value`` and the sums of the products of a and b over their last axis, as wgmma rounds them."""
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    a_exponents, b_exponents = _exponents(a), _exponents(b)
-    k = a.shape[-1] // count
-    term = np.empty(value.shape)
-    for first in range(0, a.shape[-1], k):
+    """Return ``value`` and the sums of the products of a and b, as wgmma rounds them."""
+    narrow = a.narrow and b.narrow
+    wide = np.float32 if narrow else np.float64
+    k = len(a.values) // count
+    step = max(1, min(k, _TOGETHER // max(1, value.size)))
+    for first in range(0, count * k, k):
+        parts = [slice(at, min(at + step, first + k)) for at in range(first, first + k, step)]
         largest = _exponents(value)
-        for i in range(first, first + k):
-            np.maximum(largest, a_exponents[..., i] + b_exponents[..., i], out=largest)
-        places = np.maximum(largest, -400).astype(np.int32) - how.kept
-        up = np.ldexp(1.0, -places)
+        for part in parts:
+            np.maximum(largest, (a.exponents[part] + b.exponents[part]).max(axis=0), out=largest)
+        up = np.ldexp(1.0, how.kept - np.maximum(largest, -400).astype(np.int32))
         total = np.trunc(value * up)
-        for i in range(first, first + k):
-            np.multiply(a[..., i], b[..., i], out=term)
-            np.multiply(term, up, out=term)
-            total += np.trunc(term, out=term)
-        value = np.ldexp(total, places)
-        last = np.maximum(np.frexp(value)[1] - 1 - how.fraction, ACCUMULATORS["f32"].lowest)
-        value = np.ldexp(np.trunc(np.ldexp(value, -last)), last)
+        # Where the limit holds, all terms are zero.
+        factor = np.minimum(up, 2.0**126).astype(np.float32) if narrow else up
+        for part in parts:
+            terms = np.multiply(a.values[part], b.values[part], dtype=wide)
+            terms *= factor
+            if narrow:  # a term is below 2^(kept + 2): 32 bits hold 16 of them with 25 bits, or 32 with 13
+                total += terms.astype(np.int32).sum(axis=0, dtype=np.int32)
+            else:
+                total += np.trunc(terms, out=terms).sum(axis=0)
+        total /= up
+        value = _truncated(total, how.fraction)
     return value
+
+
+def _truncated(sums: NDArray[np.float64], fraction: int) -> NDArray[np.float64]:
+    """Return sums truncated towards zero to so many fraction bits, and to multiples of the least fp32 number."""
+    exponents = _exponents(sums)
+    lowest = ACCUMULATORS["f32"].lowest
+    if ((exponents != _NONE) & (exponents < lowest + fraction)).any():
+        last = np.maximum(exponents.astype(np.int32) - fraction, lowest)
+        return np.ldexp(np.trunc(np.ldexp(sums, -last)), last)
+    sums.view(np.int64)[...] &= -(1 << 52 - fraction)
+    return sums
 
 
 def _one_by_one(

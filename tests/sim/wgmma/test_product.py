@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.wgmma.formats import OPERAND_TYPES, lowest_bit
-from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, Product, _one_by_one, accumulate
+from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, Product, accumulate
+from tests.sim.wgmma.images import TYPES
 from tests.sim.wgmma.oracle import aligned_sum
 from tests.sim.wgmma.products import one_by_one, products
 
@@ -118,18 +119,34 @@ def test_saturation_happens_after_every_instruction():
     assert (accumulate(product, start, S32, rows=ROWS) == 2**31 - 1).all()
 
 
-@pytest.mark.parametrize(("name", "kept", "fraction"), [("f16", 25, 23), ("tf32", 25, 23), ("e4m3", 13, 13)])
-def test_wgmma_cuts_below_the_largest_exponent(name, kept, fraction):
+@pytest.mark.parametrize(
+    ("name", "centre", "kept", "fraction"),
+    [
+        ("f16", 0, 25, 23),
+        ("tf32", 0, 25, 23),
+        ("e4m3", 0, 13, 13),
+        ("e5m2", 0, 13, 13),
+        ("bf16", 0, 25, 23),
+        # Products near the largest and below the least fp32 number, and sums that are subnormal.
+        ("bf16", 48, 25, 23),
+        ("bf16", -48, 25, 23),
+        ("tf32", -66, 25, 23),
+        ("bf16", -72, 25, 23),
+    ],
+)
+def test_wgmma_cuts_below_the_largest_exponent(name, centre, kept, fraction):
     form = OPERAND_TYPES[name]
     random = np.random.default_rng(3)
-    if name == "e4m3":
+    if form.bits == 8:
         a, b = (random.integers(0, 0x70, (rows, 64)).astype(np.uint8) for rows in (16, 8))
         a |= (random.integers(0, 2, a.shape) << 7).astype(np.uint8)
     else:
-        a, b = (random.standard_normal((rows, 64)).astype(np.float32) for rows in (16, 8))
-        a *= np.exp2(random.integers(-9, 9, a.shape)).astype(np.float32)
-        a, b = (x.astype(np.float16).view(np.uint16) if name == "f16" else x.view(np.uint32) for x in (a, b))
-    start = (random.standard_normal((16, 8)) * 100).astype(np.float32)
+        a, b = (random.standard_normal((rows, 64)) * np.exp2(centre) for rows in (16, 8))
+        a *= np.exp2(random.integers(-9, 9, a.shape))
+        a[3], b[:, 16:32] = 0, 0
+        a, b = (x.astype(np.float32).astype(TYPES[name][0]).view(form.codes) for x in (a, b))
+    start = (random.standard_normal((16, 8)) * 100 * np.exp2(2.0 * centre)).astype(np.float32)
+    start[:, 5] = 0
     product = Product(a, b, a_format=form, b_format=form, count=4, aligned=True)
     got = accumulate(product, start, F32, rows=ROWS)
     for m in range(16):
@@ -138,52 +155,3 @@ def test_wgmma_cuts_below_the_largest_exponent(name, kept, fraction):
             assert Fraction(float(got[m, n])) == want, (m, n)
     plain = accumulate(Product(a, b, a_format=form, b_format=form, count=4), start, F32, rows=ROWS)
     assert (plain != got).any()
-
-
-@pytest.mark.parametrize("aligned", [False, True])
-@pytest.mark.parametrize("accumulator", [F32, F16])
-def test_what_is_not_finite_leaves_the_others_exact(monkeypatch, aligned, accumulator):
-    form = OPERAND_TYPES["f16"]
-    random = np.random.default_rng(5)
-    a, b = (random.integers(-3, 4, (rows, 24)).astype(np.float16) for rows in (16, 8))
-    a[3, 5], a[7, 20], b[2, 0] = np.nan, np.inf, -np.inf
-    start = random.integers(-9, 9, (16, 8)).astype(accumulator.dtype)
-    start[0, 0], start[15, 7] = np.nan, np.inf
-    for begin in (None, start):
-        product = Product(
-            a.view(np.uint16), b.view(np.uint16), a_format=form, b_format=form, count=3, aligned=aligned, negate=True
-        )
-        assert not product.exact(accumulator, begin)
-        with monkeypatch.context() as patched:
-            patched.setattr("pytest_nvfp4.sim.wgmma.product._one_by_one", _noise_where_finite)
-            got = accumulate(product, begin, accumulator, rows=ROWS)
-        with monkeypatch.context() as patched:
-            patched.setattr("pytest_nvfp4.sim.wgmma.product._without_others", lambda *_, **__: None)
-            want = accumulate(product, begin, accumulator, rows=ROWS)
-        assert got.tobytes() == want.tobytes()
-        assert np.isfinite(got).sum() == 14 * 7 - (0 if begin is None else 2)
-
-
-def _noise_where_finite(*args, **kwargs):
-    found = _one_by_one(*args, **kwargs)
-    return np.where(np.isfinite(found), found.dtype.type(77), found)
-
-
-def test_wgmma_keeps_infinities_and_zeros():
-    form = OPERAND_TYPES["f16"]
-    a = np.array([[0x7C00, 0x3C01], [0, 0], [0x3C01, 0x0001]] + [[0, 0]] * 13, np.uint16)
-    b = np.array([[0x3C00, 0x3555]] + [[0, 0]] * 7, np.uint16)
-    got = accumulate(Product(a, b, a_format=form, b_format=form, count=2, aligned=True), None, F32, rows=ROWS)
-    assert got[0, 0] == np.inf
-    assert np.isnan(got[0, 1])
-    assert not got[1].any()
-
-
-def test_fp8_is_exact_to_14_digits_only():
-    form = OPERAND_TYPES["e4m3"]
-    ones = np.full((16, 32), 0x38, np.uint8)
-    product = Product(ones, ones[:8], a_format=form, b_format=form, count=1, aligned=True)
-    start = np.full((16, 8), 2.0**14, np.float32)
-    assert not product.exact(F32, start + 1)
-    assert (accumulate(product, start + 1, F32, rows=ROWS) == 2.0**14).all()
-    assert Product(ones, ones[:8], a_format=form, b_format=form, count=1).exact(F32, start + 1)

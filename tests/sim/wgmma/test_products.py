@@ -349,7 +349,8 @@ def test_what_the_bound_of_an_element_leaves_open_is_all_that_is_rounded(kind, s
             )
         made = Product(*codes, a_format=form, b_format=form, count=2, aligned=True)
         every = np.zeros(shape) if start is None else start.astype(np.float64)
-        expected = _aligned_sums(made.a[:, None], made.b[None, :], every, made.aligned, count=2).astype(np.float32)
+        a, b = made.factors
+        expected = _aligned_sums(a[:, :, None], b[:, None, :], every, made.aligned, count=2).astype(np.float32)
         opened.append(made.open(start, rows=slice(None)).mean())
         start = accumulate(made, start, ACCUMULATORS["f32"], rows=slice(None))
         assert np.array_equal(start.view(np.uint32), expected.view(np.uint32))
