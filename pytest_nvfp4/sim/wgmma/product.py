@@ -4,10 +4,10 @@ The PTX ISA does not specify order, width and rounding of the sum inside an inst
 wgmma with an f32 accumulator an H200 does the following, bit for bit (measured: 20,480 sums of f16, bf16, tf32, e4m3
 and e5m2 with four instructions each; ``AlignedSum``): all products of the instruction and the accumulator are truncated
 towards zero at 2^(e - 25), where e is the largest sum of the exponents of two factors, or the accumulator's exponent;
-they are added exactly, and the sum is truncated to 24 significant bits. For fp8 the truncation is at 2^(e - 13), and
-the sum has 14 significant bits (the counter ``wgmma.fp8.accumulation`` counts such instructions for reports). With an
-f16 accumulator, and in ``mma``, an instruction computes the sum in float64 and rounds it once (on an H200 4,096 sums of
-one f16 instruction agree).
+they are added exactly, and the sum is truncated to 24 significant bits. A zero is +0, of products and an accumulator of
+-0, too. For fp8 the truncation is at 2^(e - 13), and the sum has 14 significant bits (the counter
+``wgmma.fp8.accumulation`` counts such instructions for reports). With an f16 accumulator, and in ``mma``, an
+instruction computes the sum in float64 and rounds it once (on an H200 4,096 sums of one f16 instruction agree).
 
 A chain of instructions is one fp32 product where a bound shows that every partial sum is exact: all operands are
 integers times 2^q, so that all sums are integers times 2^(qa + qb), and none exceeds 2^24 of those (2^11 for f16, 2^14
@@ -335,7 +335,7 @@ def _aligned_sums(
                 total += np.trunc(terms, out=terms).sum(axis=0)
         total /= up
         value = _truncated(total, how.fraction)
-    return value
+    return value + 0.0  # which turns -0 into 0
 
 
 def _truncated(sums: NDArray[np.float64], fraction: int) -> NDArray[np.float64]:

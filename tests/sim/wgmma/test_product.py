@@ -131,7 +131,7 @@ def test_saturation_happens_after_every_instruction():
         ("bf16", 48, 25, 23),
         ("bf16", -48, 25, 23),
         ("tf32", -66, 25, 23),
-        ("bf16", -72, 25, 23),
+        ("bf16", -76, 25, 23),
     ],
 )
 def test_wgmma_cuts_below_the_largest_exponent(name, centre, kept, fraction):
@@ -153,5 +153,6 @@ def test_wgmma_cuts_below_the_largest_exponent(name, centre, kept, fraction):
         for n in range(8):
             want = aligned_sum(product.a[m], product.b[n], start[m, n], 4, kept, fraction)
             assert Fraction(float(got[m, n])) == want, (m, n)
+    assert not np.signbit(got[got == 0]).any()  # on an H200, sums of -0, and what is cut to nothing, are +0
     plain = accumulate(Product(a, b, a_format=form, b_format=form, count=4), start, F32, rows=ROWS)
     assert (plain != got).any()
