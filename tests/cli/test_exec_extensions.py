@@ -12,24 +12,14 @@ from tests.host.extension import sources
 
 pytestmark = [pytest.mark.slow, sources.needs_nvcc]
 
-# Its module is written with Python's own headers, because torch's take minutes.
-PROGRAM = '''
+PROGRAM = (
+    """
 import pathlib, sys, torch
 from torch.utils.cpp_extension import load_inline
 
-CPP = r"""
-#include <Python.h>
-extern "C" int fill(unsigned long long c, int count);
-static PyObject* run(PyObject*, PyObject* args) {
-    unsigned long long c; int count;
-    if (!PyArg_ParseTuple(args, "Ki", &c, &count)) return nullptr;
-    return PyLong_FromLong(fill(c, count));
-}
-static PyMethodDef methods[] = {{"run", run, METH_VARARGS, "fill"}, {nullptr, nullptr, 0, nullptr}};
-static PyModuleDef module = {PyModuleDef_HEAD_INIT, "filler", nullptr, -1, methods};
-PyMODINIT_FUNC PyInit_filler() { return PyModule_Create(&module); }
 """
-CUDA = r"""
+    + sources.FILL
+    + '''CUDA = r"""
 __global__ void filler(float* c, int count) {
     if (threadIdx.x < count) c[threadIdx.x] = 1;  // the store
 }
@@ -46,6 +36,7 @@ print(pathlib.Path(module.__file__).parts[-3], flush=True)
 module.run(c.data_ptr(), int(sys.argv[1]))
 print(int(c.sum()))
 '''
+)
 
 
 def test_an_extension_is_built_once_for_the_same_program(tmp_path: Path) -> None:

@@ -188,3 +188,19 @@ def refusal(source: str, folder: Path) -> HostSideError:
     with pytest.raises(HostSideError) as raised:
         library(source, folder, name="refused")
     return raised.value
+
+
+# A module of Python's own headers, because torch's take minutes.
+FILL = r'''CPP = r"""
+#include <Python.h>
+extern "C" int fill(unsigned long long c, int count);
+static PyObject* run(PyObject*, PyObject* args) {
+    unsigned long long c; int count;
+    if (!PyArg_ParseTuple(args, "Ki", &c, &count)) return nullptr;
+    return PyLong_FromLong(fill(c, count));
+}
+static PyMethodDef methods[] = {{"run", run, METH_VARARGS, "fill"}, {nullptr, nullptr, 0, nullptr}};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "filler", nullptr, -1, methods};
+PyMODINIT_FUNC PyInit_filler() { return PyModule_Create(&module); }
+"""
+'''

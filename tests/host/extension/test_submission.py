@@ -14,24 +14,14 @@ from tests.host.extension import sources
 
 pytestmark = [pytest.mark.slow, sources.needs_nvcc]
 
-# Its module is written with Python's own headers, because torch's take minutes.
-_KERNEL = '''
+_KERNEL = (
+    """
 import torch
 from torch.utils.cpp_extension import load_inline
 
-CPP = r"""
-#include <Python.h>
-extern "C" int fill(unsigned long long c, int count);
-static PyObject* run(PyObject*, PyObject* args) {
-    unsigned long long c; int count;
-    if (!PyArg_ParseTuple(args, "Ki", &c, &count)) return nullptr;
-    return PyLong_FromLong(fill(c, count));
-}
-static PyMethodDef methods[] = {{"run", run, METH_VARARGS, "fill"}, {nullptr, nullptr, 0, nullptr}};
-static PyModuleDef module = {PyModuleDef_HEAD_INIT, "filler", nullptr, -1, methods};
-PyMODINIT_FUNC PyInit_filler() { return PyModule_Create(&module); }
 """
-CUDA = r"""
+    + sources.FILL
+    + '''CUDA = r"""
 #include <cuda_fp16.h>
 
 __constant__ float value;
@@ -61,6 +51,7 @@ def custom_kernel(data):
         assert module.run(c.data_ptr(), c.numel()) == 0
     return [c for _, _, c in abc]
 '''
+)
 
 _INCLUDED = "extra_include_paths=[__file__.rpartition('/')[0]]"
 
