@@ -32,6 +32,7 @@ class OperandType:
         bits: Width of an element.
         codes: The unsigned type of a bit pattern.
         decode: Bit patterns to float32, exactly; NaN stays NaN.
+        least: Least exponent of a normal number.
         integer: s8 and u8.
     """
 
@@ -39,6 +40,7 @@ class OperandType:
     bits: int
     codes: type[np.unsignedinteger[Any]]
     decode: Callable[[NDArray[Any]], Floats]
+    least: int = 0
     integer: bool = False
 
     @cached_property
@@ -84,11 +86,11 @@ def _u8(codes: NDArray[Any]) -> Floats:
 OPERAND_TYPES = {
     kind.name: kind
     for kind in (
-        OperandType("f16", 16, np.uint16, _f16),
-        OperandType("bf16", 16, np.uint16, _bf16),
-        OperandType("tf32", 32, np.uint32, _tf32),
-        OperandType("e4m3", 8, np.uint8, _table(E4M3)),
-        OperandType("e5m2", 8, np.uint8, _table(E5M2)),
+        OperandType("f16", 16, np.uint16, _f16, -14),
+        OperandType("bf16", 16, np.uint16, _bf16, -126),
+        OperandType("tf32", 32, np.uint32, _tf32, -126),
+        OperandType("e4m3", 8, np.uint8, _table(E4M3), -6),
+        OperandType("e5m2", 8, np.uint8, _table(E5M2), -14),
         OperandType("s8", 8, np.uint8, _s8, integer=True),
         OperandType("u8", 8, np.uint8, _u8, integer=True),
     )

@@ -28,7 +28,7 @@ from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.wgmma.fragments import a_matrix, accumulator_matrix, accumulator_registers, b_matrix, stack
-from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, AccumulatorType
+from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, AccumulatorType, canonical
 
 _BYTES = ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
 _SHIFTS = {"e2m1": 2}
@@ -95,11 +95,7 @@ def multiply(
     start = accumulator_matrix(stack(c), form.accumulator.dtype)
     with np.errstate(all="ignore"):
         result = (values[0] @ values[1].T + start).astype(form.accumulator.dtype)
-    missing = np.isnan(result)
-    if missing.any():  # the tensor unit's NaN is the canonical one
-        nan = np.uint32(0x7FFF_FFFF) if result.itemsize == 4 else np.uint16(0x7FFF)
-        result.view(type(nan))[missing] = nan
-    return tuple(accumulator_registers(result))
+    return tuple(accumulator_registers(canonical(result)))
 
 
 def _decoded(matrix: NDArray[np.uint8], element: str, *, packed: bool) -> NDArray[np.float64]:

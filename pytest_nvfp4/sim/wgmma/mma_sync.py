@@ -1,8 +1,12 @@
 """``mma.sync``: a warp's matrix instruction on registers (PTX ISA, "Matrix multiply-accumulate operation: mma").
 
 D = A B + C with A 16 x k row-major, B k x 8 column-major, C and D 16 x 8. ``fragments`` defines the registers,
-``product`` the arithmetic (one rounding for each instruction). Modelled: m16n8k8 and k16 of f16 and bf16, k4 and k8 of
-tf32, k16 and k32 of e4m3, e5m2, s8 and u8.
+``product`` the arithmetic. Modelled: m16n8k8 and k16 of f16 and bf16, k4 and k8 of tf32, k16 and k32 of e4m3, e5m2, s8
+and u8.
+
+For fp8, ptxas (CUDA 13.0, sm_90a and sm_100a) converts to f16: one instruction adds the elements 0 and 1 of every four
+along k to zero, a second one the elements 2 and 3 to its sum, and an addition of threads adds C. sm_120 has
+instructions of its own for fp8, of which nothing was measured; they are computed in the same way.
 
 Counters: ``mma.instructions`` (of warps), ``mma.macs``.
 """
@@ -21,13 +25,14 @@ from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.warp import Warp
-from pytest_nvfp4.sim.wgmma.formats import OperandType
+from pytest_nvfp4.sim.wgmma.formats import OPERAND_TYPES, OperandType
 from pytest_nvfp4.sim.wgmma.fragments import a_matrix, accumulator_matrix, accumulator_registers, b_matrix, stack
 from pytest_nvfp4.sim.wgmma.mma_kinds import mma_of_kind
 from pytest_nvfp4.sim.wgmma.opcode_types import MmaShape, mma_types
-from pytest_nvfp4.sim.wgmma.product import AccumulatorType, Product, accumulate
+from pytest_nvfp4.sim.wgmma.product import AccumulatorType, Product, accumulate, canonical
 
 _ALL_ROWS = slice(0, 16)
+_F16 = OPERAND_TYPES["f16"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,16 +57,31 @@ def multiply(
     w.does.add("mma")
     counters["mma.instructions"] += 1
     counters["mma.macs"] += 16 * 8 * form.k
-    product = Product(
-        np.ascontiguousarray(a_matrix(stack(a), form.a.codes)),
-        np.ascontiguousarray(b_matrix(stack(b), form.b.codes)),
-        a_format=form.a,
-        b_format=form.b,
-        count=1,
-    )
+    a_codes = np.ascontiguousarray(a_matrix(stack(a), form.a.codes))
+    b_codes = np.ascontiguousarray(b_matrix(stack(b), form.b.codes))
     start: NDArray[Any] = accumulator_matrix(stack(c), form.accumulator.dtype)
-    result = accumulate(product, start, form.accumulator, rows=_ALL_ROWS, saturate=form.saturate)
+    result = multiplied(a_codes, b_codes, start, form.a, form.b, form.accumulator, saturate=form.saturate)
     return tuple(accumulator_registers(result))
+
+
+def multiplied(
+    a: NDArray[Any], b: NDArray[Any], start: NDArray[Any], a_type: OperandType, b_type: OperandType,
+    accumulator: AccumulatorType, *, saturate: bool = False,
+) -> NDArray[Any]:  # fmt: skip
+    """Return ``start`` (16, 8) and the product of codes (16, k) and (8, k)."""
+    if a_type.bits > 8 or a_type.integer:
+        product = Product(a, b, a_format=a_type, b_format=b_type, count=1)
+        return accumulate(product, start, accumulator, rows=_ALL_ROWS, saturate=saturate)
+    product = Product(_halves(a, a_type), _halves(b, b_type), a_format=_F16, b_format=_F16, count=2)
+    with np.errstate(all="ignore"):
+        return canonical(start + accumulate(product, None, accumulator, rows=_ALL_ROWS))
+
+
+def _halves(codes: NDArray[Any], form: OperandType) -> NDArray[np.uint16]:
+    """Return fp8 codes ``(rows, k)`` as f16 codes: elements 0 and 1 of every four, then elements 2 and 3."""
+    f16 = form.decode(codes).astype(np.float16).view(np.uint16)
+    rows, k = f16.shape
+    return np.ascontiguousarray(f16.reshape(rows, k // 4, 2, 2).swapaxes(1, 2)).reshape(rows, k)
 
 
 def mma_sync(ins: Instruction, e: Emitter) -> None:

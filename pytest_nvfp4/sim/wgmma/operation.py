@@ -142,7 +142,6 @@ def product_of(run: Sequence[WgmmaOperation]) -> Product:
         a_undefined=_undefined([operation.a_undefined for operation in run], 64),
         b_undefined=_undefined([operation.b_undefined for operation in run], form.n),
         negate=form.negate,
-        aligned=True,
     )
     last.products = (run[0].number, product)
     return product

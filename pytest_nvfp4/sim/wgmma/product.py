@@ -1,20 +1,21 @@
 """Arithmetic of a chain of matrix instructions that add to one accumulator.
 
-The PTX ISA does not specify order, width and rounding of the sum inside an instruction ("wgmma.mma_async", "mma"). For
-wgmma with an f32 accumulator an H200 does the following, bit for bit (measured: 20,480 sums of f16, bf16, tf32, e4m3
-and e5m2 with four instructions each; ``AlignedSum``): all products of the instruction and the accumulator are truncated
-towards zero at 2^(e - 25), where e is the largest sum of the exponents of two factors, or the accumulator's exponent;
-they are added exactly, and the sum is truncated to 24 significant bits. A zero is +0, of products and an accumulator of
--0, too. For fp8 the truncation is at 2^(e - 13), and the sum has 14 significant bits (the counter
-``wgmma.fp8.accumulation`` counts such instructions for reports). With an f16 accumulator, and in ``mma``, an
-instruction computes the sum in float64 and rounds it once (on an H200 4,096 sums of one f16 instruction agree).
+The PTX ISA does not specify order, width and rounding of the sum inside an instruction ("wgmma.mma_async", "mma"). An
+H200 does the following, bit for bit (measured: 3.6 million sums of f16, bf16, tf32, e4m3 and e5m2 by wgmma and mma.sync,
+with both accumulators and depths; some are in ``tests/sim/wgmma/h200_sums.npz``): all products of the instruction and
+the accumulator are truncated towards zero at 2^(e - 25), where e is the largest of: the sum of the exponents of two
+factors that are not zero, the accumulator's exponent unless that is zero, and -133. A subnormal number has the least
+exponent of its type. The terms are added exactly. An f32 accumulator gets the sum truncated to 24 significant bits, an
+f16 one rounded to nearest. For fp8 in wgmma the truncation is at 2^(e - 13), and an f32 sum has 14 significant bits
+(the counter ``wgmma.fp8.accumulation`` counts such instructions for reports). A zero is +0, of products and an
+accumulator of -0, too.
 
 A chain of instructions is one fp32 product where a bound shows that every partial sum is exact: all operands are
 integers times 2^q, so that all sums are integers times 2^(qa + qb), and none exceeds 2^24 of those (2^11 for f16, 2^14
-for fp8). Rows and columns with a NaN or an infinity have no finite sum, and do not matter to the bound of the others.
-Otherwise instructions are added one by one; sums as wgmma rounds them are computed for the elements alone that the
-bound of their own row and column leaves open. Integers wrap at 32 bits, or saturate after each instruction
-(.satfinite).
+for fp8), with each subnormal number taken for the least normal one, so that no term is truncated. Rows and columns with
+a NaN or an infinity have no finite sum, and do not matter to the bound of the others. Otherwise instructions are added
+one by one, for the elements alone that the bound of their own row and column leaves open. Integers wrap at 32 bits, or
+saturate after each instruction (.satfinite).
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ class AccumulatorType:
         """Return how many 32-bit registers hold so many elements."""
         return elements * np.dtype(self.dtype).itemsize // 4
 
+    @property
+    def least(self) -> int:
+        """Least exponent of a normal number."""
+        return self.lowest + self.digits - 1
+
 
 ACCUMULATORS = {
     "f32": AccumulatorType("f32", np.float32, 24, -149, 3.4028234e38),
@@ -62,7 +68,7 @@ ACCUMULATORS = {
 
 @dataclass(frozen=True, slots=True)
 class AlignedSum:
-    """Rounding of wgmma: bits that a term keeps below the largest exponent, and fraction bits of the sum."""
+    """Bits that a term keeps below the largest exponent, and fraction bits of an f32 sum."""
 
     kept: int
     fraction: int
@@ -73,6 +79,10 @@ _PAIR_COST = 2
 """Time of an element with operands of its own, in that of one among all of a matrix."""
 _NONE = -1023
 """Stands for the exponent of zero."""
+_LEAST = -133
+"""Exponent to which terms are aligned if all are smaller."""
+_LARGEST = 127
+"""Exponent of the largest fp32 number."""
 _NARROW = 48
 """Exponents of factors up to which products and their scaled terms are exact in float32."""
 _TOGETHER = 1 << 16
@@ -93,9 +103,9 @@ class _Factors:
     narrow: bool
 
     @classmethod
-    def of(cls, matrix: Floats) -> _Factors:
-        """Return the factors in the rows of a matrix, ``(k, rows)``."""
-        exponents = _exponents(matrix.T)
+    def of(cls, matrix: Floats, least: int) -> _Factors:
+        """Return the factors in the rows of a matrix, ``(k, rows)``; ``least`` is their type's."""
+        exponents = _exponents(matrix.T, least)
         narrow = bool(((exponents == _NONE) | (abs(exponents) <= _NARROW)).all())
         return cls(np.ascontiguousarray(matrix.T), exponents, narrow)
 
@@ -112,15 +122,14 @@ class Product:
         count: Number of instructions.
         a_undefined, b_undefined: Rows with uninitialised bytes, by instruction: ``(count, m)``, ``(count, n)`` or None.
         negate: Whether products are added with the opposite sign.
-        aligned: Whether to round as wgmma does if the accumulator is f32.
     """
 
     def __init__(
         self, a: NDArray[Any], b: NDArray[Any], *, a_format: OperandType, b_format: OperandType, count: int,
         a_undefined: NDArray[np.bool_] | None = None, b_undefined: NDArray[np.bool_] | None = None,
-        negate: bool = False, aligned: bool = False,
+        negate: bool = False,
     ) -> None:  # fmt: skip
-        self.aligned = (_FP8 if a_format.bits == 8 else _WIDE) if aligned and not a_format.integer else None
+        self.aligned = _FP8 if a_format.bits == 8 else _WIDE
         self.count = count
         self.a: Floats = a_format.decode(a)
         self.b: Floats = b_format.decode(b)
@@ -148,9 +157,15 @@ class Product:
         return sum(f.quantum(c, v) for f, c, v in zip(self._formats, self._codes, (self.a, self.b), strict=True))
 
     @cached_property
+    def _magnitudes(self) -> tuple[Floats, Floats]:
+        """Magnitudes of a and of b, which are no smaller than their exponents in sums."""
+        a, b = (_magnitudes(x, f.least) for x, f in zip((self.a, self.b), self._formats, strict=True))
+        return a, b
+
+    @cached_property
     def largest(self) -> float:
         """Upper bound of the magnitude of every partial sum; inf or NaN if an operand is not finite."""
-        a, b = np.abs(self.a), np.abs(self.b)
+        a, b = self._magnitudes
         with np.errstate(all="ignore"):
             by_a = float(a.sum(axis=1, dtype=np.float64).max()) * float(b.max())
             by_b = float(b.sum(axis=1, dtype=np.float64).max()) * float(a.max())
@@ -161,25 +176,23 @@ class Product:
         quantum, largest = self.quantum, self.largest
         if start is not None:
             quantum = min(quantum, lowest_bit(start))
-            largest += float(np.abs(start).max())
+            largest += float(_magnitudes(start, accumulator.least).max())
         if quantum >= 1000:
             return largest == 0.0
-        digits = accumulator.digits
-        if self.aligned is not None:
-            digits = min(digits, self.aligned.fraction + 1)
+        digits = min(accumulator.digits, self.aligned.fraction + 1)
         return quantum >= accumulator.lowest and largest <= min(2.0 ** min(quantum + digits, 1000), accumulator.largest)
 
-    def open(self, start: NDArray[Any] | None, *, rows: slice) -> NDArray[np.bool_]:
-        """Return of which elements of an f32 accumulator the order of summation may change the bits, ``(rows, n)``."""
-        assert self.aligned is not None
+    def open(self, start: NDArray[Any] | None, accumulator: AccumulatorType, *, rows: slice) -> NDArray[np.bool_]:
+        """Return of which elements of an accumulator the order of summation may change the bits, ``(rows, n)``."""
         magnitudes, a_lowest, b_lowest = self._by_element
         quantum, largest = a_lowest[rows, None] + b_lowest[None, :], magnitudes[rows]
         if start is not None:
-            quantum, largest = np.minimum(quantum, lowest_bits(start)), largest + np.abs(start)
-        digits = min(ACCUMULATORS["f32"].digits, self.aligned.fraction + 1)
+            quantum = np.minimum(quantum, lowest_bits(start))
+            largest = largest + _magnitudes(start, accumulator.least)
+        digits = min(accumulator.digits, self.aligned.fraction + 1)
         with np.errstate(all="ignore"):
-            limit = np.ldexp(1.0, np.minimum(quantum + digits, 999))
-            sure = (quantum >= ACCUMULATORS["f32"].lowest) & (largest <= limit)
+            limit = np.minimum(np.ldexp(1.0, np.minimum(quantum + digits, 999)), accumulator.largest)
+            sure = (quantum >= accumulator.lowest) & (largest <= limit)
         return ~np.asarray(sure)
 
     @cached_property
@@ -187,15 +200,17 @@ class Product:
         """Upper bound of the sum of magnitudes of each element, and the lowest bits of rows of a and of b."""
         k = self.a.shape[1]
         with np.errstate(all="ignore"):
-            sums = (np.abs(self.a) @ np.abs(self.b).T).astype(np.float64)
+            a, b = self._magnitudes
+            sums = (a @ b.T).astype(np.float64)
         # Each of k additions and products is off by half a unit in the last place, or less than the least number.
         largest = sums * (1 + k * 2.0**-22) + k * 2.0**-148
         return largest, *(lowest_bits(values).min(axis=1).astype(np.int32) for values in (self.a, self.b))
 
     @cached_property
     def factors(self) -> tuple[_Factors, _Factors]:
-        """The factors of a and of b, for sums as wgmma rounds them."""
-        return _Factors.of(self.a), _Factors.of(self.b)
+        """The factors of a and of b."""
+        a, b = self._formats
+        return _Factors.of(self.a, a.least), _Factors.of(self.b, b.least)
 
     @cached_property
     def total(self) -> Floats:
@@ -207,7 +222,13 @@ class Product:
         """The product with zeros for rows that are not finite, and which rows of a and of b these are."""
         lost = [np.asarray(~np.isfinite(values).all(axis=1)) for values in (self.a, self.b)]
         made = copy.copy(self)
-        for name in ("largest", "total", "factors", "_by_element"):  # the quantum is that of the finite values
+        for name in (
+            "largest",
+            "total",
+            "factors",
+            "_magnitudes",
+            "_by_element",
+        ):  # the quantum is that of the finite values
             made.__dict__.pop(name, None)
         made.a, made.b = (
             np.where(rows[:, None], np.float32(0), v) for rows, v in zip(lost, (self.a, self.b), strict=True)
@@ -245,9 +266,7 @@ def accumulate(
     elif (apart := _without_others(product, start, accumulator, rows=rows)) is not None:
         result = apart
     else:
-        result = _one_by_one(product, start, accumulator, rows=rows)
-        if product.aligned is not None and accumulator.dtype is np.float32:
-            result = _aligned(product, start, product.aligned, rows=rows, plain=result)
+        result = _aligned(product, start, accumulator, rows=rows)
     if product.a_undefined is not None:
         result = result.copy()
         result[np.asarray(product.a_undefined.any(axis=0))[rows]] = accumulator.undefined
@@ -286,43 +305,64 @@ def _integers(product: Product, start: NDArray[Any] | None, *, rows: slice, satu
     return np.asarray(base).astype(np.int32)
 
 
-def _exponents(values: NDArray[Any]) -> NDArray[np.int16]:
-    """Return the exponents; ``_NONE`` for zero."""
+def _magnitudes(values: NDArray[Any], least: int) -> NDArray[Any]:
+    """Return magnitudes, that of a subnormal number as the least normal one."""
+    result: NDArray[Any] = np.abs(values)
+    normal = result.dtype.type(2.0**least)
+    subnormal = (result < normal) & (result != 0)
+    if subnormal.any():
+        result[subnormal] = normal
+    return result
+
+
+def _exponents(values: NDArray[Any], least: int) -> NDArray[np.int16]:
+    """Return the exponents, that of a subnormal number as ``least``, and ``_NONE`` for zero."""
     bits = np.ascontiguousarray(values, np.float64).view(np.int64)
-    return ((bits >> 52 & 0x7FF) + _NONE).astype(np.int16)
+    result = ((bits >> 52 & 0x7FF) + _NONE).astype(np.int16)
+    low = result < least
+    if low.any():
+        result[low & (result != _NONE)] = least
+    return result
 
 
 def _aligned(
-    product: Product, start: NDArray[Any] | None, how: AlignedSum, *, rows: slice, plain: NDArray[Any]
-) -> NDArray[np.float32]:
-    """Return the sums as wgmma rounds them; ``plain`` gives those that are infinite or NaN."""
+    product: Product, start: NDArray[Any] | None, accumulator: AccumulatorType, *, rows: slice
+) -> NDArray[Any]:
+    """Return the sums with the instruction's own rounding."""
     a, b = product.factors
     a = a[:, rows]
-    value = np.zeros(plain.shape) if start is None else start.astype(np.float64)
-    at = np.nonzero(product.open(start, rows=rows))
+    _, a_lost, b_lost = product.finite
+    lost = a_lost[rows, None] | b_lost[None, :]
+    value = np.zeros(lost.shape)
+    if start is not None:
+        lost, value = lost | ~np.isfinite(start), start.astype(np.float64)
+    at = np.nonzero(product.open(start, accumulator, rows=rows))
     with np.errstate(all="ignore"):
-        if len(at[0]) * _PAIR_COST < plain.size:
+        if len(at[0]) * _PAIR_COST < value.size:
             sums = product.total[rows] + value
-            sums[at] = _aligned_sums(a[:, at[0]], b[:, at[1]], value[at], how, count=product.count)
+            sums[at] = _aligned_sums(
+                a[:, at[0]], b[:, at[1]], value[at], product.aligned, accumulator, count=product.count
+            )
         else:
-            sums = _aligned_sums(a[:, :, None], b[:, None, :], value, how, count=product.count)
-        return np.where(np.isfinite(plain), sums, plain).astype(np.float32)
+            sums = _aligned_sums(a[:, :, None], b[:, None, :], value, product.aligned, accumulator, count=product.count)
+        result = sums.astype(accumulator.dtype)
+    return np.where(lost, _one_by_one(product, start, accumulator, rows=rows), result) if lost.any() else result
 
 
 def _aligned_sums(
-    a: _Factors, b: _Factors, value: NDArray[np.float64], how: AlignedSum, *, count: int
-) -> NDArray[np.float64]:
-    """Return ``value`` and the sums of the products of a and b, as wgmma rounds them."""
+    a: _Factors, b: _Factors, value: NDArray[np.float64], how: AlignedSum, accumulator: AccumulatorType, *, count: int
+) -> NDArray[np.float64]:  # fmt: skip
+    """Return ``value`` and the sums of the products of a and b, with the instruction's own rounding."""
     narrow = a.narrow and b.narrow
     wide = np.float32 if narrow else np.float64
     k = len(a.values) // count
     step = max(1, min(k, _TOGETHER // max(1, value.size)))
     for first in range(0, count * k, k):
         parts = [slice(at, min(at + step, first + k)) for at in range(first, first + k, step)]
-        largest = _exponents(value)
+        largest = np.maximum(_exponents(value, accumulator.least), _LEAST)
         for part in parts:
             np.maximum(largest, (a.exponents[part] + b.exponents[part]).max(axis=0), out=largest)
-        up = np.ldexp(1.0, how.kept - np.maximum(largest, -400).astype(np.int32))
+        up = np.ldexp(1.0, how.kept - largest.astype(np.int32))
         total = np.trunc(value * up)
         # Where the limit holds, all terms are zero.
         factor = np.minimum(up, 2.0**126).astype(np.float32) if narrow else up
@@ -334,18 +374,20 @@ def _aligned_sums(
             else:
                 total += np.trunc(terms, out=terms).sum(axis=0)
         total /= up
-        value = _truncated(total, how.fraction)
+        value = total.astype(np.float16).astype(np.float64) if accumulator.digits == 11 else _truncated(total, how)
     return value + 0.0  # which turns -0 into 0
 
 
-def _truncated(sums: NDArray[np.float64], fraction: int) -> NDArray[np.float64]:
-    """Return sums truncated towards zero to so many fraction bits, and to multiples of the least fp32 number."""
-    exponents = _exponents(sums)
-    lowest = ACCUMULATORS["f32"].lowest
-    if ((exponents != _NONE) & (exponents < lowest + fraction)).any():
-        last = np.maximum(exponents.astype(np.int32) - fraction, lowest)
+def _truncated(sums: NDArray[np.float64], how: AlignedSum) -> NDArray[np.float64]:
+    """Return sums truncated towards zero to their fraction bits, and to multiples of the least fp32 number."""
+    f32 = ACCUMULATORS["f32"]
+    exponents = _exponents(sums, _NONE)
+    if (exponents > _LARGEST).any():
+        sums = np.where(exponents > _LARGEST, np.copysign(np.inf, sums), sums)
+    if ((exponents != _NONE) & (exponents < f32.lowest + how.fraction)).any():
+        last = np.maximum(exponents.astype(np.int32) - how.fraction, f32.lowest)
         return np.ldexp(np.trunc(np.ldexp(sums, -last)), last)
-    sums.view(np.int64)[...] &= -(1 << 52 - fraction)
+    sums.view(np.int64)[...] &= -(1 << 52 - how.fraction)
     return sums
 
 
@@ -361,12 +403,16 @@ def _one_by_one(
             value, rest = start, parts
         for part in rest:
             value = (part[rows] + value).astype(accumulator.dtype)
-    missing = np.isnan(value)
+    return canonical(value)
+
+
+def canonical(values: NDArray[Any]) -> NDArray[Any]:
+    """Return values with the canonical NaN, which is the tensor unit's and that of additions."""
+    missing = np.isnan(values)
     if missing.any():
-        # The tensor unit's NaN is the canonical one.
-        value = value.copy()
-        if accumulator.dtype is np.float32:
-            value.view(np.uint32)[missing] = 0x7FFF_FFFF
+        values = values.copy()
+        if values.itemsize == 4:
+            values.view(np.uint32)[missing] = 0x7FFF_FFFF
         else:
-            value.view(np.uint16)[missing] = 0x7FFF
-    return value
+            values.view(np.uint16)[missing] = 0x7FFF
+    return values

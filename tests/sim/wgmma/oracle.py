@@ -136,16 +136,20 @@ def exponent(value: Fraction | float) -> int:
     return math.frexp(float(value))[1] - 1
 
 
-def aligned_sum(a: NDArray[Any], b: NDArray[Any], start: float, count: int, kept: int, fraction: int) -> Fraction:
-    """Return one element of a chain: terms truncated below the largest exponent, the sum to its own digits."""
+def aligned_sum(
+    a: NDArray[Any], b: NDArray[Any], start: float, count: int, kept: int, fraction: int, least: int
+) -> Fraction:
+    """Return one element of a chain: terms truncated below the largest exponent, the sum to its own digits.
+
+    Subnormal factors have the exponent ``least``, a subnormal accumulator -126; 2^-133 is the smallest one of a sum.
+    """
     value = Fraction(float(start))
     k = len(a) // count
     for first in range(0, len(a), k):
         pairs = [(float(x), float(y)) for x, y in zip(a[first : first + k], b[first : first + k], strict=True)]
-        places = [exponent(x) + exponent(y) for x, y in pairs if x and y] + [exponent(value)] * bool(value)
-        if not places:
-            continue
+        places = [max(exponent(x), least) + max(exponent(y), least) for x, y in pairs if x and y]
+        places += [max(exponent(value), -126)] * bool(value)
         terms = [Fraction(x) * Fraction(y) for x, y in pairs] + [value]
-        total = sum((cut(term, max(places) - kept) for term in terms), Fraction(0))
+        total = sum((cut(term, max([*places, -133]) - kept) for term in terms), Fraction(0))
         value = cut(total, max(exponent(total) - fraction, -149)) if total else Fraction(0)
     return value

@@ -43,12 +43,13 @@ def test_every_form(a_name, b_name, d, k):
     assert ran.grid.counters["mma.macs"] == 16 * 8 * k
 
 
-def test_one_rounding_to_even_of_sum_and_accumulator():
+def test_the_sum_is_truncated():
     a = np.zeros((16, 16), np.float16)
     b = np.zeros((16, 8), np.float16)
-    a[:, 0], b[0, :] = 2.0**-13, 2.0**-12  # 2^-25, below half a unit of 1
-    a[0, 1], b[1, 0] = 2.0**-13, 2.0**-12  # twice of it in one place: half a unit, a tie
-    a[1, 1] = 2.0**-12  # three times of it: above the tie
+    a[:, 0], b[0, :] = 2.0**-13, 2.0**-12  # 2^-25, a quarter of a unit of 1
+    a[0, 1], b[1, 0] = 2.0**-12, 2.0**-12  # three quarters with it
+    a[1, 1] = 3 * 2.0**-13  # a whole unit with it
+    a[2, 0] = -(2.0**-13)
     c = np.ones((16, 8), np.float32)
     place = oracle.a_place_16
     got = run(
@@ -60,6 +61,7 @@ def test_one_rounding_to_even_of_sum_and_accumulator():
     d = oracle.from_registers(got["d"], np.float32)
     assert d[0, 0] == 1.0
     assert d[1, 0] == np.float32(1 + 2.0**-23)
+    assert d[2, 0] == np.float32(1 - 2.0**-24)
     assert d[5, 5] == 1.0
 
 

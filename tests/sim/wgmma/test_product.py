@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_nvfp4.sim.wgmma import mma_sync
 from pytest_nvfp4.sim.wgmma.formats import OPERAND_TYPES, lowest_bit
 from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, Product, accumulate
 from tests.sim.wgmma.images import TYPES
@@ -43,15 +45,13 @@ def test_elsewhere_instructions_are_added_one_by_one(drawn):
     product, start = drawn
     got = accumulate(product, start, F32, rows=ROWS)
     want = one_by_one(product, start, np.float32)
-    # The sum inside one instruction is in float64 either way, but in an order that may differ: what that can make of it
-    # is bounded by the magnitudes, and a sum near the largest float32 may fall to either side of it.
+    # An instruction truncates its terms and its sum, by less than 2^-20 of the largest term, and a sum near the largest
+    # float32 may fall to either side of it.
+    least = 2.0 ** product._formats[0].least
     with np.errstate(all="ignore"):
-        terms = np.abs(product.a.astype(np.float64)) @ np.abs(product.b.astype(np.float64)).T
-        terms += 0 if start is None else np.abs(start)
-        # A partial sum may be larger than the result, and so may its unit in the last place.
-        unit = np.spacing(np.maximum(np.abs(got), np.abs(want))) if product.count == 1 else 2.0**-22 * terms
-        slack = 2.0**-48 * terms + unit
-        near = np.abs(got.astype(np.float64) - want) <= slack
+        a, b = (np.where(x == 0, 0, np.maximum(np.abs(x.astype(np.float64)), least)) for x in (product.a, product.b))
+        terms = a @ b.T + (0 if start is None else np.abs(start))
+        near = np.abs(got.astype(np.float64) - want) <= product.count * (2.0**-20 * terms + 2.0**-149)
     same = (got == want) | (np.isnan(got) & np.isnan(want))
     assert (same | near | ~(terms < 1e38)).all()
 
@@ -123,8 +123,10 @@ def test_saturation_happens_after_every_instruction():
     ("name", "centre", "kept", "fraction"),
     [
         ("f16", 0, 25, 23),
+        ("f16", -16, 25, 23),
         ("tf32", 0, 25, 23),
         ("e4m3", 0, 13, 13),
+        ("e4m3", -8, 13, 13),
         ("e5m2", 0, 13, 13),
         ("bf16", 0, 25, 23),
         # Products near the largest and below the least fp32 number, and sums that are subnormal.
@@ -138,7 +140,8 @@ def test_wgmma_cuts_below_the_largest_exponent(name, centre, kept, fraction):
     form = OPERAND_TYPES[name]
     random = np.random.default_rng(3)
     if form.bits == 8:
-        a, b = (random.integers(0, 0x70, (rows, 64)).astype(np.uint8) for rows in (16, 8))
+        # The first codes are subnormal numbers.
+        a, b = (random.integers(0, 0x70 if not centre else 12, (rows, 64)).astype(np.uint8) for rows in (16, 8))
         a |= (random.integers(0, 2, a.shape) << 7).astype(np.uint8)
     else:
         a, b = (random.standard_normal((rows, 64)) * np.exp2(centre) for rows in (16, 8))
@@ -147,12 +150,43 @@ def test_wgmma_cuts_below_the_largest_exponent(name, centre, kept, fraction):
         a, b = (x.astype(np.float32).astype(TYPES[name][0]).view(form.codes) for x in (a, b))
     start = (random.standard_normal((16, 8)) * 100 * np.exp2(2.0 * centre)).astype(np.float32)
     start[:, 5] = 0
-    product = Product(a, b, a_format=form, b_format=form, count=4, aligned=True)
+    product = Product(a, b, a_format=form, b_format=form, count=4)
     got = accumulate(product, start, F32, rows=ROWS)
     for m in range(16):
         for n in range(8):
-            want = aligned_sum(product.a[m], product.b[n], start[m, n], 4, kept, fraction)
+            want = aligned_sum(product.a[m], product.b[n], start[m, n], 4, kept, fraction, form.least)
             assert Fraction(float(got[m, n])) == want, (m, n)
     assert not np.signbit(got[got == 0]).any()  # on an H200, sums of -0, and what is cut to nothing, are +0
-    plain = accumulate(Product(a, b, a_format=form, b_format=form, count=4), start, F32, rows=ROWS)
-    assert (plain != got).any()
+    assert (got != start + (product.a @ product.b.T)).any()
+
+
+H200 = np.load(Path(__file__).with_name("h200_sums.npz"))
+"""Sums of four instructions (``half``: of eight, with half the depth) on an H200, driver 580.159.04, CUDA 13.0.
+
+By type, magnitude and spread of the factors, many of which are subnormal or zero: a (16, k), b (8, k) and c (16, 8),
+and the results of wgmma, and of mma.sync, with an f32 and an f16 accumulator (``wgmma16``, ``mma16``).
+"""
+
+
+@pytest.mark.parametrize("name", sorted({key.rpartition("/")[0] for key in H200.files}))
+def test_sums_are_those_of_an_h200(name):
+    form = OPERAND_TYPES[name.split()[0]]
+    a, b, c = (H200[f"{name}/{operand}"] for operand in "abc")
+    kinds = [kind for kind in ("wgmma", "mma", "half", "wgmma16", "mma16") if f"{name}/{kind}" in H200.files]
+    assert len(kinds) == (3 if form.name in ("bf16", "tf32") else 5)
+    for kind in kinds:
+        accumulator = ACCUMULATORS["f16" if kind.endswith("16") else "f32"]
+        with np.errstate(all="ignore"):
+            value = c.astype(accumulator.dtype)
+        if kind.startswith("wgmma"):
+            product = Product(a, b, a_format=form, b_format=form, count=4)
+            value = accumulate(product, value, accumulator, rows=ROWS)
+        else:
+            depth = (16 if kind == "half" else 32) * 8 // form.bits
+            for first in range(0, a.shape[1], depth):
+                part = slice(first, first + depth)
+                value = mma_sync.multiplied(a[:, part], b[:, part], value, form, form, accumulator)
+        unsigned = np.uint16 if accumulator.dtype is np.float16 else np.uint32
+        expected = H200[f"{name}/{kind}"]
+        same = (value.view(unsigned) == expected.view(unsigned)) | (np.isnan(value) & np.isnan(expected))
+        assert same.all(), f"{kind}: {(~same).sum()} of {same.size} differ"

@@ -199,7 +199,7 @@ def test_rounding_after_every_instruction_where_order_matters():
     ran = case.run("\n".join(body), image, (128, n // 2))
     got = oracle.from_registers(ran["out"], np.float32)
     for m, k in itertools.product(range(0, 64, 9), range(n)):
-        assert float(got[m, k]) == float(aligned_sum(-a[m], b[k], 0.0, 4, 25, 23))
+        assert float(got[m, k]) == float(aligned_sum(-a[m], b[k], 0.0, 4, 25, 23, -14))
     once = (-(a.astype(np.float64) @ b.astype(np.float64).T)).astype(np.float32)
     assert not np.array_equal(got, once), "the data do not tell the two apart"
 
@@ -347,11 +347,13 @@ def test_what_the_bound_of_an_element_leaves_open_is_all_that_is_rounded(kind, s
             codes.append(
                 values.astype(np.float16).view(np.uint16) if kind == "f16" else E4M3.encode(values).astype(np.uint8)
             )
-        made = Product(*codes, a_format=form, b_format=form, count=2, aligned=True)
+        made = Product(*codes, a_format=form, b_format=form, count=2)
         every = np.zeros(shape) if start is None else start.astype(np.float64)
         a, b = made.factors
-        expected = _aligned_sums(a[:, :, None], b[:, None, :], every, made.aligned, count=2).astype(np.float32)
-        opened.append(made.open(start, rows=slice(None)).mean())
+        expected = _aligned_sums(
+            a[:, :, None], b[:, None, :], every, made.aligned, ACCUMULATORS["f32"], count=2
+        ).astype(np.float32)
+        opened.append(made.open(start, ACCUMULATORS["f32"], rows=slice(None)).mean())
         start = accumulate(made, start, ACCUMULATORS["f32"], rows=slice(None))
         assert np.array_equal(start.view(np.uint32), expected.view(np.uint32))
     assert (max(opened) > 0) == (kind == "e4m3" or span > 6)
