@@ -317,7 +317,8 @@ def _magnitudes(values: NDArray[Any], least: int) -> NDArray[Any]:
 
 def _exponents(values: NDArray[Any], least: int) -> NDArray[np.int16]:
     """Return the exponents, that of a subnormal number as ``least``, and ``_NONE`` for zero."""
-    bits = np.ascontiguousarray(values, np.float64).view(np.int64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        bits = np.ascontiguousarray(values, np.float64).view(np.int64)
     result = ((bits >> 52 & 0x7FF) + _NONE).astype(np.int16)
     low = result < least
     if low.any():
