@@ -48,6 +48,8 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._generator = generator
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+            return func(*args, **(kwargs or {}))  # torch calls the mode of tensors without data behind all others
         return dispatch(func, args, kwargs or {}, generator=self._generator)
 
 
@@ -64,6 +66,8 @@ def _run_wrapped_kernels(wrap: ModuleType) -> None:
         wrap: The module of torch that defines the operator as which such a kernel is called.
     """
     operator = wrap.triton_kernel_wrapper_mutation
+    if _DispatchMode in operator.python_key_table:  # by an earlier redirection of this process
+        return
     call = operator.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
 
     def run(**kwargs: Any) -> None:

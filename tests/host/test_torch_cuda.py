@@ -12,6 +12,7 @@ import math
 import copy
 import torch
 from torch import library
+from torch._subclasses.fake_tensor import FakeTensorMode
 from pytest_nvfp4.host import torch_cuda
 from pytest_nvfp4.driver.launches import HostSideError
 said = {}
@@ -142,6 +143,10 @@ def doubled(a):
     return a * 2
 said["compiled"] = [doubled(x).tolist(), torch.compile(lambda a: a + 1)(x).tolist(),
     type(torch.compile(module)).__name__]
+with FakeTensorMode():
+    without_data = torch.empty_strided((2, 3), (3, 1), device="cuda")
+    without_data = [without_data, without_data + 1, without_data.cpu()]
+said["without data"] = [[type(made).__name__, str(made.device)] for made in without_data]
 weight = torch.ones(3, device="cuda", requires_grad=True)
 (weight * 2).sum().backward()
 said["backward"] = weight.grad.tolist()
@@ -360,6 +365,10 @@ def test_what_does_not_go_through_torch_cuda(said):
 
 def test_compiled_functions_run_as_they_are(said):
     assert said["compiled"] == [[[0, 2, 4], [6, 8, 10]], [[1, 2, 3], [4, 5, 6]], "Sequential"]
+
+
+def test_tensors_without_data_are_torchs_own(said):
+    assert said["without data"] == [["FakeTensor", "cuda:0"], ["FakeTensor", "cuda:0"], ["FakeTensor", "cpu"]]
 
 
 def test_a_backward_pass_runs_and_one_without_device_tensors_is_torchs_own(said):
