@@ -105,6 +105,8 @@ class RegionShadow:
         unit: Size of a unit in bytes.
         boxes: What was read before the first write.
         written: Whether the region has been written.
+        low, high: The bytes that accesses have touched lie between these offsets, multiples of the largest unit. A
+            launch that touches little of a large tensor needs memory for that part only.
         maps: The uses of the tensor maps in it, by offset.
     """
 
@@ -115,18 +117,21 @@ class RegionShadow:
         self.reads: NDArray[np.int32] | None = None
         self.boxes: dict[object, _EarlyReads] = {}
         self.written = False
+        self.low, self.high = -(-region.size // _LARGEST_UNIT) * _LARGEST_UNIT, 0
         self.maps: dict[int, MapUses] = {}
         self._items: dict[tuple[int, Pattern | int], NDArray[np.intp] | slice] = {}
 
     def refine(self, unit: int) -> None:
         """Split the units into smaller ones."""
+        known = self.window
         factor = self.unit // unit
         self.unit = unit
         self._items.clear()
         for name in _ARRAYS:
             array = getattr(self, name)
             if array is not None:
-                setattr(self, name, np.repeat(array, factor))
+                setattr(self, name, None)
+                self.array(name)[self.window] = np.repeat(array[known], factor)
 
     def array(self, name: str) -> NDArray[np.int32]:
         """Return one of the arrays, made on first use."""
@@ -135,6 +140,16 @@ class RegionShadow:
             array = np.zeros(self.count, np.int32)
             setattr(self, name, array)
         return array
+
+    @property
+    def window(self) -> slice:
+        """The units that were touched, and those between them."""
+        return slice(min(self.low, self.high) // self.unit, self.high // self.unit)
+
+    def _widen(self, low: int, high: int) -> None:
+        """Extend the touched part to bytes from an offset up to another."""
+        self.low = min(self.low, low & -_LARGEST_UNIT)
+        self.high = max(self.high, -(-high & -_LARGEST_UNIT))
 
     @property
     def count(self) -> int:
@@ -153,6 +168,8 @@ class RegionShadow:
         fits = low & -low
         if fits < self.unit:
             self.refine(fits)
+        if offsets.size:
+            self._widen(int(offsets.min()), int(offsets.max()) + size)
         unit = self.unit
         start = offsets // unit
         count = size // unit
@@ -173,11 +190,9 @@ class RegionShadow:
 
     def _units_of_items(self, offset: int, where: Pattern | int) -> NDArray[np.intp] | slice:
         spread = where.__class__ is not int and not where.dense  # type: ignore[union-attr]
-        if spread:
-            low = offset | _bits(where)
-        else:
-            size: int = where if where.__class__ is int else where.span  # type: ignore[union-attr]
-            low = offset | size
+        size: int = where if where.__class__ is int else where.span  # type: ignore[union-attr]
+        low = offset | (_bits(where) if spread else size)
+        self._widen(offset, offset + size)
         fits = low & -low
         if fits < self.unit:
             self.refine(fits)
@@ -346,7 +361,10 @@ class GlobalShadow:
     def _collect(self) -> None:
         """Drop the sets that no unit refers to, and renumber the others."""
         arrays = [
-            array for shadow in self.regions.values() for array in (shadow.writes, shadow.reads) if array is not None
+            array[shadow.window]
+            for shadow in self.regions.values()
+            for array in (shadow.writes, shadow.reads)
+            if array is not None
         ]
         used = sorted({int(number) for array in arrays for number in np.unique(array[array & 1 != 0])})
         now = self.sets.retain(used)
@@ -461,11 +479,14 @@ class GlobalShadow:
         for shadow in list(self.regions.values()):
             self._settle(shadow)
             size = self.sets.end
-            kinds, at = np.zeros(shadow.count, np.uint8), np.zeros(shadow.count, np.int32)
+            window = shadow.window
+            count = window.stop - window.start
+            kinds, at = np.zeros(count, np.uint8), np.zeros(count, np.int32)
             for name, weak, strong in (("reads", READ, STRONG_READ), ("writes", WRITE, STRONG_WRITE)):
-                array: NDArray[np.int32] | None = getattr(shadow, name)
-                if array is None:
+                whole: NDArray[np.int32] | None = getattr(shadow, name)
+                if whole is None:
                     continue
+                array = whole[window]
                 kind, place = np.zeros(size, np.uint8), np.zeros(size, np.int32)
                 for number in np.flatnonzero(np.bincount(array)).tolist():
                     for access in map(self.sets.access, self.sets.members(number)):
@@ -473,7 +494,7 @@ class GlobalShadow:
                         place[number] = access[3] + 1
                 kinds |= kind[array]
                 at = np.where(array, place[array], at)
-            yield TouchedUnits(shadow.region.start, shadow.unit, kinds, at)
+            yield TouchedUnits(shadow.region.start, window.start * shadow.unit, shadow.unit, kinds, at)
 
     def _check(
         self, shadow: RegionShadow, numbers: NDArray[np.int32], units: NDArray[np.intp] | slice, access: Access,

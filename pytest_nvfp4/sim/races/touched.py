@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,14 @@ class TouchedUnits(NamedTuple):
 
     Attributes:
         start: Address of the region.
+        offset: Offset of the first of the units; the others of the region are not touched.
         unit: Bytes of a unit.
         kinds: By unit, the flags.
         at: By unit, the index of an instruction that touches it plus one; 0 for none.
     """
 
     start: int
+    offset: int
     unit: int
     kinds: Kinds
     at: NDArray[np.int32]
@@ -60,17 +62,18 @@ class TouchedExtent:
 
 
 class TouchedRegion:
-    """A region that a launch touches, from ``low`` up to ``high``; ``place`` returns the line of an instruction.
+    """What a launch touches of a region, from ``low`` up to ``high``; ``place`` returns the line of an instruction.
 
     ``kinds`` has the flags of all bytes together.
     """
 
-    __slots__ = ("at", "high", "kinds", "low", "place", "unit", "units")
+    __slots__ = ("_end", "at", "high", "kinds", "low", "place", "unit", "units")
 
     def __init__(self, region: Region, touched: TouchedUnits, place: Callable[[int], str] | None = None) -> None:
-        self.low = region.start
-        self.high = region.end
-        _, self.unit, self.units, self.at = touched
+        _, offset, self.unit, self.units, self.at = touched
+        self.low = region.start + offset
+        self.high = min(region.end, self.low + self.unit * self.units.size)
+        self._end = region.end
         self.kinds = int(np.bitwise_or.reduce(self.units)) if self.units.size else 0
         self.place = place
 
@@ -87,11 +90,21 @@ class TouchedRegion:
 
     def add(self, touched: TouchedUnits) -> None:
         """Add what another process of the same launch touched."""
-        _, unit, units, at = touched
+        start, offset, unit, units, at = touched
         least = min(unit, self.unit)
-        self.units, units = np.repeat(self.units, self.unit // least), np.repeat(units, unit // least)
-        self.at, at = np.repeat(self.at, self.unit // least), np.repeat(at, unit // least)
-        self.unit = least
+        ends = start + offset, start + offset + unit * units.size
+        low, high = min(self.low, ends[0]), max(self.low + self.unit * self.units.size, ends[1])
+
+        def spread(values: NDArray[Any], of: int, first: int) -> NDArray[Any]:
+            """Return the values of all units from ``low`` up to ``high``."""
+            result = np.zeros((high - low) // least, values.dtype)
+            here = (first - low) // least
+            result[here : here + values.size * (of // least)] = np.repeat(values, of // least)
+            return result
+
+        self.units, units = spread(self.units, self.unit, self.low), spread(units, unit, ends[0])
+        self.at, at = spread(self.at, self.unit, self.low), spread(at, unit, ends[0])
+        self.unit, self.low, self.high = least, low, min(self._end, high)
         self.at = np.where(self.units & (WRITE | STRONG_WRITE) | (units == 0), self.at, at)
         self.units = self.units | units
         self.kinds = int(np.bitwise_or.reduce(self.units)) if self.units.size else 0
