@@ -9,7 +9,8 @@ a protocol is broken at one place, strongest first, and only then follows those 
    mbarrier counts as if parity 1 were complete (PTX ISA, "mbarrier.test_wait", ``.parity``), which only who fills a
    stage may rely on. Likewise, a wait that passed twice for one phase of a ring.
 4. A parity that skips a phase: a warp waits for phase k of an mbarrier, and phase k - 1 is complete and was never
-   accepted by this warp, which has accepted earlier ones; or its first wait for data is for phase 1.
+   accepted by this warp, which has accepted earlier ones; or its first wait for data is for phase 1. If no warp has
+   waited for the data of several phases, who fills the stage did not wait for it to be free.
 5. A phase with some arrivals, of which others are missing: the count of its init, or a warp that has ended.
 6. A phase without arrivals: followed to the warps that arrived in earlier phases or at the mbarriers of the same init.
    If that ends at a warp that has left its loop, it left early. If nothing ever arrived there, the arrive is missing;
@@ -161,6 +162,13 @@ def _skipped(waits: list[_Wait]) -> Cause | None:
     """Return a wait whose parity skips a phase that is complete."""
     for warp, group, barrier in waits:
         passed = barrier.accepted.get(warp)
+        if barrier.phase > 1 and barrier.loaded and not barrier.accepted:
+            text = (
+                f"{barrier.phase} phases of the {barrier.name} are complete before warp {warp.index} first waits: "
+                f"{actor_name(next(iter(barrier.arrivers)))} has filled the stage again before it was read"
+            )
+            hint = "who fills a stage first waits for the mbarrier at which its readers free it"
+            return Cause(warp, group.pc, text, hint)
         first = passed is None and barrier.phase == 1 and barrier.loaded
         if first or (passed is not None and passed.phase < barrier.phase):
             text = (

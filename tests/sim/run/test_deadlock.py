@@ -98,6 +98,29 @@ def test_a_warp_that_is_late_by_two_phases_is_told_so() -> None:
     assert "bar.sync" in caught.value.hint
 
 
+FILL = """
+@!%p1 mbarrier.arrive.expect_tx.shared.b64 _, [smem], 64;
+@!%p1 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [smem], 64;
+"""
+FILLED = """
+mov.u32 %r1, %tid.x; setp.ne.s32 %p1, %r1, 0; @%p1 bra READY; mbarrier.init.shared.b64 [smem], 1; READY: bar.sync 0;
+{fill}
+bar.sync 0;
+setp.lt.u32 %p3, %r1, 32; @%p3 bra END;
+READ: mbarrier.try_wait.parity.shared.b64 %p2, [smem], 0; @!%p2 bra READ;
+END: bar.sync 0;
+"""
+
+
+def test_a_stage_that_is_filled_again_before_it_is_read_is_told_so() -> None:
+    run_ptx(FILLED.format(fill=FILL), block=(64, 1, 1), shared=64)
+    with pytest.raises(Fault, match=r"2 phases of .* before warp 1 first waits: warp 0 .* again") as caught:
+        run_ptx(FILLED.format(fill=2 * FILL), block=(64, 1, 1), shared=64)
+    assert caught.value.where is not None
+    assert caught.value.where.warp == 1
+    assert "free it" in caught.value.hint
+
+
 # Warp 2 fills two rounds, warp 1 empties them and then signals the epilogue, warp 0; nothing signals an empty stage.
 ONE_STATEMENT = """
 mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5; mov.b32 %r3, 0;
