@@ -84,7 +84,8 @@ _EDGES: dict[str, _Template] = {
     ),
     "bulk-read": _Template(
         "no cp.async.bulk.wait_group.read for {name} is ordered between them",
-        "cp.async.bulk.commit_group and wait_group.read in the storing thread, and a barrier before {second}",
+        "cp.async.bulk.commit_group and <cp.async.bulk.wait_group.read 0> in the storing thread, and a barrier before "
+        "{second}",
     ),
     "map-read": _Template(
         "no cp.async.bulk.wait_group for the {name} is ordered between them, so the map may be unread",
@@ -194,7 +195,7 @@ class Messages:
         line = self.line(pair.old.at)
         if line == self.line(pair.new.at) and pair.old_agent.kind == pair.new_agent.kind == "warp":
             if pair.old_writes != pair.new_writes:
-                hint = f"if {line} updates one element in several threads, an atomic (atomicAdd, red); else {hint}"
+                hint = f"if {line} updates one element in several threads, an <atom or red>; else {hint}"
             elif not pair.foreign:
                 hint = f"if one thread should write it, correct the index in {line}; else {hint}"
         return missing, hint
@@ -221,13 +222,13 @@ class Messages:
             if max(old.warp.cluster_size, new.warp.cluster_size) > 1:
                 who += " are of different clusters"
             hint = (
-                f"after {first}: a barrier of the CTA, then <fence.acq_rel.gpu> and an atomic (or st.release.gpu) on a "
-                f"flag; before {second}: ld.acquire.gpu of the flag until it is set, then a barrier"
+                f"after {first}: a barrier of the CTA, then <fence.acq_rel.gpu> and an atomic, or <st.release.gpu>, "
+                f"on a flag; before {second}: <ld.acquire.gpu> of the flag until it is set, then a barrier"
             )
             if ahead:
                 hint += f"; or, if {first} must read the value that {second} writes, the same with {second} first"
             if pair.old_writes and pair.new_writes:
-                hint = f"if one CTA should write it, correct the tile that {second} takes from blockIdx; else {hint}"
+                hint = f"if one CTA should write it, correct the tile that {second} takes from <%ctaid>; else {hint}"
             return f"no flag or counter with release and acquire orders the two CTAs: {who}", hint
         if pair.witness is not None:
             return (

@@ -25,9 +25,16 @@ class _Words(NamedTuple):
 
 
 _WORDS = {
+    "%ctaid": _Words("cute.arch.block_idx", "blockIdx", "tl.program_id"),
+    "atom or red": _Words("cute.arch.atomic_add", "atomicAdd", "tl.atomic_add"),
     "bar.sync": _Words("cute.arch.barrier", "__syncthreads()", "tl.debug_barrier()"),
     "bar.warp.sync": _Words("cute.arch.sync_warp", "__syncwarp()"),
     "barrier.cluster": _Words("cute.arch.cluster_arrive, cluster_wait", "cooperative_groups::this_cluster().sync()"),
+    "cp.async.bulk.wait_group.read 0": _Words(
+        "cute.arch.cp_async_bulk_wait_group(0, read=True)",
+        "cuda::ptx::cp_async_bulk_wait_group_read",
+        "Gluon's tma.store_wait(0)",
+    ),
     "elect.sync": _Words("cute.arch.elect_one", "cuda::ptx::elect_sync"),
     "fence.acq_rel.cluster": _Words("cute.arch.fence_acq_rel_cluster", _CLUSTER),
     "fence.acq_rel.gpu": _Words("cute.arch.fence_acq_rel_gpu", "__threadfence()"),
@@ -38,6 +45,7 @@ _WORDS = {
     "griddepcontrol.wait": _Words(
         "cute.arch.griddepcontrol_wait", "cudaGridDependencySynchronize()", "tl.extra.cuda.gdc_wait()"
     ),
+    "ld.acquire.gpu": _Words(triton='tl.atomic_add(flag, 0, sem="acquire")'),
     ".release.cluster": _Words(
         "cute.arch.mbarrier_arrive(..., scope=nvvm.MemScopeKind.CLUSTER)",
         "cuda::ptx::mbarrier_arrive(sem_release, scope_cluster, ...)",
@@ -50,6 +58,7 @@ _WORDS = {
     "programmatic dependent launch": _Words(
         "use_pdl", "cudaLaunchAttributeProgrammaticStreamSerialization", "launch_pdl"
     ),
+    "st.release.gpu": _Words(triton='tl.atomic_xchg(flag, 1, sem="release")'),
     "tcgen05.commit": _Words(
         "pipeline.consumer_release of the MMA warp", "cuda::ptx::tcgen05_commit", "Gluon's tcgen05_commit"
     ),

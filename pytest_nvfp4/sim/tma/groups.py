@@ -138,7 +138,7 @@ class BulkGroups:
                 launch.report(
                     "exit-before-read",
                     f"the thread exits without waiting for this {first.what}",
-                    hint="execute cp.async.bulk.wait_group.read 0 before the end: shared memory lasts as long as the "
+                    hint="execute <cp.async.bulk.wait_group.read 0> before the end: shared memory lasts as long as the "
                     "CTA",
                     where=launch.where(warp, first.at, mask=1 << lane),
                 )

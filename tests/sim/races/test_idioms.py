@@ -76,7 +76,7 @@ def test_a_line_that_reads_and_writes_is_told_of_atomics(one_line: bool) -> None
     )
     ((finding, *_), _) = findings_of(body, grid=(2, 1, 1), block=(32, 1, 1))
     assert finding.kind == "race"
-    assert ("an atomic (atomicAdd" in finding.hint) is one_line
+    assert ("an atom or red" in finding.hint) is one_line
 
 
 def test_a_line_that_writes_twice_is_told_of_its_index():

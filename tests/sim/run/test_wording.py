@@ -41,6 +41,21 @@ def test_the_words_are_those_of_the_kernels_language(name: str, file: str, said:
     assert worded("<bar.sync>, <bar.warp.sync>, <bar>", kernel) == said
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("%ctaid", "tl.program_id"),
+        ("atom or red", "tl.atomic_add"),
+        ("cp.async.bulk.wait_group.read 0", "Gluon's tma.store_wait(0)"),
+        ("ld.acquire.gpu", 'tl.atomic_add(flag, 0, sem="acquire")'),
+        ("st.release.gpu", 'tl.atomic_xchg(flag, 1, sem="release")'),
+    ],
+)
+def test_what_triton_calls_it(name: str, words: str) -> None:
+    (kernel,) = parse(TEXT.format(name="gemm", file='.file 1 "/a/k.py"', line=".loc 1 7 1")).kernels.values()
+    assert worded(f"an <{name}>", kernel) == f"an {name} ({words})"
+
+
 INIT = """
 mov.u32 %r1, %laneid; add.u32 %r2, %r1, 1;
 .loc 1 7 1
