@@ -69,6 +69,7 @@ class GlobalConflict:
         clock: The clock of the later access.
         proxy: Whether the accesses are ordered, and only a proxy fence is missing.
         map_use: Whether one of the accesses is TMA's use of a tensor map.
+        bytes: The offsets of all bytes that both touch; None if they are not listed.
     """
 
     shadow: RegionShadow
@@ -80,6 +81,7 @@ class GlobalConflict:
     clock: Clock
     proxy: bool
     map_use: bool = False
+    bytes: Offsets | None = field(default=None, compare=False)
 
 
 class EarlierAccess(NamedTuple):
@@ -160,6 +162,11 @@ class RegionShadow:
         """Return the offset of the first of some units that is chosen."""
         place = int(np.argmax(chosen))
         return (units.start + place if isinstance(units, slice) else int(units[place])) * self.unit
+
+    def bytes(self, units: NDArray[np.intp] | slice, chosen: NDArray[np.bool_]) -> Offsets:
+        """Return the offsets of all bytes of the units that are chosen."""
+        numbers = np.arange(units.start, units.stop) if isinstance(units, slice) else units
+        return (numbers[chosen][:, None] * self.unit + np.arange(self.unit)).ravel()
 
     def units(self, offsets: Offsets, size: int) -> NDArray[np.intp] | slice:
         """Return the units of items of ``size`` bytes at offsets."""
@@ -522,10 +529,14 @@ class GlobalShadow:
                     continue
                 if ordered and _ordered(old, access, clock, ASYNC_GLOBAL):
                     continue
-                byte = shadow.byte(units, numbers == number)
+                chosen = numbers == number
+                byte = shadow.byte(units, chosen)
                 if old_writes and not ordered and self._behind(shadow.region.start + byte, old, access, clock):
                     continue
-                self.report(GlobalConflict(shadow, byte, old, old_writes, access, new_writes, clock, ordered))
+                both = shadow.bytes(units, chosen) if old_writes and new_writes else None
+                self.report(
+                    GlobalConflict(shadow, byte, old, old_writes, access, new_writes, clock, ordered, bytes=both)
+                )
 
 
 def _distinct(numbers: NDArray[np.int32]) -> Set[int]:

@@ -9,6 +9,7 @@ from functools import partial as partial_of
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.finding import Finding
@@ -334,12 +335,26 @@ class LaunchRaces:
             at=use,
         )
 
-    def _stores_again(self, old: Access, new: Access, *, writes: bool, then: Callable[[], object]) -> bool:
+    def _stores_again(
+        self,
+        old: Access,
+        new: Access,
+        *,
+        writes: bool,
+        then: Callable[[], object],
+        both: NDArray[np.intp] | None = None,
+    ) -> bool:
         """Call ``then`` behind a store that changes bytes which another warp has stored by the same statement.
 
         Two warps that store equal values by the same statement are not reported: the bytes are the same in any order
         (PTX ISA, "Memory Consistency Model": a race of accesses of one size is not undefined). NVIDIA's kernels do so,
         and so does the code that Triton makes for warp specialisation and for tiles of which several warps hold copies.
+
+        Args:
+            old, new: The two accesses.
+            writes: Whether the earlier one is a write.
+            then: What to do.
+            both: The bytes that both touch, by their offsets in the memory; None for those of the whole memory.
 
         Returns:
             Whether that decides.
@@ -350,8 +365,9 @@ class LaunchRaces:
         same = writes and not old.flags and self.grid.place(old.at) == self.grid.place(new.at)
         if data is None or monitor is None or not same or store.root not in _STORES or "bulk" in store.opcode:
             return False
-        before = data.copy()
-        monitor.doubts.append(lambda: None if (data == before).all() else then())
+        where = slice(None) if both is None else both[both < data.size]
+        before = data[where].copy()
+        monitor.doubts.append(lambda: None if (data[where] == before).all() else then())
         return True
 
     def global_conflict(self, conflict: GlobalConflict) -> None:
@@ -376,7 +392,9 @@ class LaunchRaces:
             if foreign or not conflict.old_writes
             else self.narrow_scopes.missing(old, new, conflict.clock.ticks),
         )
-        if self._stores_again(old, new, writes=conflict.old_writes, then=lambda: self.reporter.pair(pair)):
+        if self._stores_again(
+            old, new, writes=conflict.old_writes, then=lambda: self.reporter.pair(pair), both=conflict.bytes
+        ):
             return
         read = None if conflict.new_writes else RacingRead(new, earlier=False, lanes=self.dead_reads.lanes_now())
         if self.dead_reads.report(pair, read) and not foreign:

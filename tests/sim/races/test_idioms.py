@@ -446,6 +446,16 @@ def test_warps_that_store_the_same_value_do_no_harm(value, kinds):
     assert finding_kinds(third, block=(96, 1, 1))[:1] == ["race"]
 
 
+@pytest.mark.parametrize(("step", "kinds"), [(16, []), (8, ["race"])], ids=["equal", "different"])
+def test_warps_that_store_the_same_values_to_some_of_their_bytes_do_no_harm(step, kinds):
+    """Each warp stores to 32 words, half of them those of the warp before; equal if the values follow the addresses."""
+    store = (
+        f"shl.b32 %r30, %r1, 4; add.u32 %r30, %r30, %r2; mul.lo.u32 %r31, %r1, {step}; add.u32 %r31, %r31, %r2;"
+        "mul.wide.u32 %rd20, %r30, 4; add.u64 %rd20, %rd20, %rd100; st.global.b32 [%rd20], %r31;"
+    )
+    assert finding_kinds(store) == kinds
+
+
 @pytest.mark.parametrize(
     ("value", "kinds"),
     [("%r2", []), ("%r0", ["race"]), ("%r30", ["race"])],
