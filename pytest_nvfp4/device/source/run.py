@@ -144,6 +144,7 @@ def run_source(
     if not is_schedule(schedule):
         raise SourceError(f"schedule {schedule!r} must be {WORDS}")
     prepared = prepare(args, arrays)
+    files: list[str] = []
     if language == "cuda":
         line = user_line()
         files = [str(file)] if file is not None else [line.file] if line is not None else []
@@ -168,7 +169,7 @@ def run_source(
         "arrays": prepared.arrays,
         "arguments": prepared.arguments,
     }
-    readable = tuple(str(Path(folder).resolve()) for folder in (*own, *included) if Path(folder).is_dir())
+    readable = tuple(str(Path(each).resolve()) for each in (*own, *included, *files) if Path(each).exists())
     with temporary_folder("source") as name:
         folder = Path(name)
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pytest_nvfp4.finding import UNWRITTEN_SOURCE, Finding, Where
-from pytest_nvfp4.sim.run.source import described, lines_of, statement
+from pytest_nvfp4.sim.run.source import described, lines_of, stated, statement
 
 _WARNING_KINDS = frozenset(
     {
@@ -67,13 +67,14 @@ def worker_finding(finding: Finding) -> Finding:
     if finding.hint:
         lines.append(f"  look at: {finding.hint.removeprefix('look at ')}")
     source = where.source if where is not None else None
-    text = statement(source.file, source.line) if source is not None else None
+    file, line = stated(source) if source is not None else (None, None)
+    text = statement(file, line) if file is not None and line is not None else None
     return replace(
         finding,
         message=f"simulated, {finding.kind}: " + "\n".join(lines),
         severity="warning" if finding.kind in _WARNING_KINDS else "error",
-        file=source.file if source is not None else None,
-        line=source.line if source is not None else None,
+        file=file,
+        line=line,
         text=text or None,
         hint="",
         notes=(),

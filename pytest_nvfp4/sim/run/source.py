@@ -13,6 +13,9 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction
 _LINES, _NAME_LINES = 8, 40
 _NAME = re.compile(r"""\bname\s*=\s*(?:"([^"\\\n]{1,80})"|'([^'\\\n]{1,80})')""")
 _OPEN, _CLOSE = "([{", ")]}"
+_ASSEMBLY = re.compile(r"\basm\b")
+_TEXT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//.*')
+_BODY_LINES = 40
 
 
 def statement(file: str, line: int, *, lines: int = _LINES) -> str:
@@ -64,6 +67,42 @@ def lines_of(source: Location) -> tuple[tuple[str, int], ...]:
     return tuple(lines)
 
 
+def stated(source: Location) -> tuple[str, int]:
+    """Return the file and line that a finding at a location names: its own line, or that of a call.
+
+    A function with one ``asm`` statement is another name of the instruction, so that the line that says why the
+    instruction is executed is that of the call.
+    """
+    lines = lines_of(source)
+    return next((at for at in lines if not _wraps_assembly(*at)), lines[-1])
+
+
+@lru_cache(maxsize=1024)
+def _wraps_assembly(file: str, line: int) -> bool:
+    """Return whether a line belongs to an ``asm`` statement that is the only one between two closing braces."""
+    start = line
+    while not _ASSEMBLY.search(_code(file, start)):
+        start -= 1
+        if line - start > _LINES or set(_code(file, start)) & set(";}"):
+            return False
+    body = _code(file, start)
+    for number in range(start - 1, max(start - _BODY_LINES, 0), -1):
+        if "}" in (code := _code(file, number)):
+            break
+        body += code
+    for number in range(start, start + _BODY_LINES):
+        code = _code(file, number)
+        body += code if number > start else ""
+        if "}" in code:
+            break
+    return len(_ASSEMBLY.findall(body)) == 1
+
+
+def _code(file: str, line: int) -> str:
+    """Return a line without its strings and its comment."""
+    return _TEXT.sub("", linecache.getline(file, line))
+
+
 def _base(file: str) -> str:
     return file.rsplit("/", 1)[-1]
 
@@ -81,7 +120,7 @@ def _name_at(file: str, line: int) -> str:
 
 
 def quoted(instruction: Instruction) -> str:
-    """Return the place with the statement's text, if the file exists."""
+    """Return the place with the text of the statement that a finding names, if the file exists."""
     source = instruction.location
-    text = statement(source.file, source.line) if source is not None else ""
+    text = statement(*stated(source)) if source is not None else ""
     return f"{place_of(instruction)} `{text}`" if text else place_of(instruction)

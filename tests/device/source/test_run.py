@@ -130,6 +130,7 @@ def test_the_line_of_a_wrapper_has_its_call() -> None:
     wrapper, call, own = (line_of(f"// {text}") for text in ("wrapper", "to another", "own"))
     for finding in races:
         assert f"test_run.py:{wrapper} called at :{call} (st.shared" in finding.message
+        assert finding.line in (call, line_of("// read")), "a wrapper's own line says nothing"
         assert f":{own} " not in finding.message
         assert f"test_run.py:{line_of('// read')} (ld.shared" in finding.message
 

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_nvfp4.finding import Location
 from pytest_nvfp4.sim.ptx.syntax import Instruction
-from pytest_nvfp4.sim.run.source import given_name, place_of
+from pytest_nvfp4.sim.run.source import given_name, place_of, quoted, stated, statement
 
 CREATE = """x = 1
 ring = pipeline.PipelineAsync.create(
@@ -61,3 +61,52 @@ def test_a_place_has_the_calls_that_inlined_it_without_those_of_a_library() -> N
     assert placed(wrapper) == "gemm.py:80 called at tma.cuh:102, :309"
     assert placed(kernel) == "gemm.py:309"
     assert placed(None) == "PTX line 5"
+
+
+WRAPPERS = """\
+__device__ void wait(int b) { asm volatile("{\\nW: try_wait p, [%0];\\n@!p bra W;\\n}" :: "r"(b)); }
+__device__ void load(int a, int b, const int *from) {
+    int x = from[0];  // not a part of the asm statement below
+    if (x) {
+        asm volatile(
+            "{"
+            "copy [%0], [%1];"
+            "}" :: "r"(a), "r"(b));
+    }
+}
+__device__ void two(int a) {
+    asm volatile("first [%0];" :: "r"(a));
+    asm volatile("second [%0];" :: "r"(a));
+}
+__global__ void kernel(int *x) { wait(3); }
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "calls", "named"),
+    [
+        (1, (15,), 15),
+        (7, (15,), 15),  # a line within the statement, which the compiler names
+        (1, (4, 15), 4),
+        (1, (5, 15), 15),  # a wrapper in a wrapper
+        (3, (15,), 3),  # what the function computes itself
+        (12, (15,), 12),  # the call does not say which of the two
+        (13, (15,), 13),
+        (1, (), 1),
+        (99, (15,), 99),
+    ],
+)
+def test_a_finding_names_the_call_of_a_function_that_wraps_one_instruction(
+    tmp_path: Path, line: int, calls: tuple[int, ...], named: int
+) -> None:
+    file = tmp_path / "k.cu"
+    file.write_text(WRAPPERS)
+    location = None
+    for number in (*reversed(calls), line):
+        location = Location(str(file), number, inlined_at=location)
+    assert location is not None
+    assert stated(location) == (str(file), named)
+    instruction = Instruction("ret", ("ret",), (), None, 0, 5, location=location)
+    assert quoted(instruction).removeprefix(place_of(instruction)) == (
+        f" `{statement(str(file), named)}`" if named < 20 else ""
+    )
