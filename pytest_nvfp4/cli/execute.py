@@ -131,7 +131,7 @@ def exec_command(
     except RemoteError as error:
         raise InputError(f"{device}: {error}") from error
     texts = {stream: b"".join(pieces).decode("utf-8", "replace") for stream, pieces in written.items()}
-    if status and _is_file(program) and (advice := mounts.without_module(Path(program), texts["stderr"])):
+    if status and _is_file(program) and (advice := mounts.not_found(Path(program), texts["stderr"])):
         output.note(advice)
     if as_json:
         seconds = round(time.monotonic() - start, 3)

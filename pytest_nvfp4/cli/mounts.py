@@ -23,6 +23,7 @@ MAX_BYTES = 64 << 20
 _NEVER_INSIDE = (".git", ".hg", ".svn", "__pycache__", ".venv", "node_modules", ".mypy_cache", ".pytest_cache")
 _SHOWN = 5
 _NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '(\w+)", re.MULTILINE)
+_NO_FILE = re.compile(r"^FileNotFoundError: .*: '([^'\n]+)'$", re.MULTILINE)
 
 
 @dataclass
@@ -105,20 +106,21 @@ def mount(text: str, named: Named | None = None) -> dict[str, bytes]:
     return folder_files(local, remote, named, below=local.resolve().name)
 
 
-def without_module(program: Path, errors: str) -> str:
-    """Return how to mount the module that a program did not find, if it lies in a folder above the program's file.
+def not_found(program: Path, errors: str) -> str:
+    """Return how to mount what a program did not find, if it lies in a folder above the program's file.
 
     Args:
         program: The file that was run.
         errors: What the program wrote to standard error.
 
     Returns:
-        An advice; empty if no module was missing, or if none of the three nearest folders has it.
+        An advice; empty if no module or file was missing, or if none of the three nearest folders has it.
     """
-    found = _NO_MODULE.findall(errors)
-    for folder in program.resolve().parents[:3] if found else ():
-        if (folder / f"{found[-1]}.py").is_file() or (folder / found[-1]).is_dir():
-            return f"{found[-1]} lies in {folder}, and not in the program's working folder: give --mount-dir {folder}:."
+    modules, files = _NO_MODULE.findall(errors), _NO_FILE.findall(errors)
+    names = [f"{modules[-1]}.py", modules[-1]] if modules else [Path(files[-1]).name] if files else []
+    for folder in program.resolve().parents[:3]:
+        if any((folder / name).exists() for name in names):
+            return f"{names[-1]} lies in {folder}, and not in the program's working folder: give --mount-dir {folder}:."
     return ""
 
 

@@ -38,6 +38,13 @@ def place_files(program: PythonProgram, folder: Path) -> None:
         target.write_bytes(data)
 
 
+def _mounted(program: PythonProgram) -> str | None:
+    """Return which of a program's files is the program itself, so that `__file__` leads to what lies beside it."""
+    source = program.source.encode()
+    found = [name for name, data in program.files.items() if Path(name).name == program.name and data == source]
+    return found[0] if len(found) == 1 else None
+
+
 def execute(
     program: PythonProgram,
     *,
@@ -77,7 +84,7 @@ def execution(
         work = folder / "work"
         work.mkdir()
         place_files(program, work)
-        main = folder / program.name
+        main = work / mounted if (mounted := _mounted(program)) is not None else folder / program.name
         main.write_text(program.source, encoding="utf-8")
         stdin = folder / "stdin"
         stdin.write_bytes(program.stdin)

@@ -237,13 +237,24 @@ def test_code_as_an_argument_and_on_standard_input() -> None:
 
 
 @pytest.mark.slow
-def test_a_module_beside_the_program(tmp_path: Path) -> None:
-    (tmp_path / "beside.py").touch()
-    program = tmp_path / "program.py"
-    program.write_text("import beside")
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("import beside", "beside"),
+        ("import pathlib; print(pathlib.Path(__file__).with_name('beside.cu').read_text())", "beside.cu"),
+    ],
+)
+def test_what_lies_beside_the_program(tmp_path: Path, code: str, name: str) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "beside.py").touch()
+    (tmp_path / "below" / "beside.cu").touch()
+    program = tmp_path / "below" / "program.py"
+    program.write_text(code)
     done = run("--device", "sim", program)
     assert done.code == 1
-    assert f"beside lies in {tmp_path}, and not in the program's working folder: give --mount-dir" in done.err
+    assert f"{name} lies in {tmp_path}/below, and not in the program's working folder: give --mount-dir" in done.err
+    done = run("--device", "sim", "--mount-dir", f"{tmp_path}:.", program)
+    assert (done.code, done.err) == (0, "")
 
 
 @pytest.mark.slow

@@ -64,7 +64,8 @@ def main() -> None:
     os.environ.pop(RESULT_VARIABLE, None)
     enter_from_environment()
     file, folder, backend, *arguments = sys.argv[1:]
-    sys.path.insert(0, str(Path.cwd()))
+    beside = [str(Path(file).parent)] if Path(file).is_relative_to(Path.cwd()) else []  # it is a mounted file
+    sys.path[:0] = dict.fromkeys([*beside, str(Path.cwd())])
     run = partial(_run, Path(file), arguments)
     if backend == "host":
         from pytest_nvfp4.host import torch_cuda
