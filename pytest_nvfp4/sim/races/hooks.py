@@ -65,7 +65,8 @@ class Hooks(Monitor):
             RACE,
             f"{grid.place(at)} in {agent.id} uses the {barrier.name}, and nothing orders it after the initialisation "
             f"at {grid.place(state.at)} in {state.warp}",
-            "a barrier of the CTA (or of the cluster, for a peer's mbarrier) between mbarrier.init and the first use",
+            "a barrier of the CTA (or of the cluster, for a peer's mbarrier) between mbarrier.init and the first use; "
+            "before a relaxed one, <fence.mbarrier_init> in the thread that initialises",
             warp=agent.id,
             at=at,
             group=("init", state.warp.index if state.warp is not None else -1),

@@ -298,6 +298,7 @@ def test_barriers_that_are_used_before_their_initialisation_are_one_finding():
     (finding,) = ran.grid.findings
     assert finding.kind == "race"
     assert "nothing orders it after the initialisation" in finding.message
+    assert finding.hint.endswith("before a relaxed one, fence.mbarrier_init in the thread that initialises")
     assert "in warp 1" in finding.message
     assert [("warp 2" in note) for note in finding.notes] == [True]
 
