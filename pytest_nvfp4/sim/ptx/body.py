@@ -57,6 +57,7 @@ class KernelParser:
         outer: Scope,
         locations: Locations,
         noreturn: frozenset[str],
+        llvm: bool = False,
         functions: Mapping[str, Function] | None = None,
     ) -> None:
         self._token = token
@@ -64,6 +65,7 @@ class KernelParser:
         self._body, self._calls = expand(body, functions or {}, header["name"])
         self._locations = locations
         self._noreturn = noreturn
+        self._llvm = llvm
         self._root = Scope(outer)
         self._scopes: list[Scope] = [self._root]
         """Scopes in the order in which they open."""
@@ -101,6 +103,7 @@ class KernelParser:
             explicit_cluster=directives.pop("explicitcluster", None) is not None,
             directives=directives,
             noreturn=self._noreturn,
+            llvm=self._llvm,
         )
 
     # ---- header --------------------------------------------------------------------------------------------------

@@ -190,6 +190,8 @@ class Kernel:
     """Other directives by name without the dot (``minnctapersm``, ``maxnreg``, ``pragma`` ...)."""
     noreturn: frozenset[str] = frozenset()
     """External functions that never return."""
+    llvm: bool = False
+    """Whether the module's first comment names LLVM, by which Triton compiles, and not NVIDIA's compiler."""
 
 
 @dataclass(frozen=True, slots=True)

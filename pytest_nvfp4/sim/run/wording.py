@@ -90,4 +90,6 @@ def _language(kernel: Kernel) -> str:
     if kernel.name.startswith(_DSL_KERNEL):
         return "dsl"
     file = next((ins.location.file for ins in kernel.instructions if ins.location is not None), None)
-    return "" if file is None or file.endswith(".ptx") else "triton" if file.endswith(".py") else "cuda"
+    if file is None or file.endswith(".ptx"):
+        return ""
+    return "triton" if kernel.llvm else "cuda"
