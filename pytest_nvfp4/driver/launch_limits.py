@@ -8,6 +8,7 @@ from typing import Final
 
 from pytest_nvfp4.driver.cubin import CubinKernel
 from pytest_nvfp4.driver.device_model import DeviceModel
+from pytest_nvfp4.driver.kernel_names import short_kernel
 from pytest_nvfp4.driver.launches import HostSideError, Launch, LaunchRejectedError
 from pytest_nvfp4.driver.ptx_module import PtxModule
 
@@ -47,7 +48,7 @@ def check_launch(launch: Launch, kernel: CubinKernel, device: DeviceModel, *, re
         reserved: Largest dynamic shared memory for which the kernel was prepared, in bytes.
         portable: Whether only cluster sizes are allowed that all devices have.
     """
-    problem = None
+    problem, name = None, short_kernel(launch.kernel)
     limits = device.attributes()
     ctas = math.prod(launch.cluster)
     for axis, extent, threads in zip("XYZ", launch.grid, launch.block, strict=True):
@@ -58,21 +59,19 @@ def check_launch(launch: Launch, kernel: CubinKernel, device: DeviceModel, *, re
     if problem is None and launch.threads > device.threads_per_block:
         problem = f"block {launch.block} has {launch.threads} threads, at most {device.threads_per_block}"
     if problem is not None:
-        raise LaunchRejectedError(f"cudaErrorInvalidConfiguration: {launch.kernel}: {problem}")
+        raise LaunchRejectedError(f"cudaErrorInvalidConfiguration: {name}: {problem}")
     _check_threads(launch, kernel, device)
     if not ctas or any(extent % size for extent, size in zip(launch.grid, launch.cluster, strict=True)):
         raise LaunchRejectedError(
-            f"cudaErrorInvalidClusterSize: {launch.kernel}: the grid {launch.grid} is not a multiple of the cluster "
+            f"cudaErrorInvalidClusterSize: {name}: the grid {launch.grid} is not a multiple of the cluster "
             f"{launch.cluster}"
         )
     most = _PORTABLE_CLUSTER_CTAS if portable else device.max_cluster_ctas
     if ctas > most:
-        raise LaunchRejectedError(
-            f"cudaErrorInvalidClusterSize: {launch.kernel}: a cluster of {ctas} CTAs, at most {most}"
-        )
+        raise LaunchRejectedError(f"cudaErrorInvalidClusterSize: {name}: a cluster of {ctas} CTAs, at most {most}")
     if launch.dynamic_smem > reserved:
         raise LaunchRejectedError(
-            f"cudaErrorInvalidValue: {launch.kernel}: {launch.dynamic_smem} bytes of dynamic shared memory, at most "
+            f"cudaErrorInvalidValue: {name}: {launch.dynamic_smem} bytes of dynamic shared memory, at most "
             f"{reserved} were reserved: more need cudaFuncSetAttribute(kernel, "
             f"cudaFuncAttributeMaxDynamicSharedMemorySize, {launch.dynamic_smem}) before the launch"
         )
@@ -95,20 +94,21 @@ def threads_by_registers(kernel: CubinKernel, device: DeviceModel) -> int:
 
 def _check_threads(launch: Launch, kernel: CubinKernel, device: DeviceModel) -> None:
     """Check a CTA against the bounds of its kernel. The errors are those of an H200's driver."""
+    name = short_kernel(launch.kernel)
     if kernel.threads not in (None, launch.block):
         raise LaunchRejectedError(
-            f"cudaErrorInvalidValue: {launch.kernel} is compiled for blocks of {kernel.threads} threads alone "
+            f"cudaErrorInvalidValue: {name} is compiled for blocks of {kernel.threads} threads alone "
             f"(.reqntid), and the launch has {launch.block}"
         )
     if kernel.most_threads is not None and launch.threads > kernel.most_threads:
         raise LaunchRejectedError(
-            f"cudaErrorInvalidValue: {launch.kernel} is compiled for blocks of at most {kernel.most_threads} threads "
+            f"cudaErrorInvalidValue: {name} is compiled for blocks of at most {kernel.most_threads} threads "
             f"(__launch_bounds__, .maxntid), and the launch has {launch.block}: {launch.threads} threads"
         )
     most = threads_by_registers(kernel, device)
     if launch.threads > most:
         raise LaunchRejectedError(
-            f"cudaErrorLaunchOutOfResources: too many resources requested for launch: {launch.kernel} has "
+            f"cudaErrorLaunchOutOfResources: too many resources requested for launch: {name} has "
             f"{kernel.registers} registers a thread, so that a block has at most {most} threads, and the launch has "
             f"{launch.threads}: bound them by __launch_bounds__({launch.threads}), or launch fewer threads"
         )
@@ -120,7 +120,8 @@ def _check_cooperative(launch: Launch, kernel: CubinKernel, device: DeviceModel)
     by_threads = device.threads_per_sm // max(device.warp_size, launch.threads)
     fit = device.sm_count * min(device.blocks_per_sm, by_threads, device.smem_per_sm // shared)
     if launch.ctas > fit:
+        name = short_kernel(launch.kernel)
         raise LaunchRejectedError(
-            f"cudaErrorCooperativeLaunchTooLarge: {launch.kernel}: the launch has {launch.ctas} CTAs of "
+            f"cudaErrorCooperativeLaunchTooLarge: {name}: the launch has {launch.ctas} CTAs of "
             f"{launch.threads} threads and {shared} bytes of shared memory, {fit} fit on {device.name} at once"
         )

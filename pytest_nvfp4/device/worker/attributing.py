@@ -13,12 +13,12 @@ from pytest_nvfp4.device.worker.buffers import Buffer, CallBuffers
 from pytest_nvfp4.device.worker.call_recorder import WatchedOutput
 from pytest_nvfp4.device.worker.memory import DeviceMemory
 from pytest_nvfp4.device.worker.returned_tensors import Returned, read_tensor
+from pytest_nvfp4.driver.kernel_names import short_kernel
 from pytest_nvfp4.driver.user_line import UserLine
 from pytest_nvfp4.machine.request_log import Observers, RequestLog
 from pytest_nvfp4.machine.server import Server
 from pytest_nvfp4.machine.torch_effects import extent
 from pytest_nvfp4.sim.descent.ledger import Ledger, Written
-from pytest_nvfp4.sim.races.host_order import short_kernel
 from pytest_nvfp4.sim.run.session import Session
 
 _CHARACTERS, _PATH_CHARACTERS = 300, 4096

@@ -19,6 +19,7 @@ from typing import Final
 
 from pytest_nvfp4.device.worker.kernel_process import KernelError
 from pytest_nvfp4.device.worker.sim_findings import in_order, merge_by_statement, worker_finding
+from pytest_nvfp4.driver.kernel_names import short_kernel
 from pytest_nvfp4.driver.launches import HostSideError, Launch
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.machine.host_reads import HostReads
@@ -28,7 +29,6 @@ from pytest_nvfp4.machine.server import Server
 from pytest_nvfp4.machine.wire import Answer, Message
 from pytest_nvfp4.sim.memory.coverage import findings as coverage_findings
 from pytest_nvfp4.sim.memory.globals import Region
-from pytest_nvfp4.sim.races.host_order import short_kernel
 from pytest_nvfp4.sim.run.session import Session
 
 _CALLS: Final = 3

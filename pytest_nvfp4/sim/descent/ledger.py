@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pytest_nvfp4.driver.kernel_names import short_kernel
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.machine.requests import Executed, Kind
 from pytest_nvfp4.sim.descent.effects import Operand, effect, is_copy, result, updates
@@ -24,7 +25,6 @@ from pytest_nvfp4.sim.descent.ranges import Ranges, span
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.coverage import FIRST_REQUEST, NOBODY
 from pytest_nvfp4.sim.memory.globals import Region
-from pytest_nvfp4.sim.races.host_order import short_kernel
 from pytest_nvfp4.sim.run.session import Session
 
 

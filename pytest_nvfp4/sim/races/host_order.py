@@ -14,13 +14,13 @@ the block is up to the allocator.
 from __future__ import annotations
 
 import bisect
-import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pytest_nvfp4.driver.kernel_names import short_kernel
 from pytest_nvfp4.driver.launches import Launch
 from pytest_nvfp4.driver.streams import ALLOCATES, LEGACY, Extent, Key, Streams, Work
 from pytest_nvfp4.driver.user_line import UserLine
@@ -49,11 +49,7 @@ _REMEMBERED = 256
 """Freed blocks in use that new blocks are compared with."""
 _LAUNCH = "kernel "
 """Beginning of the description of a launch."""
-_PREFIX = "kernel_cutlass_"
-_ARGUMENTS = re.compile(r"_+(?:tensorptr|tensor0|main__|ptr[bfiu]|Tiled|CopyAtom|Ptrgmem|0$|[A-Za-z0-9]*_object_at)")
-_MANGLED = re.compile(r"_ZL?(\d+)")
 """A name of C++ that lies in no namespace, by the Itanium C++ ABI: its length comes before it."""
-_LONGEST = 60
 _FILLED = "the caller (before the call)"
 _FETCHED = "the caller (after the call)"
 
@@ -363,11 +359,3 @@ def _at(line: UserLine | None) -> Where | None:
     if line is None:
         return None
     return Where(kernel="", source=Location(line.file, line.line, function=line.function))
-
-
-def short_kernel(kernel: str) -> str:
-    """Return the user's name of a kernel, to which the DSL adds a prefix, and it and C++ the arguments' types."""
-    if (mangled := _MANGLED.match(kernel)) and len(kernel) >= mangled.end() + int(mangled[1]):
-        return kernel[mangled.end() :][: int(mangled[1])]
-    name = _ARGUMENTS.split(kernel.removeprefix(_PREFIX))[0]
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}..."

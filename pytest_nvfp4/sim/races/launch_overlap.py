@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from pytest_nvfp4.driver.kernel_names import short_kernel
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.races.access import Access
 from pytest_nvfp4.sim.races.access_pair import RACE
@@ -75,7 +76,7 @@ class LaunchOverlap:
         pair = (
             f"{reporter.grid.place(new.at)} in {new.warp} {'writes' if writes else 'reads'} global memory at "
             f"{region.place(region.start + old.offset)}, which {earlier.place(old.access.at)} in {old.access.warp} of "
-            f"the previous launch, {earlier.kernel.name[:80]}, {'writes' if old.writes else 'reads'}"
+            f"the previous launch, {short_kernel(earlier.kernel.name)}, {'writes' if old.writes else 'reads'}"
         )
         why = (
             "the previous launch lets this one begin before it has ended (programmatic dependent launch and "

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from pytest_nvfp4.driver.kernel_names import short_kernel
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 from pytest_nvfp4.sim.run.cta import Cta
@@ -95,7 +96,7 @@ def unended(scheduler: Scheduler) -> Fault:
     warps = [entry for _, blocked in by_cta for entry in blocked]
     fault = Fault(
         "timeout",
-        f"{grid.kernel.name} had not ended when its time was over: {plural(len(by_cta), 'CTA')} of "
+        f"{short_kernel(grid.kernel.name)} had not ended when its time was over: {plural(len(by_cta), 'CTA')} of "
         f"{prod(grid.shape)} {'runs' if len(by_cta) == 1 else 'run'}",
         hint="a loop whose condition never holds, or who writes the memory that it reads; if the launch is only large, "
         "raise the timeout (--nvfp4-device-timeout, --timeout) or take a smaller problem",

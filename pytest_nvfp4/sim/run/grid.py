@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_nvfp4.driver.kernel_names import short_kernel
 from pytest_nvfp4.finding import Finding, Where
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import lanes
@@ -144,13 +145,13 @@ class Grid(HasUnits):
         kernel, given = self.kernel, [len(data) for data in parameters]
         sizes = [parameter.size for parameter in kernel.parameters]
         shared, most = self.program.shared.static + self.dynamic_shared, self.machine.model.smem_per_block_optin
-        problem = ""
+        problem, name = "", short_kernel(kernel.name)
         if given != sizes:
-            problem = f"{kernel.name} has parameters of {sizes} bytes, but the launch has {given}"
+            problem = f"{name} has parameters of {sizes} bytes, but the launch has {given}"
         elif kernel.required_threads not in (None, self.block):
-            problem = f"{kernel.name} requires {kernel.required_threads} threads, but the launch has {self.block}"
+            problem = f"{name} requires {kernel.required_threads} threads, but the launch has {self.block}"
         elif kernel.required_cluster not in (None, self.cluster_shape):
-            problem = f"{kernel.name} requires clusters of {kernel.required_cluster}, but the launch has "
+            problem = f"{name} requires clusters of {kernel.required_cluster}, but the launch has "
             problem += f"{self.cluster_shape}"
         elif any(ctas % size for ctas, size in zip(self.shape, self.cluster_shape, strict=True)):
             problem = f"a grid of {self.shape} CTAs does not divide into clusters of {self.cluster_shape}"

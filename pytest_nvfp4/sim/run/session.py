@@ -9,13 +9,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import prod
 
+from pytest_nvfp4.driver.kernel_names import short_kernel
 from pytest_nvfp4.driver.launches import Launch, ModuleImage
 from pytest_nvfp4.driver.streams import Extent, Streams
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.globals import Touched
 from pytest_nvfp4.sim.ptx.syntax import Kernel, Variable
-from pytest_nvfp4.sim.races.host_order import HostOrder, short_kernel
+from pytest_nvfp4.sim.races.host_order import HostOrder
 from pytest_nvfp4.sim.races.launch_overlap import Overlap
 from pytest_nvfp4.sim.run.device_memory import SimulatedMemory
 from pytest_nvfp4.sim.run.grid import Grid
@@ -107,7 +108,7 @@ class Session:
         if launch.module.ptx is None:
             raise Fault(
                 "launch",
-                f"{launch.kernel} has no PTX, and only PTX can be simulated",
+                f"{short_kernel(launch.kernel)} has no PTX, and only PTX can be simulated",
                 hint="a kernel that was compiled elsewhere, or loaded from a CUBIN, runs only on a GPU",
             )
         monitor = self.machine.monitor

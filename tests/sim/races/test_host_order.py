@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_nvfp4.driver.streams import Extent
-from pytest_nvfp4.sim.races.host_order import short_kernel
 from tests.sim.races import host_model
 from tests.sim.races.host_model import MAIN, SIZE, Host, by_definition, by_order
 from tests.sim.races.host_programs import EDGES, PROGRAMS, freed
@@ -196,16 +195,3 @@ STEPS = st.one_of(
 @given(st.lists(STEPS, min_size=2, max_size=25))
 def test_the_first_race_is_the_one_of_the_definition(program):
     assert by_order(program) == by_definition(program)
-
-
-@pytest.mark.parametrize(
-    ("symbol", "name"),
-    [("kernel_cutlass_scale_tensorptrf32gmemo641_0", "scale"),
-     ("kernel_cutlass_kernel_kernelTile_object_at___0", "kernel"),
-     ("kernel_cutlass_group_gemm_kernel_TiledMMA_ThrLayoutVMNK1", "group_gemm_kernel"), ("mine", "mine"),
-     ("_Z8consumerPKfPfib", "consumer"), ("_ZL5scalePf", "scale"), ("_Z99short", "_Z99short"),
-     ("_ZN4mine5scaleEPf", "_ZN4mine5scaleEPf"),
-     ("x" * 80, "x" * 57 + "...")],
-)  # fmt: skip
-def test_a_kernel_is_called_what_the_user_calls_it(symbol, name):
-    assert short_kernel(symbol) == name
