@@ -306,6 +306,7 @@ def test_more_threads_than_a_kernel_is_compiled_for(kernel: str, fits: int, bloc
 
 
 MESSAGES = """
+#include <cooperative_groups.h>
 #include <cuda/std/span>
 #include <cuda/std/ratio>
 __device__ float table[32];
@@ -319,6 +320,7 @@ __global__ void load(const float *x, float *y, unsigned back) { y[threadIdx.x] =
         (0, 0, "reads 4 bytes at a null pointer"),
         (8, 0, "reads 4 bytes at a null pointer plus 8 bytes"),
         (np.zeros(32, np.float32), 1, "nearest tensor: .* bytes after the end of (y|variable table) "),
+        (np.zeros(32, np.float32), 1 << 30, "nearest tensor: .* bytes after the end of "),
     ],
 )
 def test_what_is_said_of_a_wrong_address(x: object, back: int, message: str) -> None:
