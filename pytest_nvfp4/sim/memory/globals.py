@@ -29,7 +29,9 @@ _NEAR = 1 << 20
 """Bytes around a tensor within which a message gives the tensor's name instead of the absolute address."""
 _NULL = 1 << 16
 """Addresses below it are an offset from a null pointer: no device allocates there."""
-_OF_LIBRARIES = re.compile(r"variable _ZN(?:\d+_INTERNAL_\w*?)?(?:4cuda|3cub|6thrust|7cutlass|4cute|18cooperative_groups)\d")
+_OF_LIBRARIES = re.compile(
+    r"variable _ZN(?:\d+_INTERNAL_\w*?)?(?:4cuda|3cub|6thrust|7cutlass|4cute|18cooperative_groups)\d"
+)
 """Names of variables that come with the headers of C++ libraries, which no message is about."""
 _STORED_RUNS = 64
 """Runs of elements stored for one pair of CTAs and one instruction; the counts include all of them."""

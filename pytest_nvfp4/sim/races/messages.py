@@ -252,8 +252,9 @@ class Messages:
             f"an arrive of {self._who(old)} after {first} on an mbarrier (or named barrier) that {self._who(new)} "
             f"waits for{then}"
         )
-        if old.warp.cta == new.warp.cta and self._is_plain(old) and self._is_plain(new):
-            hint = f"<bar.sync> after {first}{then}, in all warps of the CTA; or {hint}"
+        if old.warp.cta == new.warp.cta and self._is_threads(old) and self._is_threads(new):
+            wait = " and its cp.async.wait_group" if self._has_wait(old) else ""
+            hint = f"<bar.sync> after {first}{wait}{then}, in all warps of the CTA; or {hint}"
         if ahead:
             hint += (
                 f"; or, if {first} must read the value that {second} writes, a barrier by <bar.sync> "
@@ -292,11 +293,16 @@ class Messages:
                 return line > other_line
         return at > other
 
-    def _is_plain(self, access: Access) -> bool:
+    def _is_threads(self, access: Access) -> bool:
         """Return whether an access is one of a thread through the generic proxy, which a barrier of the CTA orders."""
         instruction = self._grid.kernel.instructions[access.at]
         plain = instruction.root in _PLAIN and not instruction.has("async")
-        return plain or instruction.parts[:2] == ("tcgen05", "alloc")
+        return plain or instruction.parts[:2] == ("tcgen05", "alloc") or self._has_wait(access)
+
+    def _has_wait(self, access: Access) -> bool:
+        """Return whether an access is a ``cp.async``, which its thread waits for."""
+        instruction = self._grid.kernel.instructions[access.at]
+        return instruction.parts[:2] == ("cp", "async") and not instruction.has("bulk")
 
     def note(self, pair: AccessPair) -> str:
         """Return the note about a further pair of a finding."""

@@ -588,6 +588,19 @@ def test_cp_async(wait, races):
     assert kinds == (["race"] if races else [])
 
 
+COPIES = "cp.async.ca.shared.global [%r6+512], [%rd100], 4; cp.async.wait_all;"
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["read, then copied over", "read before the copy"])
+def test_a_barrier_is_missing_between_a_copy_of_another_warp_and_a_read(other: bool) -> None:
+    body = by_warp(COPIES, READ) if other else by_warp(READ, COPIES)
+    found, _ = findings_of(body, asynchronous=Late([0]) if other else None)
+    finding = found[-1]  # behind the read of what nothing has written yet
+    assert finding.kind == "race"
+    assert finding.hint.startswith("bar.sync after ")
+    assert (" and its cp.async.wait_group before " in finding.hint) == other
+
+
 # ---- messages ----------------------------------------------------------------------------------------------------
 
 
