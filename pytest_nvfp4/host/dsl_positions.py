@@ -4,6 +4,9 @@ The DSL (4.8) looks the place up for every operation: it requests the stack, whi
 compares the file of each frame with its own folders, and iterates over the table of positions of the code. That is half
 of the CPU time that building the IR of a large kernel takes. What a place is depends on code and instruction alone.
 
+DSL 4.4 takes the line of the frame that calls the operation, often one of its own files, and the compiler writes it as
+a line of the user's file. Here it gets the first frame outside the DSL, as in 4.8.
+
 The DSL takes all modules below ``cutlass`` for its own, NVIDIA's kernels in ``cutlass.operators`` (the package
 nvidia-cutlass-operators) among them, so that each of their instructions would have the line of ``@cute.kernel``. Here
 they are code of a user.
@@ -13,23 +16,39 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator
-from types import CodeType, FrameType
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
 _KERNELS = ("cutlass.operators", "cutlass.kernels")
 """Modules of NVIDIA's kernels, beside the DSL's own ones."""
 
 
-def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """Yield module, name and replacement of each function of the DSL that looks a place up.
+class _UserFrames:
+    """The module ``inspect`` as the decorator ``dsl_user_op`` of DSL 4.4 sees it."""
 
-    There are none for DSL 4.4, which looks up the line alone.
-    """
+    @staticmethod
+    def currentframe() -> SimpleNamespace:
+        """Return a frame whose caller is the user's frame; without one, the frame that calls the operation."""
+        caller = frame = sys._getframe(2)
+        while _is_of_dsl(frame.f_globals.get("__name__", "")):
+            if frame.f_back is None:
+                return SimpleNamespace(f_back=caller)
+            frame = frame.f_back
+        return SimpleNamespace(f_back=frame)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(inspect, name)
+
+
+def replacements() -> Iterator[tuple[Any, str, Any]]:
+    """Yield module, name and replacement of each function of the DSL that looks a place up."""
     try:
         operations = importlib.import_module("cutlass._mlir_helpers.op")
-    except ModuleNotFoundError:
+    except ModuleNotFoundError:  # DSL 4.4
+        yield importlib.import_module("cutlass.base_dsl._mlir_helpers.op"), "inspect", _UserFrames()
         return
     if getattr(operations, "_CO_POSITIONS", None) is None:
         return
@@ -126,6 +145,10 @@ def _by_code(
         return found[1]
 
     return holds
+
+
+def _is_of_dsl(module: object) -> bool:
+    return isinstance(module, str) and module.partition(".")[0] == "cutlass" and not _is_kernels(module)
 
 
 def _is_kernels(module: object) -> bool:
