@@ -148,7 +148,8 @@ class BarrierState:
             everything that its predecessors had.
         complete: ``arrived`` at the end of the last complete phase.
         joined: State (agent, version) of the clock that ``arrived`` joined last.
-        init, at, warp: Epoch, instruction and warp of its ``mbarrier.init``.
+        init, at, warp: Epoch, instruction and warp of its last ``mbarrier.init``.
+        repeated: Whether it was initialised before, and not used since.
         fenced: Whether the initialisation was made visible to the async proxy, or its absence reported.
         commits: Snapshots of pipes and ``cp.async`` at the time that they requested an arrive, until it is performed.
         performed: Everything before its relaxed arrives (see ``cta_exit``).
@@ -170,6 +171,7 @@ class BarrierState:
         self.init: Epoch | None = None
         self.at = -1
         self.warp: WarpId | None = None
+        self.repeated = False
         self.fenced = False
 
     def join(self, agent: Agent) -> None:

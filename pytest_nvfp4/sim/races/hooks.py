@@ -18,6 +18,14 @@ from pytest_nvfp4.sim.sync.mbarrier import Mbarrier
 
 ZERO = np.zeros(1, np.intp)
 """The offsets of one item at 0."""
+_BARRIER = (
+    "a barrier of the CTA (or of the cluster, for a peer's mbarrier) between mbarrier.init and the first use; before a "
+    "relaxed one, <fence.mbarrier_init> in the thread that initialises"
+)
+_REPEATED = (
+    "initialise an mbarrier once; TmemAllocator of nvidia-cutlass-dsl 4.4 initialises that of a CTA pair "
+    "again behind each branch that uses the allocator, which 4.5 does not"
+)
 
 
 class Hooks(Monitor):
@@ -61,12 +69,12 @@ class Hooks(Monitor):
         if init is None or max(ticks[BEFORE, init.agent], ticks[INITS, init.agent]) >= init.tick:
             return
         grid = agent.launch.grid
+        which, hint = ("repeated initialisation", _REPEATED) if state.repeated else ("initialisation", _BARRIER)
         agent.launch.reporter.other(
             RACE,
-            f"{grid.place(at)} in {agent.id} uses the {barrier.name}, and nothing orders it after the initialisation "
+            f"{grid.place(at)} in {agent.id} uses the {barrier.name}, and nothing orders it after the {which} "
             f"at {grid.place(state.at)} in {state.warp}",
-            "a barrier of the CTA (or of the cluster, for a peer's mbarrier) between mbarrier.init and the first use; "
-            "before a relaxed one, <fence.mbarrier_init> in the thread that initialises",
+            hint,
             warp=agent.id,
             at=at,
             group=("init", state.warp.index if state.warp is not None else -1),

@@ -75,6 +75,7 @@ class SyncHooks(Hooks):
         assert not isinstance(who, str)
         agent = self._warp(who[0])
         state = BarrierState(agent.clocks, barrier)
+        state.repeated = barrier in agent.agents.barriers
         agent.agents.barriers[barrier] = state
         state.init = Epoch(agent.number, agent.epoch())
         state.at = who[1]

@@ -303,6 +303,19 @@ def test_barriers_that_are_used_before_their_initialisation_are_one_finding():
     assert [("warp 2" in note) for note in finding.notes] == [True]
 
 
+def test_an_initialisation_that_is_repeated_before_any_use_is_named_as_such():
+    """A barrier is behind the first one only."""
+    machine = Machine(model=for_arch("sm_100a"))
+    machine.monitor = Detector()
+    init = "@%p9 mbarrier.init.shared::cta.b64 [%r3], 32;"
+    use = by_warp("mbarrier.arrive.shared::cta.b64 _, [%r3];", "")
+    body = f"setp.eq.u32 %p9, %r0, 32; {init} bar.sync 0; {init} {use}"
+    ran = run_ptx(SMEM + MINE + body, machine=machine, shared=8192, block=(64, 1, 1))
+    (finding,) = ran.grid.findings
+    assert "nothing orders it after the repeated initialisation" in finding.message
+    assert finding.hint.startswith("initialise an mbarrier once")
+
+
 @pytest.mark.parametrize(("between", "notes"), [("\n", 9), (" ", 1)], ids=["lines of their own", "one line"])
 def test_every_line_of_a_defect_is_named(between: str, notes: int):
     """Who accepts a race by its lines must see all of them; pairs of the same lines are counted in one note."""
