@@ -255,14 +255,14 @@ class TestTheGate:
     def test_another_version_of_the_dsl_is_reported_and_judged_by_the_layouts(self, recorded: Project) -> None:
         text = recorded.snapshots()[LAYOUTS]
         line = next(line for line in text.splitlines() if line.startswith("# dsl"))
-        damage(recorded, text.replace(line, "# dsl      4.4.0"))
+        damage(recorded, text.replace(line, "# dsl      4.3.0"))
         ran = recorded.run("k.py")
         ran.outcomes(passed=4)
-        assert "dsl 4.4.0 -> " in ran.section("nvfp4: changes below the gate")
+        assert "dsl 4.3.0 -> " in ran.section("nvfp4: changes below the gate")
         recorded.kernel(source=SEVERE)
         ran = recorded.run("k.py::layouts[gpumode-0]")
         ran.outcomes(failed=1)
-        assert "dsl 4.4.0 -> " in ran.failures()["layouts[gpumode-0]"]
+        assert "dsl 4.3.0 -> " in ran.failures()["layouts[gpumode-0]"]
 
     def test_a_long_table_is_cut_and_the_rest_is_in_a_file(self, recorded: Project) -> None:
         lines = recorded.snapshots()[LAYOUTS].splitlines()
