@@ -24,6 +24,11 @@ of the folder ``ampere`` flash attention, HSTU attention, sgemm and tensorop GEM
 ``dense_gemm_persistent_dynamic``, ``dense_gemm_ptr_array``, ``mixed_input_fmha_decode`` and the grouped GEMM of
 ``hopper`` are refused by DSL 4.8.1 itself: they are written for 4.4.
 
+Under DSL 4.4.0, those of CUTLASS 4.4.2 that flashinfer 0.6.7 carries, with races searched for, without any finding:
+``tutorial_gemm`` (``fp16_gemm_0`` and ``1``, ``nvfp4_gemm_0`` and ``1``), dense, persistent (static and dynamic),
+software pipeline, block scaled by single CTAs (with prefetch, amax, sm_103a), grouped (fp16 and NVFP4), blockwise,
+``fmha``, mixed input, ``rmsnorm``, ``reduce``, for GeForce and persistent for sm_90a.
+
 Of the newest folders, typed like the others: ``1cta_mma_mn_major`` in four shapes, and ``02_copy_tma`` of
 ``experimental/task_scheduling``. Of other libraries, with comparisons of their own: tokenspeed-mla 2.0.4's decoding in
 FP8 by 64 rows with ``tcgen05.mma.ws`` and its ``fmha``, and flashlib 0.4.0's GEMM for sm_90a.
@@ -196,6 +201,43 @@ EXAMINED = (
         "It advances past the last tile and then reads gidx_mapping with that tile's coordinate. The value is not "
         "used, and memory is allocated behind so small a tensor, so that a GPU does not fault.",
         "tests.sim.run.test_device_memory::test_a_read_of_freed_memory_names_it",
+    ),
+    Examined(
+        "CUTLASS 4.4 dense, block scaled and custom epilogue with CTA pairs, under DSL 4.4.0 to 4.4.2",
+        "race: the arrive of the deallocation at the peer's mbarrier is not ordered behind its mbarrier.init",
+        "real",
+        "TmemAllocator initialises that mbarrier again behind each dynamic branch that uses the allocator, the later "
+        "times behind the cluster barrier: an arrive that comes before is lost. DSL 4.5 does so once, and nothing is "
+        "found. The time that the epilogue takes hides it.",
+        "tests.sim.races.test_idioms::test_an_initialisation_that_is_repeated_before_any_use_is_named_as_such",
+    ),
+    Examined(
+        "CUTLASS 4.4 mixed_input_fmha_decode, under DSL 4.4.0",
+        "race: tcgen05.mma accumulates in columns that tcgen05.st sets to zero, without tcgen05.wait::st",
+        "real",
+        "Only a named barrier is between the store of O's zeros and the MMA, and tcgen05.st completes asynchronously. "
+        "The time of the first S and softmax hides it.",
+        "tests.sim.races.test_tensor_order::test_what_is_left_out_is_an_error",
+    ),
+    Examined(
+        "flashinfer 0.7.4 dense_mxfp8_gemm_warp_splitk (K = 5120, whose stages are used again)",
+        "race: cp.async overwrites scale factors that lanes load by ld.shared; lane 0 alone arrives behind elect.sync",
+        "real",
+        "In the PTX memory model an order comes from program order, synchronisation and their transitive closure. The "
+        "arrive is a release of lane 0 and covers what that lane did before. elect.sync, mma.sync and shfl.sync wait "
+        "until all lanes execute them, and the ISA gives a memory order between the lanes to bar.warp.sync alone. A "
+        "warp issues its loads of shared memory and the arrive in order, and the products need the loaded values, so "
+        "that hardware may not show it, but the compiler may move a load over elect.sync. With sync_warp before the "
+        "election nothing is found.",
+        "tests.sim.races.test_lane_order::test_lane_0_releases_what_all_have_done",
+    ),
+    Examined(
+        "cuDNN's front end 1.32 nsa_top_k_reduction_fwd",
+        "setmaxnreg: two of the four warps of a warpgroup execute it",
+        "real",
+        "The load and the MMA warp do, the two others of the warpgroup end at once. The ISA asks that all warps of the "
+        "warpgroup execute the same setmaxnreg, and says nothing of warps that have ended.",
+        "tests.sim.sync.test_control::test_a_whole_warpgroup_executes_it",
     ),
     Examined(
         "CUTLASS 4.4 programmatic_dependent_launch",
