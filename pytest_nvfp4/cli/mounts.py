@@ -22,7 +22,7 @@ MAX_BYTES = 64 << 20
 """Limit on the size of all mounted files."""
 _NEVER_INSIDE = (".git", ".hg", ".svn", "__pycache__", ".venv", "node_modules", ".mypy_cache", ".pytest_cache")
 _SHOWN = 5
-_NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '(\w+)", re.MULTILINE)
+_NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 _NO_FILE = re.compile(r"^FileNotFoundError: .*: '([^'\n]+)'$", re.MULTILINE)
 
 
@@ -117,10 +117,16 @@ def not_found(program: Path, errors: str) -> str:
         An advice; empty if no module or file was missing, or if none of the three nearest folders has it.
     """
     modules, files = _NO_MODULE.findall(errors), _NO_FILE.findall(errors)
-    names = [f"{modules[-1]}.py", modules[-1]] if modules else [Path(files[-1]).name] if files else []
+    if modules:
+        name = modules[-1].partition(".")[0]
+        module = modules[-1].replace(".", "/")
+        places = [f"{module}.py", module]
+    else:
+        name = Path(files[-1]).name if files else ""
+        places = [name] if name else []
     for folder in program.resolve().parents[:3]:
-        if any((folder / name).exists() for name in names):
-            return f"{names[-1]} lies in {folder}, and not in the program's working folder: give --mount-dir {folder}:."
+        if any((folder / place).exists() for place in places):
+            return f"{name} lies in {folder}, and not in the program's working folder: give --mount-dir {folder}:."
     return ""
 
 

@@ -139,11 +139,13 @@ def test_where_a_missing_module_lies(tmp_path: Path) -> None:
     program = tmp_path / "pkg" / "sub" / "program.py"
     (tmp_path / "pkg" / "sub").mkdir(parents=True)
     (tmp_path / "pkg" / "helper.py").touch()
+    (tmp_path / "pkg" / "sub" / "of.py").touch()
 
     def advice(last: str) -> str:
-        return mounts.without_module(program, f"a warning\n  File x, in <module>\n{last}\n")
+        return mounts.not_found(program, f"a warning\n  File x, in <module>\n{last}\n")
 
     assert advice("ModuleNotFoundError: No module named 'helper'").endswith(f"--mount-dir {tmp_path / 'pkg'}:.")
     assert advice("ModuleNotFoundError: No module named 'pkg.sub.of'").endswith(f"--mount-dir {tmp_path}:.")
     assert advice("ModuleNotFoundError: No module named 'other'") == ""
+    assert advice("ModuleNotFoundError: No module named 'pkg.numpy'") == ""  # the folder has the name of a package
     assert advice("ValueError: No module named 'helper'") == ""
