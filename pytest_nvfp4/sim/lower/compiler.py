@@ -28,7 +28,7 @@ from pytest_nvfp4.sim.ptx.liveness import Liveness
 from pytest_nvfp4.sim.ptx.marks import marks_of
 from pytest_nvfp4.sim.ptx.roles import products, results, sources
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Kernel, Label, Module, Register
-from pytest_nvfp4.sim.ptx.uses import PassingStores, Uses, uses_of
+from pytest_nvfp4.sim.ptx.uses import PassingStores, Uses, uses_before_writes, uses_of
 from pytest_nvfp4.sim.run.following import FollowedValues, watched
 from pytest_nvfp4.sim.run.marked import marked
 from pytest_nvfp4.sim.run.warp import Warp
@@ -200,6 +200,19 @@ class Program:
         if key not in self._uses:
             self._uses[key] = uses_of(self.flow, at, registers, passing=passing)
         return self._uses[key]
+
+    @cached_property
+    def unset(self) -> tuple[tuple[int, int, Uses], ...]:
+        """Registers that may be used before they are written: the slot, the first instruction that reads it, its uses.
+
+        There are none where no data are computed.
+        """
+        found: list[tuple[int, int, Uses]] = []
+        for slot in sorted(self.liveness.live_before(0)) if self.control is None else ():
+            uses = uses_before_writes(self.flow, slot)
+            if uses.matters:
+                found.append((slot, min(at for at in uses.touched if slot in self.flow.slots[at].read), uses))
+        return tuple(found)
 
     def watch(self, places: frozenset[int]) -> None:
         """Make the blocks of warps call ``run.following.watched`` before they execute the instructions.

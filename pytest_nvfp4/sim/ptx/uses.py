@@ -42,6 +42,8 @@ class Uses(NamedTuple):
         touched: All that read a register that may depend on the value, or replace one.
         slots: The registers that may depend on it.
         loaded: Those that the instruction loads it to.
+        ends: Instructions whose results are followed no further: packs, and ``wgmma``, of which an operand decides
+            whether it reads its accumulators.
     """
 
     all: frozenset[int]
@@ -50,6 +52,7 @@ class Uses(NamedTuple):
     touched: frozenset[int] = frozenset()
     slots: frozenset[int] = frozenset()
     loaded: frozenset[int] = frozenset()
+    ends: frozenset[int] = frozenset()
 
     @property
     def matters(self) -> bool:
@@ -68,25 +71,45 @@ def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None, *, pas
         registers: The registers in question, by their numbers in the first operand; None for all.
         passing: The stores that pass the value on, for one that is not defined.
     """
+    return _uses(flow, _loaded(flow.kernel.instructions[at], registers), at, passing)
+
+
+def uses_before_writes(flow: Flow, slot: int) -> Uses:
+    """Return the uses of the value that a register has at the start, which is not defined.
+
+    It is not followed into a register that packs it with others, and out of one: the other half is defined, and which
+    half an instruction uses is not known.
+    """
+    return _uses(flow, frozenset({slot}), None, "all")
+
+
+def _uses(flow: Flow, loaded: frozenset[int], at: int | None, passing: PassingStores) -> Uses:
+    """Return the uses of registers behind an instruction; None for the start of the kernel."""
     instructions, slots = flow.kernel.instructions, flow.slots
-    loaded = _loaded(instructions[at], registers)
     uses: set[int] = set()
     exchanges: set[int] = set()
     stores: set[int] = set()
-    touched = {at}
+    touched = set() if at is None else {at}
     reached = set(loaded)
+    ends: set[int] = set()
 
     def through(start: int, stop: int, tainted: Set[int]) -> set[int]:
         tainted = set(tainted)
         for index in range(start, stop):
             read, written, certain = slots[index]
+            if at is None and not tainted.isdisjoint(own := accumulators(instructions[index])):
+                ends.add(index)
+                touched.add(index)
+                tainted -= own
             reads = not tainted.isdisjoint(read)
             if reads or not tainted.isdisjoint(written):
                 touched.add(index)
             given: Set[int] = frozenset()
             if reads:
                 ins = instructions[index]
-                if passes_on(ins):
+                if at is None and packs(ins):
+                    ends.add(index)
+                elif passes_on(ins):
                     given = written
                 elif (received := exchanged(ins, tainted)) is not None:
                     given = received
@@ -104,7 +127,7 @@ def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None, *, pas
             reached.update(given)
         return tainted
 
-    home = flow.block_of(at)
+    home = flow.block_of(at or 0)
     entries: dict[int, set[int]] = {}
     waiting: list[int] = []
 
@@ -115,18 +138,30 @@ def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None, *, pas
                 entries[number] = tainted | (before or set())
                 waiting.append(number)
 
-    enter(home.successors, through(at + 1, home.stop, loaded))
+    enter(home.successors, through(0 if at is None else at + 1, home.stop, loaded))
     while waiting:
         block = flow.blocks[waiting.pop()]
         if entries[block.number]:
             enter(block.successors, through(block.start, block.stop, entries[block.number]))
-    return Uses(*map(frozenset, (uses, exchanges, stores, touched, reached, loaded)))
+    return Uses(*map(frozenset, (uses, exchanges, stores, touched, reached, loaded, ends)))
 
 
 def _loaded(ins: Instruction, registers: frozenset[int] | None) -> frozenset[int]:
     """Return the slots of the registers that an instruction loads, or of some of them by number; ``_`` has none."""
     chosen = [item for number, item in enumerate(_items(ins.operands[0])) if registers is None or number in registers]
     return frozenset(item.slot for item in chosen if isinstance(item, Register))
+
+
+def accumulators(ins: Instruction) -> frozenset[int]:
+    """Return the slots of the accumulators of a ``wgmma``; none of other instructions."""
+    if ins.parts[:2] != ("wgmma", "mma_async"):
+        return frozenset()
+    return frozenset(item.slot for item in _items(ins.operands[0]) if isinstance(item, Register))
+
+
+def packs(ins: Instruction) -> bool:
+    """Return whether an instruction packs registers into one, or takes them out of one."""
+    return ins.root == "mov" and any(isinstance(operand, Vector) for operand in ins.operands)
 
 
 def passes_on(ins: Instruction) -> bool:

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.ptx import roles
 from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Register
-from pytest_nvfp4.sim.ptx.uses import Uses, exchanged, multiplied, passes_on, stored
+from pytest_nvfp4.sim.ptx.uses import Uses, exchanged, multiplied, packs, passes_on, stored
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.collective import receivers
 from pytest_nvfp4.sim.wgmma.mma_dependents import dependents_of_product
@@ -158,6 +158,11 @@ def watched(w: Warp, mask: int, at: int, executing: int, true: int = 0) -> None:
 
 def depends(ins: Instruction, dependents: Dependents, uses: Uses, lanes: Execution) -> bool:
     """Update the registers that depend on a value for an instruction, and return whether that uses the value."""
+    if ins.index in uses.ends:
+        for register in roles.results(ins):
+            dependents.pop(register.slot, None)
+        if packs(ins):
+            return False
     read = list(roles.sources(ins))
     decided = 0
     if ins.guard is not None:

@@ -25,6 +25,7 @@ from pytest_nvfp4.sim.run.detail import DetailedCounter, LaunchDetail
 from pytest_nvfp4.sim.run.machine import Machine
 from pytest_nvfp4.sim.run.scheduler import Scheduler
 from pytest_nvfp4.sim.run.source import place_of
+from pytest_nvfp4.sim.run.undefined import follow_unset
 from pytest_nvfp4.sim.run.units import HasUnits
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.run.wording import worded
@@ -239,6 +240,8 @@ class Grid(HasUnits):
             )
             cta = Cta(cluster, rank, index, place=place, shared_bytes=self.shared_bytes, scheduler=scheduler)
             cta.warps = [Warp(cta, i, registers=list(self.program.registers)) for i in range(-(-threads // 32))]
+            for warp in cta.warps if self.program.unset else ():
+                follow_unset(warp)
             cluster.ctas.append(cta)
             self.counters["ctas"] += 1
             if self.detail is not None:

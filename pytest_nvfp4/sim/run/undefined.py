@@ -1,13 +1,15 @@
-"""Loads of values that are not defined: a finding once a lane uses such a value, none if it never does.
+"""Values that are not defined: a finding once a lane uses such a value, none if it never does.
 
-A value is not defined if nothing has written its bytes, or a copy to them is in flight. Some loads have no use: warps
-that never use the address of TMEM load it, and compilers move loads above the branch that guards their use. A store to
-shared memory is no use either: the bytes that it writes are not defined then, and a load of them is such a load again.
-It is a use of what a reader has loaded too early: from a copy in flight, and, unless threads load it again before a
-copy may, from TMEM or a matrix. There, the first use tells which writer is late.
+A value is not defined if nothing has written its bytes or its register, or a copy to the bytes is in flight. Some loads
+have no use: warps that never use the address of TMEM load it, and compilers move loads above the branch that guards
+their use. A store to shared memory is no use either: the bytes that it writes are not defined then, and a load of them
+is such a load again. It is a use of what a reader has loaded too early: from a copy in flight, and, unless threads load
+it again before a copy may, from TMEM or a matrix. There, the first use tells which writer is late.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.run.following import dependents_of, follow
@@ -55,3 +57,19 @@ def loaded_undefined(
         report()
         return
     follow(w, at, dependents, uses, report, fault=fault, rest=rest)
+
+
+def follow_unset(w: Warp) -> None:
+    """Follow the values of the registers that a warp may use before it writes them, from its start on."""
+    launch = w.cta.launch
+    for slot, at, uses in launch.program.unset:
+        instruction = launch.kernel.instructions[at]
+        fault = Fault(
+            "uninitialised",
+            f"{instruction.opcode}: register {launch.kernel.registers[slot].name} was never written",
+            hint="write the variable on each path before its first use: a tensor in registers holds arbitrary values "
+            "until fill, a copy or an assignment writes its elements",
+        )
+        fault.where = launch.where(w, at, mask=w.live)
+        report = partial(launch.report, fault.kind, fault.message, hint=fault.hint, where=fault.where)
+        follow(w, at, {slot: w.live}, uses, report, reason=slot, fault=fault)

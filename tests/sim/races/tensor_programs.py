@@ -47,7 +47,7 @@ def kernel(
     begin = (
         ".local .align 4 .b8 own[4];"
         "mov.u32 %r0, %tid.x; shr.u32 %r1, %r0, 5; and.b32 %r2, %r0, 31; mov.u32 %r3, smem; "
-        f"mov.b64 %rd10, {DESCRIPTOR}; mov.b32 %r31, {INSTRUCTION}; {one}"
+        f"mov.b32 %r20, 0; mov.b64 %rd10, {DESCRIPTOR}; mov.b32 %r31, {INSTRUCTION}; {one}"
         "shl.b32 %r5, %r0, 4; add.u32 %r6, %r3, %r5; mov.b32 %r30, 0;"
         "st.shared.v4.b32 [%r6+1024], {%r30,%r30,%r30,%r30}; st.shared.v4.b32 [%r6+3584], {%r30,%r30,%r30,%r30};"
         "setp.ne.u32 %p9, %r1, 0; @%p9 bra MADE;"

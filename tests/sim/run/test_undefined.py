@@ -52,12 +52,13 @@ DEAD = {
     "lanes that store nothing exchange it": GET + SHUFFLE.format(8) + "@%p1 st.global.b32 [%rd3], %r5;",
     "they do in a later block": GET + "bra.uni NEXT; NEXT:" + SHUFFLE.format(8) + "@%p1 st.global.b32 [%rd3], %r5;",
     "they do behind a branch": GET
-    + "@%p1 bra NEXT; shfl.sync.bfly.b32 %r5, %r2, 8, 31, 0xffff0000; NEXT: @%p1 st.global.b32 [%rd3], %r5;",
+    + "mov.b32 %r5, 0; @%p1 bra NEXT; shfl.sync.bfly.b32 %r5, %r2, 8, 31, 0xffff0000;"
+    + "NEXT: @%p1 st.global.b32 [%rd3], %r5;",
     "what an exchange does with it is dead": GET + SHUFFLE.format(16) + "add.u32 %r5, %r5, 1;",
     "the predicate of an exchange does not depend on it": GET
     + "shfl.sync.bfly.b32 %r5|%p3, %r2, 1, 31, -1; @%p3 st.global.b32 [%rd3], %r0;",
     "a reduction of lanes that store nothing": GET
-    + "@%p1 bra NEXT; redux.sync.add.s32 %r5, %r2, 0xffff0000; NEXT: @%p1 st.global.b32 [%rd3], %r5;",
+    + "mov.b32 %r5, 0; @%p1 bra NEXT; redux.sync.add.s32 %r5, %r2, 0xffff0000; NEXT: @%p1 st.global.b32 [%rd3], %r5;",
     "it is overwritten": GET + "mov.b32 %r2, 5; " + PUT,
     "a selection drops it": GET + "selp.b32 %r2, %r2, 2, %p1;" + PUT,
     "a selection in a later block drops it": GET + "bra.uni NEXT; NEXT: selp.b32 %r2, 2, %r2, %p2;" + PUT,
@@ -320,6 +321,72 @@ def test_local_memory(use: str, found: int) -> None:
         buffers={"out": np.zeros(32, np.uint32)},
     )
     assert len(case.grid.findings) == found
+
+
+UNSET = {
+    "it is stored": ("st.global.b32 [%rd3], %r20;", "st.global.b32: register %r20"),
+    "what is computed of it is stored": (
+        "add.u32 %r21, %r20, 1; bra.uni NEXT; NEXT: st.global.b32 [%rd3], %r21;",
+        "add.u32: register %r20",
+    ),
+    "the first turn of a loop reads it": (
+        "AGAIN: add.u32 %r20, %r20, 1; add.u32 %r9, %r9, 1; setp.lt.u32 %p5, %r9, 2; @%p5 bra AGAIN;"
+        + "st.global.b32 [%rd3], %r20;",
+        "add.u32: register %r20",
+    ),
+    "one path does not write it": (
+        "@%p1 bra JOIN; mov.b32 %r20, 1; JOIN: st.global.b32 [%rd3], %r20;",
+        "st.global.b32: register %r20",
+    ),
+    "a guarded write": ("@%p1 mov.b32 %r20, 1; st.global.b32 [%rd3], %r20;", "st.global.b32: register %r20"),
+    "it guards a store": ("@%p6 st.global.b32 [%rd3], %r0;", "st.global.b32: register %p6"),
+    "nothing is computed of it that matters": ("add.u32 %r20, %r20, 1;", None),
+    "it is written": ("mov.b32 %r20, 1; st.global.b32 [%rd3], %r20;", None),
+    "each path writes it": (
+        "@%p1 bra ELSE; mov.b32 %r20, 1; bra.uni JOIN; ELSE: mov.b32 %r20, 2; JOIN: st.global.b32 [%rd3], %r20;",
+        None,
+    ),
+    "the lanes that write it store it": ("@%p1 mov.b32 %r20, 1; @%p1 st.global.b32 [%rd3], %r20;", None),
+    "the lanes of a branch store it": (
+        "@!%p1 bra JOIN; mov.b32 %r20, 1; JOIN: @!%p1 bra END; st.global.b32 [%rd3], %r20; END: bar.sync 0;",
+        None,
+    ),
+    "the other half of a pack is taken out": (
+        "mov.b64 %rd5, {%r0, %r20}; mov.b64 {%r21, _}, %rd5; st.global.b32 [%rd3], %r21;",
+        None,
+    ),
+    "halves of a pack are replaced one by one": (
+        "mov.b64 {_, %r21}, %rd5; mov.b64 %rd5, {%r0, %r21}; mov.b64 {%r22, _}, %rd5;"
+        "mov.b64 %rd5, {%r22, %r1}; st.global.b32 [%rd3], %r22;",
+        None,
+    ),
+    "half of a pack is used": (
+        "cvt.u16.u32 %rs1, %r0; mov.b32 %r21, {%rs1, %rs2}; and.b32 %r21, %r21, 65535; st.global.b32 [%rd3], %r21;",
+        None,
+    ),
+    "a selection drops it": ("selp.b32 %r21, %r0, %r20, %p5; @%p5 st.global.b32 [%rd3], %r21;", None),
+    "a path that is not taken reads it": (
+        "setp.ne.u32 %p5, %r9, 0; @!%p5 bra END; st.global.b32 [%rd3], %r20; END: bar.sync 0;",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("warps", [1, 9])
+@pytest.mark.parametrize("how", UNSET)
+def test_a_register_that_nothing_has_written(how: str, warps: int) -> None:
+    """The finding is that of the first instruction that reads it; nine warps run side by side."""
+    body, says = UNSET[how]
+    start = """
+        mov.u32 %r0, %tid.x; shl.b32 %r3, %r0, 2; cvt.u64.u32 %rd1, %r3; add.u64 %rd3, %rd100, %rd1; mov.b32 %r9, 0;
+        and.b32 %r1, %r0, 31; setp.lt.u32 %p1, %r1, 16; setp.lt.u32 %p5, %r1, 8;
+    """
+    case = run_ptx(start + body, buffers={"out": np.zeros(32 * warps, np.uint32)}, block=(32 * warps, 1, 1))
+    if says is None:
+        assert [finding.message for finding in case.grid.findings] == []
+        return
+    (finding,) = case.grid.findings
+    assert (finding.kind, finding.message) == ("uninitialised", f"{says} was never written")
 
 
 # The first two of four matrices are written. r10 to r13: fragments; r15: the address of a row of a matrix.

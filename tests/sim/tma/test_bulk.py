@@ -26,7 +26,8 @@ from tests.sim.tma.maps import Geometry
     ],
 )
 def test_loads(dst, tail, operands, schedule):
-    ran = run_load(load(dst=dst, tail=tail, operands=operands, src="%rd100+48"), asynchronous=schedule())
+    issue = load(dst=dst, tail=tail, operands=operands, src="%rd100+48")
+    ran = run_load("mov.b64 %rd99, 0;" + issue, asynchronous=schedule())
     assert (ran["out"][:1024] == ran["in"][48:1072]).all()
     assert ran.grid.counters["bulk.load.bytes"] == 1024
     assert ran.grid.findings == []
@@ -110,7 +111,7 @@ def test_stores(schedule):
     assert ran.grid.counters["bulk.store.bytes"] == 1024
     assert ran.grid.findings == []
     hinted = f"cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%rd101], [%r1+{DATA}], 1024, %rd99;"
-    assert (run_store(hinted)["out"][:1024] == ran["in"]).all()
+    assert (run_store("mov.b64 %rd99, 0;" + hinted)["out"][:1024] == ran["in"]).all()
 
 
 def test_a_byte_mask():
@@ -158,6 +159,7 @@ def test_prefetches_are_checked_and_move_nothing():
     geometry = Geometry(ElementType.F16, (96, 40), (208,), (64, 16), (), 3)
     body = "\n".join(
         [
+            "mov.b64 %rd99, 0;",
             "cp.async.bulk.prefetch.L2.global [%rd100], 1024;",
             "cp.async.bulk.prefetch.L2.global.L2::cache_hint [%rd100], 1024, %rd99;",
             "cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%rd101, {0, 30}];",
