@@ -1,7 +1,7 @@
 """Arithmetic of a chain of matrix instructions that add to one accumulator.
 
 The PTX ISA does not specify order, width and rounding of the sum inside an instruction ("wgmma.mma_async", "mma"). An
-H200 does the following, bit for bit (measured: 3.6 million sums of f16, bf16, tf32, e4m3 and e5m2 by wgmma and mma.sync,
+H200 does the following, bit for bit (measured: 3.6 million sums of f16, bf16, tf32, e4m3, e5m2 by wgmma and mma.sync,
 with both accumulators and depths; some are in ``tests/sim/wgmma/h200_sums.npz``): all products of the instruction and
 the accumulator are truncated towards zero at 2^(e - 25), where e is the largest of: the sum of the exponents of two
 factors that are not zero, the accumulator's exponent unless that is zero, and -133. A subnormal number has the least
