@@ -85,6 +85,8 @@ _LARGEST = 127
 """Exponent of the largest fp32 number."""
 _NARROW = 48
 """Exponents of factors up to which products and their scaled terms are exact in float32."""
+_SMALL = 1 << 12
+"""Terms up to which sums are computed without bounds."""
 _TOGETHER = 1 << 16
 """Terms that are computed together: they stay in the cache, and small sums need few calls of numpy."""
 
@@ -95,22 +97,26 @@ class _Factors:
 
     Attributes:
         values, exponents: The factors, and their exponents.
-        narrow: Whether products of two such factors, and their scaled terms, are exact in float32.
+        finite: Whether there is no NaN and no infinity among them.
+        narrow: Whether products of two such factors, and their scaled terms, are exact in float32 if they are finite.
     """
 
     values: NDArray[Any]
     exponents: NDArray[np.int16]
+    finite: bool
     narrow: bool
 
     @classmethod
     def of(cls, matrix: Floats, least: int) -> _Factors:
         """Return the factors in the rows of a matrix, ``(k, rows)``; ``least`` is their type's."""
-        exponents = _exponents(matrix.T, least)
-        narrow = bool(((exponents == _NONE) | (abs(exponents) <= _NARROW)).all())
-        return cls(np.ascontiguousarray(matrix.T), exponents, narrow)
+        values = np.ascontiguousarray(matrix.T)
+        exponents = _exponents(values, least)
+        finite = bool(exponents.max(initial=_NONE) <= _LARGEST)
+        narrow = least >= -_NARROW or bool(((exponents == _NONE) | (abs(exponents) <= _NARROW)).all())
+        return cls(values, exponents, finite, narrow)
 
     def __getitem__(self, index: Any) -> _Factors:
-        return _Factors(self.values[index], self.exponents[index], self.narrow)
+        return _Factors(self.values[index], self.exponents[index], self.finite, self.narrow)
 
 
 class Product:
@@ -150,6 +156,11 @@ class Product:
                 values = getattr(self, name).reshape(undefined.shape[1], self.count, -1).copy()
                 values[undefined.T] = 0
                 setattr(self, name, values.reshape(undefined.shape[1], -1))
+
+    @property
+    def small(self) -> bool:
+        """Whether bounds cost more than the sums that they save."""
+        return self.a.size * len(self.b) <= _SMALL
 
     @cached_property
     def quantum(self) -> int:
@@ -218,9 +229,14 @@ class Product:
         return self.a @ self.b.T
 
     @cached_property
-    def finite(self) -> tuple[Product, NDArray[np.bool_], NDArray[np.bool_]]:
-        """The product with zeros for rows that are not finite, and which rows of a and of b these are."""
-        lost = [np.asarray(~np.isfinite(values).all(axis=1)) for values in (self.a, self.b)]
+    def lost(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which rows of a and of b are not finite."""
+        a, b = (np.asarray(~np.isfinite(values).all(axis=1)) for values in (self.a, self.b))
+        return a, b
+
+    @cached_property
+    def finite(self) -> Product:
+        """The product with zeros for rows that are not finite."""
         made = copy.copy(self)
         for name in (
             "largest",
@@ -231,9 +247,9 @@ class Product:
         ):  # the quantum is that of the finite values
             made.__dict__.pop(name, None)
         made.a, made.b = (
-            np.where(rows[:, None], np.float32(0), v) for rows, v in zip(lost, (self.a, self.b), strict=True)
+            np.where(rows[:, None], np.float32(0), v) for rows, v in zip(self.lost, (self.a, self.b), strict=True)
         )
-        return made, lost[0], lost[1]
+        return made
 
     @cached_property
     def whole(self) -> NDArray[np.int64]:
@@ -260,6 +276,8 @@ def accumulate(
     result: NDArray[Any]
     if product.integer:
         result = _integers(product, start, rows=rows, saturate=saturate)
+    elif product.small:
+        result = _aligned(product, start, accumulator, rows=rows)
     elif product.exact(accumulator, start):
         result = product.total[rows]
         result = (result if start is None else result + start).astype(accumulator.dtype)
@@ -283,15 +301,14 @@ def _without_others(
 
     A NaN or an infinity in a row makes its sums with all columns NaN or infinite, with a zero too.
     """
-    finite, a_lost, b_lost = product.finite
-    lost = a_lost[rows, None] | b_lost[None, :]
+    lost = product.lost[0][rows, None] | product.lost[1][None, :]
     base = start
     if start is not None:
         lost = lost | ~np.isfinite(start)
         base = np.where(lost, start.dtype.type(0), start)
-    if not lost.any() or not finite.exact(accumulator, base):
+    if not lost.any() or not product.finite.exact(accumulator, base):
         return None
-    sums = finite.total[rows]
+    sums = product.finite.total[rows]
     sums = (sums if base is None else sums + base).astype(accumulator.dtype)
     return np.where(lost, _one_by_one(product, start, accumulator, rows=rows), sums)
 
@@ -317,12 +334,13 @@ def _magnitudes(values: NDArray[Any], least: int) -> NDArray[Any]:
 
 def _exponents(values: NDArray[Any], least: int) -> NDArray[np.int16]:
     """Return the exponents, that of a subnormal number as ``least``, and ``_NONE`` for zero."""
-    with np.errstate(invalid="ignore"):  # a signalling NaN
-        bits = np.ascontiguousarray(values, np.float64).view(np.int64)
-    result = ((bits >> 52 & 0x7FF) + _NONE).astype(np.int16)
+    if values.dtype == np.float32:
+        result = ((values.view(np.int32) >> 23 & 0xFF) - 127).astype(np.int16)
+    else:
+        result = ((values.view(np.int64) >> 52 & 0x7FF) - 1023).astype(np.int16)
     low = result < least
     if low.any():
-        result[low & (result != _NONE)] = least
+        result[low] = np.where(values[low] == 0, _NONE, least)
     return result
 
 
@@ -332,14 +350,11 @@ def _aligned(
     """Return the sums with the instruction's own rounding."""
     a, b = product.factors
     a = a[:, rows]
-    _, a_lost, b_lost = product.finite
-    lost = a_lost[rows, None] | b_lost[None, :]
-    value = np.zeros(lost.shape)
-    if start is not None:
-        lost, value = lost | ~np.isfinite(start), start.astype(np.float64)
-    at = np.nonzero(product.open(start, accumulator, rows=rows))
+    shape = a.values.shape[1], b.values.shape[1]
+    value = np.zeros(shape) if start is None else start.astype(np.float64)
+    at = None if product.small else np.nonzero(product.open(start, accumulator, rows=rows))
     with np.errstate(all="ignore"):
-        if len(at[0]) * _PAIR_COST < value.size:
+        if at is not None and len(at[0]) * _PAIR_COST < value.size:
             sums = product.total[rows] + value
             sums[at] = _aligned_sums(
                 a[:, at[0]], b[:, at[1]], value[at], product.aligned, accumulator, count=product.count
@@ -347,7 +362,12 @@ def _aligned(
         else:
             sums = _aligned_sums(a[:, :, None], b[:, None, :], value, product.aligned, accumulator, count=product.count)
         result = sums.astype(accumulator.dtype)
-    return np.where(lost, _one_by_one(product, start, accumulator, rows=rows), result) if lost.any() else result
+    if a.finite and b.finite and (start is None or np.isfinite(start).all()):
+        return result
+    lost = product.lost[0][rows, None] | product.lost[1][None, :]
+    if start is not None:
+        lost |= ~np.isfinite(start)
+    return np.where(lost, _one_by_one(product, start, accumulator, rows=rows), result)
 
 
 def _aligned_sums(
@@ -375,21 +395,22 @@ def _aligned_sums(
             else:
                 total += np.trunc(terms, out=terms).sum(axis=0)
         total /= up
-        value = total.astype(np.float16).astype(np.float64) if accumulator.digits == 11 else _truncated(total, how)
+        if accumulator.digits == 11:
+            value = total.astype(np.float16).astype(np.float64)
+        elif largest.min(initial=0) >= -100 and largest.max(initial=0) <= 100:  # the sum is zero or normal
+            value = total
+            value.view(np.int64)[...] &= -(1 << 52 - how.fraction)
+        else:
+            value = _truncated(total, how)
     return value + 0.0  # which turns -0 into 0
 
 
 def _truncated(sums: NDArray[np.float64], how: AlignedSum) -> NDArray[np.float64]:
     """Return sums truncated towards zero to their fraction bits, and to multiples of the least fp32 number."""
-    f32 = ACCUMULATORS["f32"]
-    exponents = _exponents(sums, _NONE)
-    if (exponents > _LARGEST).any():
-        sums = np.where(exponents > _LARGEST, np.copysign(np.inf, sums), sums)
-    if ((exponents != _NONE) & (exponents < f32.lowest + how.fraction)).any():
-        last = np.maximum(exponents.astype(np.int32) - how.fraction, f32.lowest)
-        return np.ldexp(np.trunc(np.ldexp(sums, -last)), last)
-    sums.view(np.int64)[...] &= -(1 << 52 - how.fraction)
-    return sums
+    exponents = _exponents(sums, _NONE).astype(np.int32)
+    last = np.maximum(exponents - how.fraction, ACCUMULATORS["f32"].lowest)
+    cut = np.ldexp(np.trunc(np.ldexp(sums, -last)), last)
+    return np.where(exponents > _LARGEST, np.copysign(np.inf, sums), cut)
 
 
 def _one_by_one(

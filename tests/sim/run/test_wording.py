@@ -60,7 +60,7 @@ def test_the_words_are_those_of_the_kernels_language(name: str, file: str, head:
     ],
 )
 def test_what_triton_calls_it(name: str, words: str) -> None:
-    (kernel,) = parse(TEXT.format(name="gemm", file='.file 1 "/a/k.py"', line=".loc 1 7 1")).kernels.values()
+    (kernel,) = parse(TEXT.format(head=LLVM, name="gemm", file='.file 1 "/a/k.py"', line=".loc 1 7 1")).kernels.values()
     assert worded(f"an <{name}>", kernel) == f"an {name} ({words})"
 
 
