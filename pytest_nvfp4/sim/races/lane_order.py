@@ -138,6 +138,8 @@ class LaneOrder:
 
     def releasing(self, lanes: int, live: int, at: int) -> AbstractContextManager[bool]:
         """Restrict the warp's clock, within the context, to what some lanes release; return whether that is less."""
+        if not self.open:
+            return _ALL
         held = [number for number in self.open if self.masks[number] & live & ~lanes]
         return self._without(held, lanes, at) if held else _ALL
 

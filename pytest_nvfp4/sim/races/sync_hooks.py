@@ -49,10 +49,7 @@ class SyncHooks(Hooks):
             if scope is not None:
                 if is_sc(kind):
                     agent.fence_sc()
-                if agent.lane_order.open:
-                    with agent.lane_order.releasing(mask, w.live, at):
-                        agent.fences.fence(agent, scope)
-                else:
+                with agent.lane_order.releasing(mask, w.live, at):
                     agent.fences.fence(agent, scope)
                 agent.lanes.synchronise()
 
@@ -100,11 +97,9 @@ class SyncHooks(Hooks):
             state.separate()
         if state.commits and w.cta.launch.kernel.instructions[at].opcode.startswith("cp.async"):
             state.arrived.join_snapshot(state.clocks.number, state.commits.popleft())
-        elif agent.lane_order.open:
+        else:
             with agent.lane_order.releasing(lanes, w.live, at):
                 _release(agent, state, at, barrier)
-        else:
-            _release(agent, state, at, barrier)
         if (loads := agent.launch.pending_loads.get(at)) is not None:
             _note_pending(agent, loads)
 
@@ -190,11 +185,11 @@ class SyncHooks(Hooks):
         ):
             _report_mixed(agent, state, barrier, at)
         state.coming[agent.id] = at
-        if agent.lane_order.open:
-            with agent.lane_order.releasing(mask, w.live, at):
-                _release_round(agent, state, at)
-        else:
-            _release_round(agent, state, at)
+        with agent.lane_order.releasing(mask, w.live, at):
+            if agent.launch.relaxed[at]:
+                _release_relaxed(agent, state, scope=CLUSTER)
+            else:
+                agent.release(state.arrived)
 
     def barrier_completed(self, barrier: NamedBarrier | ClusterBarrier) -> None:
         """Complete the round."""
@@ -246,14 +241,6 @@ def _release(agent: WarpAgent, state: BarrierState, at: int, barrier: Mbarrier) 
             launch.narrow_scopes.add(NarrowScope(at, agent.id, barrier.cta.rank, acquires=False))
             _release_fenced(agent, state.arrived, CLUSTER)
         state.join_peer(agent, visible=not in_cta)
-
-
-def _release_round(agent: WarpAgent, state: RoundState, at: int) -> None:
-    """Release to a round of a named barrier or the cluster barrier."""
-    if agent.launch.relaxed[at]:
-        _release_relaxed(agent, state, scope=CLUSTER)
-    else:
-        agent.release(state.arrived)
 
 
 def _note_pending(agent: WarpAgent, loads: frozenset[int]) -> None:

@@ -70,8 +70,8 @@ def lines_of(source: Location) -> tuple[tuple[str, int], ...]:
 def stated(source: Location) -> tuple[str, int]:
     """Return the file and line that a finding at a location names: its own line, or that of a call.
 
-    A function with one ``asm`` statement is another name of the instruction, so that the line that says why the
-    instruction is executed is that of the call.
+    A function with one ``asm`` statement is another name of the instruction, so that the call is the line that
+    explains why it is executed.
     """
     lines = lines_of(source)
     return next((at for at in lines if not _wraps_assembly(*at)), lines[-1])

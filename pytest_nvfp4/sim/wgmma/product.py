@@ -85,6 +85,8 @@ _LARGEST = 127
 """Exponent of the largest fp32 number."""
 _NARROW = 48
 """Exponents of factors up to which products and their scaled terms are exact in float32."""
+_OF_ALL_VALUES = ("largest", "total", "factors", "_magnitudes", "_by_element")
+"""Cached properties of a product that values which are not finite change; the quantum is that of the finite ones."""
 _SMALL = 1 << 12
 """Terms up to which sums are computed without bounds."""
 _TOGETHER = 1 << 16
@@ -238,13 +240,7 @@ class Product:
     def finite(self) -> Product:
         """The product with zeros for rows that are not finite."""
         made = copy.copy(self)
-        for name in (
-            "largest",
-            "total",
-            "factors",
-            "_magnitudes",
-            "_by_element",
-        ):  # the quantum is that of the finite values
+        for name in _OF_ALL_VALUES:
             made.__dict__.pop(name, None)
         made.a, made.b = (
             np.where(rows[:, None], np.float32(0), v) for rows, v in zip(self.lost, (self.a, self.b), strict=True)
@@ -395,7 +391,7 @@ def _aligned_sums(
             else:
                 total += np.trunc(terms, out=terms).sum(axis=0)
         total /= up
-        if accumulator.digits == 11:
+        if accumulator.dtype is np.float16:
             value = total.astype(np.float16).astype(np.float64)
         elif largest.min(initial=0) >= -100 and largest.max(initial=0) <= 100:  # the sum is zero or normal
             value = total

@@ -112,7 +112,7 @@ END: bar.sync 0;
 """
 
 
-def test_a_stage_that_is_filled_again_before_it_is_read_is_told_so() -> None:
+def test_a_stage_that_is_filled_again_before_it_is_read_is_named() -> None:
     run_ptx(FILLED.format(fill=FILL), block=(64, 1, 1), shared=64)
     with pytest.raises(Fault, match=r"2 phases of .* before warp 1 first waits: warp 0 .* again") as caught:
         run_ptx(FILLED.format(fill=2 * FILL), block=(64, 1, 1), shared=64)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_nvfp4.sim.wgmma import mma_sync
+from pytest_nvfp4.sim.wgmma import mma_sync, product
 from pytest_nvfp4.sim.wgmma.formats import OPERAND_TYPES, lowest_bit
 from pytest_nvfp4.sim.wgmma.product import ACCUMULATORS, Product, accumulate
 from tests.sim.wgmma.images import TYPES
@@ -38,6 +39,19 @@ def test_where_the_bound_holds_any_order_gives_the_same_bits(drawn, accumulator)
         total = sum((Fraction(float(x)) * Fraction(float(y)) for x, y in zip(a[m], b[n], strict=True)), Fraction(0))
         total += 0 if start is None else Fraction(float(start[m, n]))
         assert Fraction(float(got[m, n])) == total
+
+
+@given(products(), st.sampled_from([F32, F16]))
+def test_bounds_change_no_bits(drawn, accumulator):
+    """Sums with and without bounds, which leave most elements of small whole numbers to one product."""
+    drawn_product, start = drawn
+    with np.errstate(over="ignore"):
+        start = None if start is None else start.astype(accumulator.dtype)
+    assert drawn_product.small
+    plain = accumulate(drawn_product, start, accumulator, rows=ROWS)
+    with mock.patch.object(product, "_SMALL", 0):
+        bounded = accumulate(drawn_product, start, accumulator, rows=ROWS)
+    assert plain.tobytes() == bounded.tobytes()
 
 
 @given(products())
@@ -157,7 +171,7 @@ def test_wgmma_cuts_below_the_largest_exponent(name, centre, kept, fraction):
             want = aligned_sum(product.a[m], product.b[n], start[m, n], 4, kept, fraction, form.least)
             assert Fraction(float(got[m, n])) == want, (m, n)
     assert not np.signbit(got[got == 0]).any()  # on an H200, sums of -0, and what is cut to nothing, are +0
-    assert (got != start + (product.a @ product.b.T)).any()
+    assert (got != one_by_one(product, start, np.float32)).any()  # whose sums are rounded once
 
 
 H200 = np.load(Path(__file__).with_name("h200_sums.npz"))
