@@ -1,4 +1,4 @@
-"""Conversion between integers and f16, bf16, f32, f64, tf32 (PTX ISA, "cvt"). FP8 and smaller are in ``narrow``.
+"""Conversion between integers and f16, bf16, f32, f64, tf32 (PTX ISA, "cvt"); see also ``narrow`` and ``stochastic``.
 
 Rules: an integer result is extended to its register by the sign of its type. Float to integer rounds (``.rni`` ...),
 clamps to the destination's range, and converts NaN to 0, or to ``1 << (bits - 1)`` if the source is f64 or the
@@ -30,6 +30,7 @@ from pytest_nvfp4.sim.alu.lift import Array, Kernel, kernels, lift, parts, signe
 from pytest_nvfp4.sim.alu.narrow import NARROW, lower_narrow
 from pytest_nvfp4.sim.alu.numbers import NAN, floats, flushed, settled64
 from pytest_nvfp4.sim.alu.rounding import sum_to_odd, to_f32
+from pytest_nvfp4.sim.alu.stochastic import lower_stochastic
 from pytest_nvfp4.sim.lanes import DTYPES
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
@@ -322,6 +323,9 @@ def _pair(mode: str, relu: bool, saturates: bool, target: str) -> Kernel:
 
 
 def _cvt(ins: Instruction, e: Emitter) -> None:
+    if "rs" in ins.parts:
+        lower_stochastic(ins, e)
+        return
     if not NARROW.isdisjoint(ins.parts):
         lower_narrow(ins, e)
         return

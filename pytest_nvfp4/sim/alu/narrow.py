@@ -7,8 +7,7 @@ the exponent of the magnitude, rounded towards zero or up (from 2**-127 on); 255
 overflow. Widening is exact; to bf16 it is of PTX ISA 9.2.
 
 Evidence: PTX ISA and, for NaN and for UE8M0's edges, the host code of CUDA 13.0's ``cuda_fp8.hpp``, ``cuda_fp6.hpp``
-and ``cuda_fp4.hpp``; all codes are tested, and the narrow values against ``ml_dtypes``. Stochastic rounding (``.rs``)
-and ``.scaled`` are not modelled.
+and ``cuda_fp4.hpp``; all codes are tested, and the narrow values against ``ml_dtypes``. ``.scaled`` is not modelled.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ FORMS = (
 )
 
 _FORMATS = {f"{format.name}x2": format for format in (E4M3, E5M2, E2M3, E3M2, E2M1)}
-NARROW = frozenset({*_FORMATS, "ue8m0x2", "s2f6x2", "e4m3x4", "e5m2x4", "e2m3x4", "e3m2x4", "e2m1x4", "pack"})
+NARROW = frozenset({*_FORMATS, "ue8m0x2", "s2f6x2", "pack"})
 """Opcode parts that select a conversion of this module."""
 
 

@@ -24,6 +24,7 @@ from pytest_nvfp4.sim.alu import (
     select,
     shift,
     special,
+    stochastic,
 )  # fmt: skip
 from pytest_nvfp4.sim.fault import Unsupported
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
@@ -31,7 +32,7 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction
 
 _MODULES: tuple[ModuleType, ...] = (
     integer, multiply, extended, logic, shift, bits, dot, compare, select, move, floating, special, half, convert,
-    narrow,
+    narrow, stochastic,
 )  # fmt: skip
 
 

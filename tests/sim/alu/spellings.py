@@ -13,7 +13,6 @@ __all__ = ["NOT_MODELLED", "candidates", "judge"]
 NOT_MODELLED = {
     r"fma\.\w+\.oob\..*": "the NaN that stands for out-of-bounds",
     r"fma\.r[zmp]\.(relu\.)?bf16(x2)? .*": "the ISA has .rn only for bf16",
-    r"cvt\.rs\..*": "stochastic rounding",
     r"isspacep\.(const|param|param::entry) .*": "constants and parameters lie in global memory here",
     r"rcp\.r\w\.ftz\.f64 .*": "the ISA has .ftz for f64 with .approx only",
     r"cvt\.(bf16\.f16|f16\.bf16) .*": "the ISA asks for a rounding",
@@ -215,6 +214,9 @@ def _conversion() -> Iterator[str]:
         yield f"cvt{mode}{flag}.{target}.{source} {_reg(target, 0)}, %r1{second}"
     for mode, flag, target, source in product(_maybe("rn", "rz"), flags[:3], ("f16x2", "bf16x2"), _NARROW):
         yield f"cvt{mode}{flag}.{target}.{source} %r0, {_reg(source, 1)}"
+    for mode, flag, kind in product(_maybe("rs", "rn"), flags, ("e4m3x4", "e5m2x4", "e2m3x4", "e3m2x4", "e2m1x4")):
+        result = "%h0" if kind == "e2m1x4" else "%r0"
+        yield f"cvt{mode}{flag}.{kind}.f32 {result}, {{%r1, %r2, %r3, %r4}}, %r5"
     for kind in ("u16", "s16", "u8", "s8", "u4", "s4", "u2", "s2"):
         yield f"cvt.pack.sat.{kind}.s32 %r0, %r1, %r2"
         yield f"cvt.pack.sat.{kind}.s32.b32 %r0, %r1, %r2, %r3"

@@ -204,7 +204,6 @@ def test_a_float_is_rounded_to_an_integral_one_and_clamped(a: list[int]) -> None
         "cvt.rn.s32.f32 r0, r1",
         "cvt.rni.f32.s32 r0, r1",
         "cvt.rn.u32.s32 r0, r1",
-        "cvt.rs.f16x2.f32 r0, r1, r2, r3",
         "cvt.rn.ftz.f16.f64 h0, d1",
         "cvt.rna.f16.f32 h0, r1",
         "cvt.rn.sat.bf16.f32 h0, r1",

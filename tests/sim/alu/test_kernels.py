@@ -114,9 +114,20 @@ def test_a_division_by_zero_is_counted_and_goes_on() -> None:
 
 
 def test_a_form_that_is_not_modelled_stops_the_kernel_by_name_and_line() -> None:
-    with pytest.raises(Unsupported, match=r"cvt\.rs\.f16x2\.f32") as caught:
-        run_ptx("mov.b32 %r1, 0;\ncvt.rs.f16x2.f32 %r2, %r1, %r1, %r1;\n")
+    with pytest.raises(Unsupported, match=r"cvt\.rs\.e4m3x4\.f32") as caught:
+        run_ptx("mov.b32 %r1, 0;\ncvt.rs.e4m3x4.f32 %r2, {%r1, %r1, %r1, %r1}, %r1;\n")
     assert caught.value.where is None or caught.value.where.ptx_line is not None
+
+
+def test_four_values_are_rounded_stochastically_by_the_lanes_own_random_bits() -> None:
+    """2.25 becomes 2 or 3 (E2M1 codes 4 and 5): 3 from the random byte 192 on."""
+    ran = run_ptx(
+        EACH + "add.u32 %r2, %r2, 0xC0BF00B0;\nmov.b32 %r3, 0f40100000;\n"
+        "cvt.rs.satfinite.e2m1x4.f32 %rs1, {%r3, %r3, %r3, %r3}, %r2;\n"
+        "cvt.u32.u16 %r4, %rs1;\nst.global.b32 [%rd3], %r4;\n",
+        buffers={"x": np.arange(32, dtype=np.uint32), "y": np.zeros(32, np.uint32)},
+    )
+    assert ran["y"].tolist() == [0x5444] * 16 + [0x5445] * 16
 
 
 def test_the_carry_must_come_from_somewhere() -> None:

@@ -104,7 +104,6 @@ def test_every_scale_is_a_power_of_two() -> None:
         "cvt.rn.e4m3x2.f32 h0, r1, r2",  # .satfinite is mandatory
         "cvt.rz.satfinite.e4m3x2.f32 h0, r1, r2",
         "cvt.rn.satfinite.e4m3.f32 h0, r1",
-        "cvt.rs.satfinite.e4m3x4.f32 r0, {r1, r2, r3, r4}, r5",
         "cvt.rn.ue8m0x2.f32 h0, r1, r2",
         "cvt.rn.satfinite.bf16x2.e4m3x2 r0, h1",
         "cvt.rn.satfinite.s2f6x2.f32 h0, r1, r2",
