@@ -22,10 +22,7 @@ _BARRIER = (
     "a barrier of the CTA (or of the cluster, for a peer's mbarrier) between mbarrier.init and the first use; before a "
     "relaxed one, <fence.mbarrier_init> in the thread that initialises"
 )
-_REPEATED = (
-    "initialise an mbarrier once; TmemAllocator of nvidia-cutlass-dsl 4.4 initialises that of a CTA pair "
-    "again behind each branch that uses the allocator, which 4.5 does not"
-)
+_REPEATED = "<initialise an mbarrier once>"
 
 
 class Hooks(Monitor):

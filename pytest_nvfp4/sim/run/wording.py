@@ -66,6 +66,10 @@ _WORDS = {
     "tcgen05.fence::before_thread_sync": _Words("nvvm.tcgen05_fence", "cuda::ptx::tcgen05_fence_before_thread_sync"),
     "tcgen05.wait::ld": _Words("cute.arch.fence_view_async_tmem_load", "cuda::ptx::tcgen05_wait_ld"),
     "tcgen05.wait::st": _Words("cute.arch.fence_view_async_tmem_store", "cuda::ptx::tcgen05_wait_st"),
+    "initialise an mbarrier once": _Words(
+        "TmemAllocator of nvidia-cutlass-dsl 4.4 initialises that of a CTA pair again behind each branch that uses it, "
+        "4.5 does not"
+    ),
     "in every stage": _Words("pipeline.producer_tail, PipelineProducer.tail"),
     "wait for it": _Words("pipeline.producer_acquire"),
     "wait_group.read 0": _Words("the tensor map manager's update_tensormap executes both"),
