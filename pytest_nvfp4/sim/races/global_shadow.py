@@ -1,8 +1,7 @@
 """The accesses to each byte of writable global memory that later accesses may race with.
 
-A region has two arrays of numbers of access sets (``access_sets``), one item per *unit*: the largest power of two (at
-most 16) that divides the address and size of every access so far, so that no access touches a part of a unit. One array
-has the writes, which all later accesses are checked against; the other has the reads, for later writes.
+A region has two arrays of numbers of access sets (``region_shadow``, ``access_sets``): one has the writes, which all
+later accesses are checked against; the other has the reads, for later writes.
 
 A weak write replaces everything before it: it happened after that, or was reported. Two strong accesses never race, so
 a strong write may follow accesses that are unordered with it, and hides none of them: it joins the writes, one of each
@@ -23,8 +22,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from typing import NamedTuple, TypeAlias
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,20 +33,13 @@ from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
 from pytest_nvfp4.sim.races.access_sets import AccessSets
 from pytest_nvfp4.sim.races.clocks import Clock
-from pytest_nvfp4.sim.races.map_uses import MAP_BYTES, MapUses
+from pytest_nvfp4.sim.races.map_uses import MAP_BYTES
+from pytest_nvfp4.sim.races.region_shadow import ARRAYS, EarlyReads, Offsets, RegionShadow, Rows, item_rows
 from pytest_nvfp4.sim.races.ticks import ASYNC_GLOBAL, BEFORE, VISIBLE
 from pytest_nvfp4.sim.races.touched import READ, STRONG_READ, STRONG_WRITE, WRITE, TouchedUnits
 
-Offsets: TypeAlias = NDArray[np.intp]
-Rows: TypeAlias = Callable[[], tuple[Offsets, int]]
-"""Returns the offsets of the pieces of an access, and the size of each, in bytes. Called only where they matter."""
-_LARGEST_UNIT = 16
-"""Bytes of the widest access of a thread; the TMA's pieces are multiples of it."""
 _READERS = 4
 """Readers recorded per place before the first write."""
-_ARRAYS = ("writes", "reads")
-_MOST_ITEMS = 4096
-"""Most accesses of warps to a region whose units are remembered."""
 _FEW = 64
 """Units whose numbers are listed at once; of more, it is first asked whether there are any."""
 _EMPTY: Set[int] = frozenset({0})
@@ -92,136 +84,6 @@ class EarlierAccess(NamedTuple):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class _EarlyReads:
-    """Reads of one box before the region's first write: its rows, and the accesses by cluster and agent."""
-
-    rows: Rows
-    readers: dict[tuple[int, int], int] = field(default_factory=dict)
-
-
-class RegionShadow:
-    """The history of one region.
-
-    Attributes:
-        unit: Size of a unit in bytes.
-        boxes: What was read before the first write.
-        written: Whether the region has been written.
-        low, high: The bytes that accesses have touched lie between these offsets, multiples of the largest unit. A
-            launch that touches little of a large tensor needs memory for that part only.
-        maps: The uses of the tensor maps in it, by offset.
-    """
-
-    def __init__(self, region: Region) -> None:
-        self.region = region
-        self.unit = _LARGEST_UNIT
-        self.writes: NDArray[np.int32] | None = None
-        self.reads: NDArray[np.int32] | None = None
-        self.boxes: dict[object, _EarlyReads] = {}
-        self.written = False
-        self.low, self.high = -(-region.size // _LARGEST_UNIT) * _LARGEST_UNIT, 0
-        self.maps: dict[int, MapUses] = {}
-        self._items: dict[tuple[int, Pattern | int], NDArray[np.intp] | slice] = {}
-
-    def refine(self, unit: int) -> None:
-        """Split the units into smaller ones."""
-        known = self.window
-        factor = self.unit // unit
-        self.unit = unit
-        self._items.clear()
-        for name in _ARRAYS:
-            array = getattr(self, name)
-            if array is not None:
-                setattr(self, name, None)
-                self.array(name)[self.window] = np.repeat(array[known], factor)
-
-    def array(self, name: str) -> NDArray[np.int32]:
-        """Return one of the arrays, made on first use."""
-        array: NDArray[np.int32] | None = getattr(self, name)
-        if array is None:
-            array = np.zeros(self.count, np.int32)
-            setattr(self, name, array)
-        return array
-
-    @property
-    def window(self) -> slice:
-        """The units that were touched, and those between them."""
-        return slice(min(self.low, self.high) // self.unit, self.high // self.unit)
-
-    def _widen(self, low: int, high: int) -> None:
-        """Extend the touched part to bytes from an offset up to another."""
-        self.low = min(self.low, low & -_LARGEST_UNIT)
-        self.high = max(self.high, -(-high & -_LARGEST_UNIT))
-
-    @property
-    def count(self) -> int:
-        """Number of units."""
-        return -(-self.region.size // _LARGEST_UNIT) * (_LARGEST_UNIT // self.unit)
-
-    def byte(self, units: NDArray[np.intp] | slice, chosen: NDArray[np.bool_]) -> int:
-        """Return the offset of the first of some units that is chosen."""
-        place = int(np.argmax(chosen))
-        return (units.start + place if isinstance(units, slice) else int(units[place])) * self.unit
-
-    def bytes(self, units: NDArray[np.intp] | slice, chosen: NDArray[np.bool_]) -> Offsets:
-        """Return the offsets of all bytes of the units that are chosen."""
-        numbers = np.arange(units.start, units.stop) if isinstance(units, slice) else units
-        return (numbers[chosen][:, None] * self.unit + np.arange(self.unit)).ravel()
-
-    def units(self, offsets: Offsets, size: int) -> NDArray[np.intp] | slice:
-        """Return the units of items of ``size`` bytes at offsets."""
-        # The lowest set bit of the disjunction is the largest power of two that divides all of them.
-        low = int(np.bitwise_or.reduce(offsets)) | size
-        fits = low & -low
-        if fits < self.unit:
-            self.refine(fits)
-        if offsets.size:
-            self._widen(int(offsets.min()), int(offsets.max()) + size)
-        unit = self.unit
-        start = offsets // unit
-        count = size // unit
-        if offsets.size == 1:
-            return slice(int(start[0]), int(start[0]) + count)
-        if count == 1:
-            return start
-        return (start[:, None] + np.arange(count)).ravel()
-
-    def items(self, offset: int, where: Pattern | int) -> NDArray[np.intp] | slice:
-        """Return the units of a warp's items, the first at an offset."""
-        if (known := self._items.get((offset, where))) is not None:
-            return known
-        if len(self._items) >= _MOST_ITEMS:
-            self._items.clear()
-        units = self._items[offset, where] = self._units_of_items(offset, where)
-        return units
-
-    def _units_of_items(self, offset: int, where: Pattern | int) -> NDArray[np.intp] | slice:
-        spread = where.__class__ is not int and not where.dense  # type: ignore[union-attr]
-        size: int = where if where.__class__ is int else where.span  # type: ignore[union-attr]
-        low = offset | (_bits(where) if spread else size)
-        self._widen(offset, offset + size)
-        fits = low & -low
-        if fits < self.unit:
-            self.refine(fits)
-        unit = self.unit
-        start = offset // unit
-        return _relative(where, unit) + start if spread else slice(start, start + size // unit)
-
-
-@lru_cache(maxsize=4096)
-def _bits(where: Pattern) -> int:
-    """Return the disjunction of a pattern's offsets and size, whose lowest set bit divides all of them."""
-    return int(np.bitwise_or.reduce(where.offsets)) | where.size
-
-
-@lru_cache(maxsize=4096)
-def _relative(where: Pattern, unit: int) -> NDArray[np.intp]:
-    """Return the units of a pattern's items, relative to the first."""
-    start = where.offsets // unit
-    count = where.size // unit
-    return start if count == 1 else (start[:, None] + np.arange(count)).ravel()
-
-
 class GlobalShadow:
     """The regions of a launch, and the access sets that their arrays number.
 
@@ -258,7 +120,7 @@ class GlobalShadow:
             return
         early = shadow.boxes.get(key)
         if early is None:
-            early = shadow.boxes[key] = _EarlyReads(rows)
+            early = shadow.boxes[key] = EarlyReads(rows)
         self._add_reader(early, access)
 
     def records_read(self, shadow: RegionShadow, offset: int, where: Pattern | int, cluster: int, agent: int) -> bool:
@@ -270,10 +132,10 @@ class GlobalShadow:
         """Record a warp's read of a region before its first write."""
         early = shadow.boxes.get((offset, where))
         if early is None:
-            early = shadow.boxes[offset, where] = _EarlyReads(partial(item_rows, offset, where))
+            early = shadow.boxes[offset, where] = EarlyReads(partial(item_rows, offset, where))
         self._add_reader(early, access)
 
-    def _add_reader(self, early: _EarlyReads, access: Access) -> None:
+    def _add_reader(self, early: EarlyReads, access: Access) -> None:
         readers = early.readers
         reader = (access[4].cluster, access[0])
         if len(readers) < _READERS or reader in readers:
@@ -470,7 +332,7 @@ class GlobalShadow:
             return None
         self._settle(shadow)
         units = shadow.units(*rows())
-        for name in _ARRAYS if writes else ("writes",):
+        for name in ARRAYS if writes else ("writes",):
             array: NDArray[np.int32] | None = getattr(shadow, name)
             if array is None:
                 continue
@@ -562,10 +424,3 @@ def _ordered(old: Access, new: Access, clock: Clock, row: int = BEFORE) -> bool:
     cluster = old[4].cluster
     ticks = clock.ticks if cluster == new[4].cluster else (clock.foreign or {}).get(cluster)
     return ticks is not None and old[0] < ticks.shape[1] and bool(ticks[row, old[0]] >= old[1])
-
-
-def item_rows(offset: int, where: Pattern | int) -> tuple[Offsets, int]:
-    """Return the offsets and the size of the items of a warp's access."""
-    if isinstance(where, int):
-        return np.array([offset], np.intp), where
-    return where.offsets + offset, where.size

@@ -22,7 +22,8 @@ from pytest_nvfp4.sim.races.access import Access
 from pytest_nvfp4.sim.races.access_pair import RACE
 from pytest_nvfp4.sim.races.clocks import Agent
 from pytest_nvfp4.sim.races.findings import Reporter
-from pytest_nvfp4.sim.races.global_shadow import EarlierAccess, GlobalShadow, Rows
+from pytest_nvfp4.sim.races.global_shadow import EarlierAccess, GlobalShadow
+from pytest_nvfp4.sim.races.region_shadow import Rows
 from pytest_nvfp4.sim.run.grid import Grid
 
 

@@ -20,9 +20,9 @@ from pytest_nvfp4.sim.memory.shared import SharedMemory
 from pytest_nvfp4.sim.races.access import STRONG, Access, make_access
 from pytest_nvfp4.sim.races.access_pair import RACE
 from pytest_nvfp4.sim.races.agents import WarpAgent
-from pytest_nvfp4.sim.races.global_shadow import RegionShadow, item_rows
 from pytest_nvfp4.sim.races.hooks import Hooks, has_started, shared_footprint
 from pytest_nvfp4.sim.races.lane_order import make_items
+from pytest_nvfp4.sim.races.region_shadow import RegionShadow, item_rows
 from pytest_nvfp4.sim.races.ticks import ASYNC_SHARED
 from pytest_nvfp4.sim.races.users import part_of
 from pytest_nvfp4.sim.races.warp_lanes import PLAIN, GlobalLaneAccess, SharedLaneAccess
