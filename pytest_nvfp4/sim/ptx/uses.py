@@ -160,8 +160,13 @@ def accumulators(ins: Instruction) -> frozenset[int]:
 
 
 def packs(ins: Instruction) -> bool:
-    """Return whether an instruction packs registers into one, or takes them out of one."""
-    return ins.root == "mov" and any(isinstance(operand, Vector) for operand in ins.operands)
+    """Return whether an instruction packs registers or parts of them into one, or takes them out of one.
+
+    LLVM permutes bytes of a vector (``prmt``, ``bfi``) whose other elements nothing has written.
+    """
+    return ins.root in ("prmt", "bfi") or (
+        ins.root == "mov" and any(isinstance(operand, Vector) for operand in ins.operands)
+    )
 
 
 def passes_on(ins: Instruction) -> bool:

@@ -364,6 +364,14 @@ UNSET = {
         "cvt.u16.u32 %rs1, %r0; mov.b32 %r21, {%rs1, %rs2}; and.b32 %r21, %r21, 65535; st.global.b32 [%rd3], %r21;",
         None,
     ),
+    "bytes of a permutation are replaced": (
+        "prmt.b32 %r21, %r20, %r0, 0x3340; prmt.b32 %r22, %r21, %r0, 0x4441; st.global.b32 [%rd3], %r22;",
+        None,
+    ),
+    "bits are inserted into it": (
+        "bfi.b32 %r21, %r0, %r20, 0, 16; and.b32 %r21, %r21, 65535; st.global.b32 [%rd3], %r21;",
+        None,
+    ),
     "a selection drops it": ("selp.b32 %r21, %r0, %r20, %p5; @%p5 st.global.b32 [%rd3], %r21;", None),
     "a path that is not taken reads it": (
         "setp.ne.u32 %p5, %r9, 0; @!%p5 bra END; st.global.b32 [%rd3], %r20; END: bar.sync 0;",
