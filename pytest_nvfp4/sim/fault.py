@@ -22,6 +22,14 @@ class Fault(Exception):
         self.hint = hint
         self.notes = notes
         self.where: Where | None = None
+        self._loads: Fault = self
+
+    def stored(self, what: str, place: str) -> Fault:
+        """Return the fault of an instruction that loads the undefined value again, from where it was stored last."""
+        first = self._loads
+        fault = Fault(first.kind, f"{first.message}; {what} loads the value from {place}, where it was stored")
+        fault.hint, fault.where, fault._loads = first.hint, first.where, first
+        return fault
 
     def finding(self) -> Finding:
         """Return the fault as a finding."""

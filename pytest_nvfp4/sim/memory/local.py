@@ -6,6 +6,8 @@ the low 32 bits, so it accepts addresses with and without the window.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +19,14 @@ LOCAL_WINDOW = 0xFFFE_0000_0000_0000
 """Generic addresses from here to the shared window are local."""
 
 
+class Unwritten(NamedTuple):
+    """Threads that read elements that they never wrote, the numbers of the elements, and the fault of the first one."""
+
+    mask: int
+    elements: frozenset[int]
+    fault: Fault
+
+
 class LocalMemory:
     """Local memory of a warp's 32 threads: ``data[lane, offset]``, and whether each byte was written."""
 
@@ -24,6 +34,7 @@ class LocalMemory:
         self.size = warp.cta.launch.program.shared.local
         self.data = np.full((32, self.size), 0xA5, np.uint8)
         self.written = np.zeros((32, self.size), np.bool_)
+        self._undefined: dict[int, Fault] = {}
 
     def offset(self, address: int, size: int, lane: int, *, what: str) -> int:
         """Return the offset of an address. Raises Fault: out of bounds or misaligned."""
@@ -40,25 +51,38 @@ class LocalMemory:
         return offset
 
     def read_lanes(
-        self, mask: int, address: lanes.Bits, size: int, *, what: str
-    ) -> tuple[NDArray[np.uint8], int, Fault | None]:
-        """Return ``size`` bytes of each active thread, one row per thread.
+        self, mask: int, address: lanes.Bits, size: int, *, count: int, what: str
+    ) -> tuple[NDArray[np.uint8], Unwritten | None]:
+        """Return ``size`` bytes of each active thread, one row per thread, and which of their elements it never wrote.
 
-        The mask is that of the threads that never wrote some of their bytes, and the fault says which the first of them
-        reads. Raises Fault: out of bounds or misaligned.
+        An element that was written in part is none: compilers load two fields of a structure as one, and use one.
+        Raises Fault: out of bounds or misaligned.
         """
         rows, columns = self._places(mask, address, size, what=what)
-        known = self.written[rows, columns].all(axis=1)
-        data = self.data[rows, columns]
+        data, known = self.data[rows, columns], self.written[rows, columns]
         if known.all():
-            return data, 0, None
-        bad = int(np.argmin(known))
-        fault = self._unwritten(int(columns[bad, 0]), int(rows[bad, 0]), what=what)
-        return data, sum(1 << int(lane) for lane in rows[~known, 0]), fault
+            return data, None
+        missing = ~np.logical_or.reduce(known.reshape(-1, count, size // count), axis=2)
+        if not missing.any():
+            return data, None
+        threads = np.logical_or.reduce(missing, axis=1)
+        bad = int(np.argmax(threads))
+        first = int(columns[bad, int(np.argmax(missing[bad])) * (size // count)])
+        fault = self._unwritten(first, int(rows[bad, 0]), what=what)
+        elements = frozenset(np.flatnonzero(missing.any(axis=0)).tolist())
+        return data, Unwritten(sum(1 << lane for lane in rows[threads, 0].tolist()), elements, fault)
 
-    @staticmethod
-    def _unwritten(offset: int, lane: int, *, what: str) -> Fault:
+    def _unwritten(self, offset: int, lane: int, *, what: str) -> Fault:
+        if (why := self._undefined.get(offset)) is not None:
+            return why.stored(f"{what}, lane {lane}", f"byte {offset} of local memory")
         return Fault("uninitialised", f"{what}: lane {lane} reads local byte {offset}, which it never wrote")
+
+    def undefine(self, mask: int, address: lanes.Bits, size: int, part: slice, why: Fault) -> None:
+        """Let a part of the ``size`` bytes that were just stored be bytes that the threads never wrote."""
+        rows, columns = self._places(mask, address, size, what="")
+        places = columns[:, part]
+        self.written[rows, places] = False
+        self._undefined.update(dict.fromkeys(places.ravel().tolist(), why))
 
     def write_lanes(self, mask: int, address: lanes.Bits, values: NDArray[np.uint8], *, what: str) -> None:
         """Write one row of bytes to each active thread. Raises Fault."""

@@ -124,9 +124,9 @@ def read_cluster(w: Warp, mask: int, address: Bits, access: Access, at: int) -> 
 
 def read_local(w: Warp, mask: int, address: Bits, access: Access, at: int) -> Values:
     """Execute ``ld.local``. Each thread has its own bytes, so the result differs by lane even at one address."""
-    data, undefined, fault = w.unit(LocalMemory).read_lanes(mask, address, access.size, what=access.opcode)
-    if fault is not None:
-        loaded_undefined(w, at, undefined, fault)
+    data, missing = w.unit(LocalMemory).read_lanes(mask, address, access.size, count=access.count, what=access.opcode)
+    if missing is not None:
+        loaded_undefined(w, at, missing.mask, missing.fault, registers=missing.elements)
     count(w, ("local.load", access.size))
     return columns(data.reshape(-1), mask, access)
 

@@ -170,10 +170,7 @@ class SharedMemory:
                     "are read",
                 )
         if (why := self.undefined.get(index)) is not None:
-            message = f"{why.message}; {what} loads the value from byte {index} of shared memory, where it was stored"
-            fault = Fault(why.kind, message, hint=why.hint)
-            fault.where = why.where
-            return fault
+            return why.stored(what, f"byte {index} of shared memory")
         return Fault(
             "uninitialised",
             f"{what}: byte {index} of shared memory (address {self.base + index:#x}) was never written",

@@ -136,7 +136,15 @@ def write_cluster(w: Warp, mask: int, address: Bits, values: Elements, access: A
 def write_local(w: Warp, mask: int, address: Bits, values: Elements, access: Access, at: int) -> None:
     """Execute ``st.local``, a store to each thread's own bytes."""
     rows = np.ascontiguousarray(lane_rows(mask, values, access)).view(np.uint8).reshape(-1, access.size)
-    w.unit(LocalMemory).write_lanes(mask, address, rows, what=access.opcode)
+    local = w.unit(LocalMemory)
+    local.write_lanes(mask, address, rows, what=access.opcode)
+    if (followed := w.units.get(FollowedValues)) is not None:
+        passed, why = followed.stored(at, mask)
+        if why is not None:
+            width = access.size // len(values)
+            for element, of in passed.items():
+                part = slice(element * width, (element + 1) * width)
+                local.undefine(of, address, access.size, part, why)
     count(w, ("local.store", access.size))
 
 

@@ -5,8 +5,8 @@ of a warp also to those of other lanes; every other instruction that reads one u
 guards of those, votes, matrix instructions. This is a forward dataflow over all paths, so that a value without uses is
 dead on each of them. Which of the uses a warp reaches with the value, a run shows (``run.following``).
 
-Of a value that is not defined, stores to the CTA's shared memory and ``mma.sync`` need not be uses: they pass it on to
-the bytes, and to rows or columns of the product.
+Of a value that is not defined, stores to the CTA's shared memory, to local memory and to parameters of a call, and
+``mma.sync``, need not be uses: they pass it on to the bytes, and to rows or columns of the product.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytest_nvfp4.sim.ptx.roles import is_strong
 from pytest_nvfp4.sim.ptx.syntax import Address, Instruction, Operand, Pair, Register, Vector
 
 PassingStores: TypeAlias = Literal["none", "reloaded", "all"]
-"""Which stores to the CTA's shared memory pass a value on: those that threads load again before a copy may, or all."""
+"""Which stores pass a value on: those to bytes that threads load again before a copy may, or all."""
 
 _PASS_ON = """
     abs add and bfe bfi bfind bmsk brev clz cnot copysign cos cvt cvta div dp2a dp4a ex2 fma fns isspacep lg2 lop3 mad
@@ -30,6 +30,7 @@ _PASS_ON = """
 _PASSING = frozenset(_PASS_ON.split())
 _EXCHANGING = frozenset({"shfl", "redux"})
 _SHARED = frozenset({"shared", "shared::cta"})
+_OWN = _SHARED | {"local", "param", "param::func"}
 
 
 class Uses(NamedTuple):
@@ -38,7 +39,7 @@ class Uses(NamedTuple):
     Attributes:
         all: Instructions that use it.
         exchanges: Those that only pass it on to other lanes.
-        stores: Those that only pass it on to the CTA's shared memory.
+        stores: Those that only pass it on to bytes of the CTA or of the thread.
         touched: All that read a register that may depend on the value, or replace one.
         slots: The registers that may depend on it.
         loaded: Those that the instruction loads it to.
@@ -199,12 +200,12 @@ def multiplied(ins: Instruction, tainted: Set[int]) -> bool:
 
 
 def stored(ins: Instruction, tainted: Set[int]) -> dict[int, int]:
-    """Return the slots that an instruction writes to the CTA's shared memory, by the number of the element.
+    """Return the slots that an instruction writes to bytes of the CTA or of the thread, by the number of the element.
 
     There are none if its address or its guard depends on one of them.
     """
     own = ins.root == "stmatrix" or (
-        ins.root == "st" and not is_strong(ins) and not _SHARED.isdisjoint(ins.parts)
+        ins.root == "st" and not is_strong(ins) and not _OWN.isdisjoint(ins.parts)
     )  # fmt: skip
     address, data = ins.operands[0], ins.operands[-1]
     place = [ins.guard.register] if ins.guard is not None else []
@@ -220,11 +221,14 @@ def _items(operand: Operand) -> tuple[Operand, ...]:
 
 
 def _is_reloaded(flow: Flow, store: int) -> bool:
-    """Return whether a thread may load shared memory behind a store to it, before a fence for copies and matrix units.
+    """Return whether a thread may load memory behind a store to it, before a fence for copies and matrix units.
 
-    So are values exchanged between threads. An epilogue has such a fence between its stores and its copy.
+    So are values exchanged between threads. An epilogue has such a fence between its stores and its copy. Only threads
+    load local memory.
     """
     instructions = flow.kernel.instructions
+    if instructions[store].root == "st" and _SHARED.isdisjoint(instructions[store].parts):
+        return True
     seen: set[int] = set()
     waiting = [store]
     while waiting:

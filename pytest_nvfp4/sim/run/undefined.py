@@ -2,9 +2,9 @@
 
 A value is not defined if nothing has written its bytes or its register, or a copy to the bytes is in flight. Some loads
 have no use: warps that never use the address of TMEM load it, and compilers move loads above the branch that guards
-their use. A store to shared memory is no use either: the bytes that it writes are not defined then, and a load of them
-is such a load again. It is a use of what a reader has loaded too early: from a copy in flight, and, unless threads load
-it again before a copy may, from TMEM or a matrix. There, the first use tells which writer is late.
+their use. A store to shared or local memory is no use either: the bytes that it writes are not defined then, and a load
+of them is such a load again. It is a use of what a reader has loaded too early: from a copy in flight, and, unless
+threads load it again before a copy may, from TMEM or a matrix. There, the first use tells which writer is late.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ def follow_unset(w: Warp) -> None:
         fault = Fault(
             "uninitialised",
             f"{instruction.opcode}: register {launch.kernel.registers[slot].name} was never written",
-            hint="write the variable on each path before its first use: a tensor in registers holds arbitrary values "
-            "until fill, a copy or an assignment writes its elements",
+            hint="<write the variable on each path before its first use>",
         )
         fault.where = launch.where(w, at, mask=w.live)
         report = partial(launch.report, fault.kind, fault.message, hint=fault.hint, where=fault.where)

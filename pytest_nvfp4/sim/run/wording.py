@@ -72,6 +72,9 @@ _WORDS = {
     ),
     "in every stage": _Words("pipeline.producer_tail, PipelineProducer.tail"),
     "wait for it": _Words("pipeline.producer_acquire"),
+    "write the variable on each path before its first use": _Words(
+        "a tensor in registers holds arbitrary values until fill, a copy or an assignment writes its elements"
+    ),
     "wait_group.read 0": _Words("the tensor map manager's update_tensormap executes both"),
 }
 _MARKED = re.compile(f"<({'|'.join(map(re.escape, _WORDS))})>")

@@ -380,6 +380,40 @@ UNSET = {
 }
 
 
+# A structure of two words, of which the first is written, is given to a function and returned by it; %r0 is the lane.
+GIVEN = """
+.func (.param .align 8 .b8 result[8]) same(.param .align 8 .b8 given[8])
+{{ .reg .b32 %r<4>; .reg .b64 %rd<4>; {body} ret; }}
+"""
+GIVES = """
+mov.u32 %r0, %tid.x; shl.b32 %r3, %r0, 2; cvt.u64.u32 %rd1, %r3; add.u64 %rd3, %rd100, %rd1;
+{ .param .align 8 .b8 p0[8]; .param .align 8 .b8 p1[8]; st.param.v2.b32 [p0], {%r0, %r20}; call (p1), same, (p0);
+ld.param.v2.b32 {%r4, %r5}, [p1]; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "use", "found"),
+    [
+        ("ld.param.v2.b32 {%r1, %r2}, [given]; st.param.v2.b32 [result], {%r1, %r2};", "%r4", ""),
+        ("ld.param.b64 %rd1, [given]; st.param.b64 [result], %rd1;", "%r4", ""),
+        ("ld.param.v2.b32 {%r1, %r2}, [given]; st.param.v2.b32 [result], {%r1, %r2};", "%r5", "byte 12"),
+        ("ld.param.b32 %r1, [given]; st.param.b32 [result], %r1;", "%r5", "reads local byte"),
+    ],
+)
+def test_a_copy_of_a_structure_is_no_use_of_its_fields(body: str, use: str, found: str) -> None:
+    case = run_ptx(
+        GIVES + f"st.global.b32 [%rd3], {use};",
+        buffers={"out": np.zeros(32, np.uint32)},
+        globals_=GIVEN.format(body=body),
+    )
+    messages = [finding.message for finding in case.grid.findings]
+    assert len(messages) == bool(found)
+    assert all(found in message for message in messages)
+    if found == "byte 12":
+        assert messages[0].startswith("st.param.v2.b32: register %r20 was never written; ld.param.v2.b32, lane 0 loads")
+
+
 @pytest.mark.parametrize("warps", [1, 9])
 @pytest.mark.parametrize("how", UNSET)
 def test_a_register_that_nothing_has_written(how: str, warps: int) -> None:
