@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from pytest_nvfp4.driver import cubin
@@ -33,6 +34,7 @@ class CodeCalls:
 
         return {
             "cuLibraryLoadData": lambda code, *_: self._answer(d.CUlibrary(modules.load(_code(code)))),
+            "cuLibraryLoadFromFile": lambda path, *_: self._answer(d.CUlibrary(modules.load(_file(path)))),
             "cuLibraryUnload": then(self._answer, lambda library: modules.unload(int(library))),
             "cuLibraryGetModule": lambda library: self._answer(d.CUmodule(int(library))),
             "cuLibraryGetKernel": lambda library, name: self._answer(
@@ -47,6 +49,7 @@ class CodeCalls:
             "cuKernelSetAttribute": lambda attribute, value, kernel, _device: self._set_attribute(
                 kernel, attribute, value
             ),
+            "cuModuleLoad": lambda path: self._answer(d.CUmodule(modules.load(_file(path)))),
             "cuModuleLoadData": lambda code: self._answer(d.CUmodule(modules.load(_code(code)))),
             "cuModuleLoadDataEx": lambda code, *_: self._answer(d.CUmodule(modules.load(_code(code)))),
             "cuModuleUnload": then(self._answer, lambda module: modules.unload(int(module))),
@@ -145,6 +148,14 @@ def _code(code: Any) -> bytes:
     if ctypes.string_at(address, 4) in (b"\x7fELF", cubin.FATBIN_MAGIC):
         return cubin.image_at(address)
     return ctypes.string_at(address)
+
+
+def _file(path: Any) -> bytes:
+    """Return the module in a file. Raises HostSideError with CUDA's error if the file cannot be read."""
+    try:
+        return Path(_text(path)).read_bytes()
+    except OSError as error:
+        raise HostSideError(f"CUDA_ERROR_FILE_NOT_FOUND: {error}") from None
 
 
 def _text(name: Any) -> str:

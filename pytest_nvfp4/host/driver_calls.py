@@ -22,6 +22,7 @@ from pytest_nvfp4.host.loaded_modules import LoadedModules
 from pytest_nvfp4.host.nvrtc_calls import NvrtcCalls
 from pytest_nvfp4.host.stream_calls import StreamCalls, then
 
+_CONTEXT_VERSION: Final = 3020  # what drivers answer for every context since CUDA 3.2
 _FIRST_HANDLE: Final = 0x5A0000000001  # not a mapped address: a handle used as a pointer faults at once
 
 # Implemented in the toolkit's own libraries, so that the real functions work without a driver.
@@ -100,6 +101,7 @@ class DriverCalls:
             "cuCtxSetCurrent": self._set_current,
             "cuCtxPushCurrent": self._set_current,
             "cuCtxPopCurrent": lambda: self._cu(d.CUcontext(self._context)),
+            "cuCtxGetApiVersion": self._context_version,
             "cuCtxGetDevice": lambda *_: self._cu(d.CUdevice(0)),
             "cuCtxSynchronize": then(self._cu, self._streams.synchronize_device),
             **CodeCalls(d, self.modules, self._cu).table(),
@@ -167,6 +169,11 @@ class DriverCalls:
     def _set_current(self, context: Any) -> tuple[Any, ...]:
         self._context = int(context)
         return self._cu()
+
+    def _context_version(self, context: Any) -> tuple[Any, ...]:
+        if int(context) or self._context:
+            return self._cu(_CONTEXT_VERSION)
+        return self._driver.CUresult.CUDA_ERROR_INVALID_CONTEXT, None
 
     def _blocks_per_sm(self, threads: int, smem: int) -> int:
         device = self._device

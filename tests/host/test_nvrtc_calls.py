@@ -105,6 +105,21 @@ def test_a_fault_names_the_line_of_the_literal(session: Any) -> None:
 
 
 @pytest.mark.usefixtures("session")
+def test_modules_of_a_file(tmp_path: Any) -> None:
+    code, name = compiled(TARGET)
+    (file := tmp_path / "scale.ptx").write_bytes(code)
+    x = np.arange(128, dtype=np.float32)
+    values = (upload(x), 1, 0.5), (None, ctypes.c_int, ctypes.c_float)
+    of_module = ok(driver.cuModuleGetFunction(ok(driver.cuModuleLoad(bytes(file))), name))
+    library = ok(driver.cuLibraryLoadFromFile(bytes(file), [], [], 0, [], [], 0))
+    for kernel in (of_module, ok(driver.cuLibraryGetKernel(library, name))):
+        ok(driver.cuLaunchKernel(kernel, 2, 1, 1, 64, 1, 1, 256, 0, values, 0))
+    assert np.array_equal(download(values[0][0], x), 3 * (3 * x * 0.5 + 1) * 0.5 + 1)
+    with pytest.raises(HostSideError, match=r"CUDA_ERROR_FILE_NOT_FOUND: .*missing\.cubin"):
+        driver.cuModuleLoad(bytes(tmp_path / "missing.cubin"))
+
+
+@pytest.mark.usefixtures("session")
 def test_clusters_and_attributes() -> None:
     code, _ = compiled(TARGET)
     kernel = ok(driver.cuModuleGetFunction(ok(driver.cuModuleLoadDataEx(code, 0, [], [])), b"ranks"))

@@ -284,6 +284,7 @@ said["count"] = ok(cuda.cuDeviceGetCount())
 said["name"] = ok(cuda.cuDeviceGetName(64, device)).decode()
 said["context"] = int(ok(cuda.cuDevicePrimaryCtxRetain(device))) != 0
 ok(cuda.cuCtxSetCurrent(ok(cuda.cuDevicePrimaryCtxRetain(device))))
+said["context_version"] = ok(cuda.cuCtxGetApiVersion(ok(cuda.cuCtxGetCurrent())))
 said["capability"] = [
     ok(cuda.cuDeviceGetAttribute(a, device)) for a in (
         cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
@@ -357,6 +358,7 @@ def test_driver_calls_answer_and_memory_works(called):
     assert called["context"]
     assert called["current"]
     assert called["capability"] == [10, 0]
+    assert called["context_version"] == 3020
     assert called["error_name"] == "CUDA_ERROR_INVALID_VALUE"
     assert called["aligned"] == 0
     assert called["poison"]
