@@ -60,7 +60,7 @@ def copy(w: Warp, mask: int, address: Bits, descriptor: Bits, shape: CopyShape, 
     key = (address, value, shape)
     plan = core.copies.get(key)
     if plan is None or plan.epoch != plan.current_epoch():
-        plan = core.copies[key] = _plan(w, core, address, value, shape)
+        plan = core.copies[key] = _plan(w, core, address, value, shape, at)
     elif shape.group == 2:
         pair_of(w.cta, 2, what=what)
     for lane in lanes(mask):
@@ -104,8 +104,11 @@ def _source(value: int, shape: CopyShape) -> tuple[MatrixDescriptor, Geometry]:
     )  # fmt: skip
 
 
-def _plan(w: Warp, core: TensorCore, address: int, value: int, shape: CopyShape) -> CopyPlan:
-    """Check a copy. Raises Fault or Unsupported."""
+def _plan(w: Warp, core: TensorCore, address: int, value: int, shape: CopyShape, at: int) -> CopyPlan:
+    """Check a copy. Raises Fault or Unsupported.
+
+    Words of which a byte was never written are undefined in TMEM, too; a copy of nothing else is a fault.
+    """
     what, columns = shape.what, shape.columns
     if core.pipe.group != shape.group:
         core.pipe.set_group(shape.group, what=what)
@@ -114,11 +117,12 @@ def _plan(w: Warp, core: TensorCore, address: int, value: int, shape: CopyShape)
         raise Fault("tmem", f"{what}: TMEM address {address:#010x} has lane {lane}; a copy must start at lane 0")
     cores = (core,) if shape.group == 1 else tuple(c.unit(TensorCore) for c in pair_of(w.cta, 2, what=what))
     parts: list[CtaCopy] = []
+    steady = True
     for each in cores:
         tmem = each.tmem
         tmem.claim(column, columns, what=what)
         decoded, table = _source(value, shape)
-        first = each.chunks.check(decoded.start, table, what=what)
+        first, unwritten = each.chunks.check(decoded.start, table, what=what)
         target = tmem.data[column : column + columns]
         if shape.rows == 32:
             tmem.wrote_replicated(column, columns)
@@ -128,8 +132,19 @@ def _plan(w: Warp, core: TensorCore, address: int, value: int, shape: CopyShape)
         else:
             tmem.wrote(column, columns)
         source = each.chunks.chunks[first:].view(np.uint32)
-        parts.append(CtaCopy(tmem, each.cta.unit(ColumnUse), source, _words(shape, table), target))
-    return CopyPlan(parts, shape, column)
+        words = _words(shape, table)
+        if unwritten is not None:
+            written = each.chunks.written_words(4 * first + words)
+            if shape.rows == 4 or shape.packed or not written.any():
+                raise unwritten.fault
+            unwritten.fault.where = w.cta.launch.where(w, at)
+            tmem.undefine(column, ~written, unwritten.fault)
+            steady = False
+        parts.append(CtaCopy(tmem, each.cta.unit(ColumnUse), source, words, target))
+    plan = CopyPlan(parts, shape, column)
+    if not steady:
+        plan.epoch = -1
+    return plan
 
 
 @lru_cache(maxsize=1024)

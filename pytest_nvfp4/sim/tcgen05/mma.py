@@ -18,8 +18,9 @@ and of D, N / 2 rows of B, and the scale factors of its rows of A and of all of 
 - ``.sp`` is unsupported.
 
 Checked at issue: descriptors and shapes (kind ``descriptor``); that D, A and the scale factors lie in allocated columns
-whose lanes were written as far as they are read; that every byte of A and B in shared memory was written; that one lane
-issues.
+whose lanes were written as far as they are read; that a row of A and of B in shared memory was written, and of each
+scale factor matrix; that one lane issues. Kernels load no rows behind the last one of a problem and store no results of
+them: rows of which a byte was never written make their part of D *undefined*, and only a use of that is a finding.
 
 Counters: ``mma.instructions``, the same by kind and CTA group (``mma.mxf4nvf4.2cta``), ``mma.flops`` (2 M N K each,
 padding included), ``mma.rows`` and ``mma.columns`` (the sums of M and of N, padding included).
@@ -28,10 +29,12 @@ padding included), ``mma.rows`` and ``mma.columns`` (the sums of M and of N, pad
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.finding import Where
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.lanes import Bits, Predicate, first, pick
 from pytest_nvfp4.sim.lower.emitter import Emitter
@@ -45,8 +48,8 @@ from pytest_nvfp4.sim.tcgen05.datapath import Datapath, datapath
 from pytest_nvfp4.sim.tcgen05.descriptor import KINDS, InstructionDescriptor, decode_matrix
 from pytest_nvfp4.sim.tcgen05.group import group_of, pair_of, single_lane
 from pytest_nvfp4.sim.tcgen05.mma_plan import CtaOperands, MmaForm, MmaPlan, decode_mma
-from pytest_nvfp4.sim.tcgen05.operand import Geometry, geometry
-from pytest_nvfp4.sim.tcgen05.tmem import LANES
+from pytest_nvfp4.sim.tcgen05.operand import Geometry, UnwrittenRows, geometry
+from pytest_nvfp4.sim.tcgen05.tmem import LANES, UndefinedWords
 
 _VECTORS = {
     "mxf8f6f4": {"": 1, "scale_vec::1X": 1, "block32": 1},
@@ -91,7 +94,7 @@ def issue(
     key = (d, a, b, descriptor, sfa, sfb, enable, disable, form)
     plan = core.plans.get(key)
     if plan is None or plan.epoch != plan.current_epoch():
-        plan = core.plans[key] = _plan(w, core, d, a, b, descriptor, bool(enable), disable, sfa, sfb, form)
+        plan = core.plans[key] = _plan(w, core, d, a, b, descriptor, bool(enable), disable, sfa, sfb, form, at)
     elif form.group == 2:
         pair_of(w.cta, 2, what=what)
     core.issuers.issued(w, mask, at, mma=True)
@@ -114,7 +117,7 @@ def issue(
 
 def _plan(
     w: Warp, core: TensorCore, d: int, a: int, b: int, descriptor: int, enable: bool, disable: Sequence[Bits],
-    sfa: int, sfb: int, form: MmaForm,
+    sfa: int, sfb: int, form: MmaForm, at: int,
 ) -> MmaPlan:  # fmt: skip
     """Check an instruction. Raises Fault or Unsupported."""
     what = form.what
@@ -132,14 +135,17 @@ def _plan(
     lanes = path.lanes if enabled is None else enabled
     row_bytes = 16 * decoded.operands[0].chunks
     steady = True
-    for each in cores:
+    lost: list[_Lost] = []
+    for number, each in enumerate(cores):
         tmem = each.tmem
+        if enable and tmem.undefined:
+            lost.append(_Lost(number, words=tmem.undefined_words(column, path.columns)))
         part = CtaOperands(tmem, each.cta.unit(ColumnUse))
         plan.parts.append(part)
         tmem.claim(column, path.columns, what=what)
         if enable:
             tmem.need(
-                column, path.columns, lanes, what=f"{what} accumulates",
+                column, path.columns, lanes, what=f"{what} accumulates", undefined=True,
                 hint="the first MMA must not accumulate: clear its enable-input-d, or store to TMEM first",
             )  # fmt: skip
         if ins.vector:
@@ -157,26 +163,78 @@ def _plan(
             steady &= not path.halves and tmem.is_replicated(columns_b, count_b)
             part.sfa = scales.reader(tmem, columns_a, ins.rows, vector=ins.vector, sf_id=ins.a_id)
             part.sfb = scales.reader(tmem, columns_b, ins.n, vector=ins.vector, sf_id=ins.b_id, halves=path.halves)
+            if tmem.undefined:
+                sfa_rows = scales.undefined_rows(tmem, columns_a, ins.rows, vector=ins.vector, sf_id=ins.a_id)
+                sfb_rows = scales.undefined_rows(tmem, columns_b, ins.n, vector=ins.vector, sf_id=ins.b_id)
+                lost += [_Lost(number, rows=sfa_rows)] * (sfa_rows is not None)
+                lost += [_Lost(number, columns=sfb_rows)] * (sfb_rows is not None)
         if form.a_in_tmem:
             part.a_path, part.a_column = _tmem_a(each, a, decoded.family, path, what)
             if form.shifts_a and (part.a_path.lanes is not None or ins.rows != LANES):
                 raise Fault("descriptor", f"{what}: .ashift with M = {ins.m}, which is not 128 for each CTA")
         else:
-            part.a_first, part.a_geometry = _shared_operand(
+            part.a_first, part.a_geometry, unwritten = _shared_operand(
                 each, a, ins.rows, ins.a_mn, decoded.a_bytes, row_bytes, f"{what}: A"
             )
+            lost += [_Lost(number, rows=unwritten)] * (unwritten is not None)
             part.a_chunks, part.a_table = each.chunks.chunks[part.a_first :], part.a_geometry.table
-        part.b_first, part.b_geometry = _shared_operand(
+        part.b_first, part.b_geometry, unwritten = _shared_operand(
             each, b, decoded.b_rows, ins.b_mn, decoded.b_bytes, row_bytes, f"{what}: B"
         )
+        if unwritten is not None:
+            lost += [_Lost(other, columns=unwritten, first=number * decoded.b_rows) for other in range(len(cores))]
         part.b_chunks, part.b_table = each.chunks.chunks[part.b_first :], part.b_geometry.table
         tmem.wrote(column, path.columns, lanes)
         if path.lanes is not None:
             tmem.halved[column : column + path.columns] = bytes([1]) * path.columns
+    if lost:
+        steady = False
+        _undefine(plan, lost, w.cta.launch.where(w, at))
     # No epoch covers quadrants that a warpx4 copy did not make equal: a later store may make them differ, so that
     # such a plan is checked anew at every issue.
     plan.epoch = plan.current_epoch() if steady else -1
     return plan
+
+
+class _Lost(NamedTuple):
+    """What makes a part of D undefined in a CTA: rows, columns from ``first`` on, or words of D as it was."""
+
+    cta: int
+    rows: UnwrittenRows | None = None
+    columns: UnwrittenRows | None = None
+    first: int = 0
+    words: UndefinedWords | None = None
+
+
+def _undefine(plan: MmaPlan, lost: Sequence[_Lost], where: Where) -> None:
+    """Record which words of D depend on what nothing has written. Raises Fault where this is not modelled."""
+    path = plan.path
+    for number, part in enumerate(plan.parts):
+        values = np.zeros((path.n, path.rows), np.bool_)
+        words = np.zeros((path.columns, LANES), np.bool_)
+        fault: Fault | None = None
+        for one in lost:
+            if one.cta != number:
+                continue
+            for unwritten in (one.rows, one.columns):
+                if unwritten is not None:
+                    if path.banks > 1:
+                        raise unwritten.fault
+                    unwritten.fault.where = unwritten.fault.where or where
+                    fault = fault or unwritten.fault
+            if one.rows is not None:
+                values[:, one.rows.rows] = True
+            if one.columns is not None:
+                values[one.first + np.flatnonzero(one.columns.rows)] = True
+        path.view(words)[...] = values.reshape(path.shape)  # type: ignore[arg-type]  # of any element
+        if plan.enabled is not None:
+            words[:, ~plan.enabled] = False
+        for one in lost:
+            if one.cta == number and one.words is not None and one.words.fault is not None:
+                words |= one.words.words
+                fault = fault or one.words.fault
+        if fault is not None:
+            part.tmem.undefine(plan.column, words, fault)
 
 
 def _use_columns(w: Warp, at: int, part: CtaOperands, plan: MmaPlan) -> None:
@@ -192,13 +250,16 @@ def _use_columns(w: Warp, at: int, part: CtaOperands, plan: MmaPlan) -> None:
 
 def _shared_operand(
     core: TensorCore, value: int, rows: int, mn: bool, size: int, row_bytes: int, what: str
-) -> tuple[int, Geometry]:  # fmt: skip
-    """Check an operand in shared memory and return its first chunk and its geometry."""
+) -> tuple[int, Geometry, UnwrittenRows | None]:  # fmt: skip
+    """Check an operand in shared memory and return its first chunk, its geometry, and its rows that are not written."""
     decoded = decode_matrix(value, what)
     if decoded.then is not None and row_bytes != 48:
         raise Fault("descriptor", f"{what}: an absolute LBO (bit 52 of {value:#018x}) is for K = 96 on sm_103 only")
     table = geometry(decoded, rows=rows, mn=mn, element_bytes=size, what=what, row_bytes=row_bytes)
-    return core.chunks.check(decoded.lowest, table, what=what), table
+    first_chunk, unwritten = core.chunks.check(decoded.lowest, table, what=what)
+    if unwritten is not None and unwritten.rows.all():
+        raise unwritten.fault
+    return first_chunk, table, unwritten
 
 
 def _tmem_a(

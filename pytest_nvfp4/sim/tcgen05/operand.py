@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +62,18 @@ class Geometry:
     element_bytes: int
 
 
+class UnwrittenRows(NamedTuple):
+    """What nothing has written of an operand.
+
+    Attributes:
+        rows: Which rows have such bytes.
+        fault: The first of these bytes, as the finding of a use.
+    """
+
+    rows: NDArray[np.bool_]
+    fault: Fault
+
+
 class SharedChunks:
     """A CTA's shared memory in chunks, and the operands whose bytes were found written."""
 
@@ -71,31 +84,40 @@ class SharedChunks:
         self.written: NDArray[np.bool_] = shared.written[:usable].reshape(-1, 16)
         self._checked: set[tuple[int, Geometry]] = set()
 
-    def check(self, start: int, geometry: Geometry, *, what: str) -> int:
-        """Check that an operand lies in bounds and every byte was written; return its pattern's first chunk.
+    def check(self, start: int, geometry: Geometry, *, what: str) -> tuple[int, UnwrittenRows | None]:
+        """Check that an operand lies in bounds; return its pattern's first chunk, and its rows that are not written.
 
         Raises:
-            Fault: ``out-of-bounds`` or ``uninitialised``.
+            Fault: ``out-of-bounds``.
         """
         first = first_chunk(start)
         if (first, geometry) in self._checked:
-            return first
+            return first, None
         low, last = first + geometry.lowest, first + geometry.last
         if first >= 0 and last < self.chunks.size and self.written[low : last + 1].all():
             # Operands are nearly always contiguous, so that a slice finds out faster than the table.
             self._checked.add((first, geometry))
-            return first
+            return first, None
         indices = geometry.table + first
         if first < 0 or first + geometry.last >= self.chunks.size:
             self.shared.check_bounds((indices.reshape(-1, 1) * 16 + np.arange(16)), what=what)
         written = self.written[indices]
         if not written.all():
-            flat = indices.ravel()
-            row = int(np.argmin(written.reshape(-1, 16).all(axis=1)))
-            byte = int(np.argmin(self.written[flat[row]]))
-            raise self.shared.uninitialised(int(flat[row]) * 16 + byte, what=what)
+            whole = written.all(axis=2)
+            chunk = int(indices.ravel()[np.argmin(whole)])
+            fault = self.shared.uninitialised(chunk * 16 + int(np.argmin(self.written[chunk])), what=what)
+            # A chunk of an MN-major operand has several rows.
+            rows = np.ones(geometry.rows, np.bool_)
+            if not geometry.mn:
+                np.logical_not(np.logical_and.reduce(whole, axis=1), out=rows)
+            return first, UnwrittenRows(rows, fault)
         self._checked.add((first, geometry))
-        return first
+        return first, None
+
+    def written_words(self, words: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Return which 32-bit words, by number, were written in full."""
+        found: NDArray[np.bool_] = np.logical_and.reduce(self.written.reshape(-1, 4)[words], axis=-1)
+        return found
 
     def gather(self, first: int, geometry: Geometry) -> Chunks:
         """Return a copy of the operand's chunks; ``first`` is from ``check``."""

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.tcgen05.operand import UnwrittenRows
 from pytest_nvfp4.sim.tcgen05.tmem import LANES, Tmem
 
 _ADDRESS_BITS = (1 << 30) - 1
@@ -90,11 +91,29 @@ def check(
     return column
 
 
+def undefined_rows(tmem: Tmem, column: int, rows: int, *, vector: int, sf_id: int) -> UnwrittenRows | None:
+    """Return the rows of a checked matrix of which a word is undefined; None if there are none.
+
+    Raises:
+        Fault: there are no others.
+    """
+    count = columns(rows)
+    second = [column + _to_next_word(rows)] if span(rows, vector, sf_id) > count else []
+    found = [tmem.undefined_words(start, count) for start in (column, *second)]
+    fault = next((each.fault for each in found if each.fault is not None), None)
+    if fault is None:
+        return None
+    lost = np.logical_or.reduce([each.words[:, :32].ravel()[:rows] for each in found])
+    if lost.all():
+        raise fault
+    return UnwrittenRows(lost, fault) if lost.any() else None
+
+
 def _check_words(tmem: Tmem, column: int, rows: int, *, name: str, what: str, halves: bool) -> None:
     """Check the words from a column on. Raises Fault."""
     count = columns(rows, halves=halves)
     tmem.claim(column, count, what=what)
-    if not halves and tmem.is_replicated(column, count):
+    if not halves and tmem.is_replicated(column, count) and not tmem.undefined:
         return
     tmem.settle(column, count)
     used = np.zeros(LANES, np.bool_)
@@ -103,8 +122,9 @@ def _check_words(tmem: Tmem, column: int, rows: int, *, name: str, what: str, ha
         here = min(32, (rows // 2 if halves else rows) - 32 * offset)
         used[:] = np.arange(LANES) % 32 < here
         tmem.need(
-            column + offset, 1, used, what=f"{what}: {name}", hint="copy the scale factors to TMEM first (tcgen05.cp)"
-        )
+            column + offset, 1, used, what=f"{what}: {name}", undefined=not halves,
+            hint="copy the scale factors to TMEM first (tcgen05.cp)",
+        )  # fmt: skip
         quadrants = tmem.data[column + offset].reshape(4 // copies, copies, 32)[:, :, :here]
         if (quadrants == quadrants[:, :1]).all():
             continue

@@ -42,6 +42,25 @@ class FreedBlock(NamedTuple):
     at: int
 
 
+class Undefined(NamedTuple):
+    """Lanes of a column whose words were written and hold nothing that was ever written.
+
+    Attributes:
+        lanes: The lanes.
+        fault: The finding of a use: what nothing had written.
+    """
+
+    lanes: NDArray[np.bool_]
+    fault: Fault
+
+
+class UndefinedWords(NamedTuple):
+    """The undefined words ``[column][lane]`` of some columns, and the finding of a use; None if there are none."""
+
+    words: NDArray[np.bool_]
+    fault: Fault | None
+
+
 class Tmem:
     """Tensor Memory of one CTA: ``cta.unit(Tmem)``.
 
@@ -53,6 +72,7 @@ class Tmem:
         replicated: By column 1 if a ``.warpx4`` copy wrote it last.
         halved: By column 1 if an MMA of M = 64, which writes 16 of every 32 lanes, wrote it.
         pending: Chains whose accumulators have not been computed.
+        undefined: By column, words that were written from bytes or words that nothing had written.
         freed: The blocks freed last, by first column.
     """
 
@@ -66,6 +86,7 @@ class Tmem:
         self.replicated = bytearray(COLUMNS)
         self.halved = bytearray(COLUMNS)
         self.pending: list[Chain] = []
+        self.undefined: dict[int, Undefined] = {}
         self.epoch = 0
         self.freed: dict[int, FreedBlock] = {}
 
@@ -130,6 +151,8 @@ class Tmem:
     def wrote(self, column: int, count: int, lanes: slice | NDArray[np.bool_] | None = None) -> None:
         """Record that lanes (None: all) of columns were written."""
         end = column + count
+        if self.undefined:
+            self._overwrite_undefined(column, end, lanes)
         if self.replicated.find(1, column, end) >= 0:
             self.epoch += 1
             self.replicated[column:end] = _ZEROS[:count]
@@ -150,15 +173,55 @@ class Tmem:
     def wrote_replicated(self, column: int, count: int) -> None:
         """Record that all lanes of columns were written, with the same words in each quadrant."""
         end = column + count
+        if self.undefined:
+            self._overwrite_undefined(column, end, None)
         if self.replicated.find(0, column, end) >= 0:
             self.epoch += 1
             self.replicated[column:end] = _ONES[:count]
         self.full[column:end] = _ONES[:count]
 
+    def _overwrite_undefined(self, column: int, end: int, lanes: slice | NDArray[np.bool_] | None) -> None:
+        for at in [at for at in self.undefined if column <= at < end]:
+            left = self.undefined[at].lanes
+            left[slice(None) if lanes is None else lanes] = False
+            if not left.any():
+                del self.undefined[at]
+
+    def undefine(self, column: int, words: NDArray[np.bool_], fault: Fault) -> None:
+        """Record that written words ``[column][lane]``, from a column on, hold nothing that was ever written.
+
+        A use of them is ``fault``, and so is one of what an MMA adds to them.
+        """
+        self.epoch += 1
+        for offset in np.flatnonzero(words.any(axis=1)).tolist():
+            at, lanes = column + offset, words[offset]
+            if self.full[at]:
+                self.some[at] = True
+                self.full[at] = 0
+            self.some[at, lanes] = False
+            self.undefined[at] = Undefined(lanes.copy(), fault)
+
+    def undefined_words(self, column: int, count: int) -> UndefinedWords:
+        """Return what ``undefine`` has recorded of columns."""
+        words = np.zeros((count, LANES), np.bool_)
+        fault: Fault | None = None
+        for at, lost in self.undefined.items():
+            if column <= at < column + count:
+                words[at - column] = lost.lanes
+                fault = fault or lost.fault
+        return UndefinedWords(words, fault)
+
     def need(
-        self, column: int, count: int, lanes: slice | NDArray[np.bool_] | None = None, *, what: str, hint: str = ""
+        self,
+        column: int,
+        count: int,
+        lanes: slice | NDArray[np.bool_] | None = None,
+        *,
+        what: str,
+        hint: str = "",
+        undefined: bool = False,
     ) -> None:
-        """Raise Fault unless lanes (None: all) of columns were written."""
+        """Raise Fault unless lanes (None: all) of columns were written; ``undefined`` allows what is undefined."""
         end = column + count
         if self.full.find(0, column, end) < 0:
             return
@@ -168,6 +231,11 @@ class Tmem:
             missing = np.zeros(LANES, np.bool_)
             missing[slice(None) if lanes is None else lanes] = True
             missing &= ~self.some[partial]
+            lost = self.undefined.get(partial)
+            if lost is not None and (missing & lost.lanes).any():
+                if not undefined:
+                    raise lost.fault
+                missing &= ~lost.lanes
             if missing.any():
                 raise Fault(
                     "uninitialised",
@@ -201,6 +269,7 @@ class Tmem:
         self.replicated[column:end] = _ZEROS[:count]
         self.halved[column:end] = _ZEROS[:count]
         self.some[column:end] = False
+        self._overwrite_undefined(column, end, None)
 
     def free(self, column: int, count: int, *, warp: int = 0, at: int = 0) -> None:
         """Free columns; ``warp`` executes the instruction ``at`` that frees them."""

@@ -16,7 +16,9 @@ def gather(cta: Cta, bits: int, *, rows: int, mn: bool = False, size: int = 1) -
     chunks = SharedChunks(cta.shared)
     decoded = decode_matrix(bits, "test")
     table = geometry(decoded, rows=rows, mn=mn, element_bytes=size, what="test")
-    first = chunks.check(decoded.start, table, what="test")
+    first, unwritten = chunks.check(decoded.start, table, what="test")
+    if unwritten is not None:
+        raise unwritten.fault
     both = np.concatenate([chunks.gather(first, table)] * 2)
     found = k_major_rows(both, 2, rows=rows, mn=mn, element_bytes=size)
     assert (found[:, 0] == found[:, 1]).all()

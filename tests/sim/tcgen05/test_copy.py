@@ -122,6 +122,29 @@ def test_what_is_found(mask: int, address: Bits, kind: str) -> None:
     assert caught.value.kind == kind
 
 
+@pytest.mark.parametrize(("rows", "bits", "multicast"), [shape for shape in SHAPES if shape[0] != 4])
+def test_words_that_nothing_has_written_are_not_defined_behind_a_copy_of_others(
+    rows: int, bits: int, multicast: str
+) -> None:
+    [cta] = make_ctas()
+    tmem = own(cta)
+    value, _ = matrix_in_shared(cta, 2048, rows, bits // 8, 0, 1)
+    lost = {(row, 1) for row in range(rows)} | {(3, 0)}
+    places = [1024 + row // 8 * 128 + row % 8 * 16 + 4 * word + 2 for row, word in lost]
+    cta.shared.written[places] = False
+    shape = CopyShape(rows, bits, multicast, 1, "cp")
+    copy(cta.warps[0], 1, 40, value, shape, 0)
+    known = ~tmem.unwritten(*np.ogrid[40 : 40 + bits // 32, :128])  # type: ignore[arg-type]
+    for row, word in np.ndindex(rows, bits // 32):
+        assert (known[word, LANES[rows, multicast](row)] == ((row, word) not in lost)).all()
+    with pytest.raises(Fault, match=r"cp: byte \d+ of shared memory .* was never written"):
+        tmem.need(40, 2, what="test")
+    tmem.need(40, 2, what="test", undefined=True)
+    cta.shared.written[places] = True
+    copy(cta.warps[0], 1, 40, value, shape, 0)
+    tmem.need(40, bits // 32, what="test")
+
+
 def test_a_commit_arrives_after_what_came_before() -> None:
     lazy = Lazy()
     [cta] = make_ctas(asynchronous=lazy)

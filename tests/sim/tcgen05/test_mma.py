@@ -14,7 +14,8 @@ from pytest_nvfp4.sim.tcgen05.loadstore import movement, store
 from pytest_nvfp4.sim.tcgen05.mma import issue
 from pytest_nvfp4.sim.tcgen05.mma_plan import MmaForm
 from pytest_nvfp4.sim.tcgen05.tmem import Tmem
-from tests.sim.tcgen05.mma_case import SFA, SFB, idesc, once, rounded, run
+from tests.sim.tcgen05.mma_case import SFA, SFB, idesc, once, put, rounded, run
+from tests.sim.tcgen05.places import k_major, lane_column
 
 CASES = [
     ("f16", "f16", "f16", {}),
@@ -268,6 +269,72 @@ def test_a_pair_of_64_rows_a_cta_reads_the_factors_of_each_half_of_n_from_its_ow
     with pytest.raises(Fault, match=r"SFB of row 32: lane 64 of column \d+ holds .* lane 96 holds") as caught:
         accumulator()
     assert "warpx2::01_23" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(("m", "group"), [(128, 1), (64, 1), (256, 2)])
+@pytest.mark.parametrize("operand", ["A", "B"])
+def test_rows_that_nothing_has_written_leave_their_part_of_d_undefined(m: int, group: int, operand: str) -> None:
+    _, _, ctas = run("f16", "f16", "f16", m=m, group=group, n=32, count=1)
+    whole = next(iter(ctas[0].unit(TensorCore).plans))[1:3]
+    rows, n = m // group, 32
+    place, count = {"A": (32768, rows), "B": (98304, n // group)}[operand]
+    for cta in ctas:
+        half = put(cta, 1024 + place, np.zeros((count, 16, 2), np.uint8), swizzle=2, mn=False)
+    lost = ctas[-1].shared.written
+    lost[place + k_major(3, 7, swizzle=2, stride=1024)] = False
+    holed = (half, whole[1]) if operand == "A" else (whole[0], half)
+
+    def undefined(operands: tuple[int, int], *, adds: bool) -> set[tuple[int, int]]:
+        bits, form = idesc("f16", "f16", "f16", m, n), MmaForm("f16", group, 0, False, 0, "test")
+        issue(ctas[0].warps[0], 1, 0, *operands, bits, adds, (), 0, 0, form, 0)
+        found = set()
+        for rank, cta in enumerate(ctas):
+            of = cta.unit(Tmem).undefined
+            for r, c in np.ndindex(rows, n):
+                lane, column = lane_column(r, c, m=m, group=group, columns=n)
+                if column in of and of[column].lanes[lane]:
+                    found.add((rank * rows + r, c))
+        return found
+
+    row = (group - 1) * count + 3
+    want = {(row, c) for c in range(n)} if operand == "A" else {(r, row) for r in range(m)}
+    assert undefined(whole, adds=True) == set()
+    for operands, adds in ((holed, False), (holed, True), (whole, True)):
+        assert undefined(operands, adds=adds) == want
+    fault = ctas[-1].unit(Tmem).undefined_words(0, n).fault
+    assert fault is not None
+    assert f"{operand}: byte {place + k_major(3, 7, swizzle=2, stride=1024)} of shared memory" in fault.message
+    assert fault.where is not None
+    assert undefined(whole, adds=False) == set()
+    for r in range(count):
+        lost[place + k_major(r, 7, swizzle=2, stride=1024)] = False
+    with pytest.raises(Fault, match="never written"):
+        undefined(holed, adds=False)
+
+
+@pytest.mark.parametrize("name", ["SFA", "SFB"])
+def test_undefined_scale_factors_leave_their_part_of_d_undefined(name: str) -> None:
+    fault = Fault("uninitialised", "copied from nothing")
+    found: list[Tmem] = []
+
+    def prepare(lanes: Any) -> Any:
+        def spoil(tmem: Tmem) -> None:
+            words = np.zeros((2, 128), np.bool_)
+            words[1, lanes] = True
+            words[0] |= lanes == slice(None)
+            tmem.undefine({"SFA": SFA, "SFB": SFB}[name], words, fault)
+            found.append(tmem)
+
+        return spoil
+
+    once(prepare=prepare(slice(5, None, 32)))
+    words = found[0].undefined_words(0, 64).words
+    want = np.zeros((64, 128), np.bool_)
+    want[(slice(None), 37) if name == "SFA" else 37] = True
+    assert (words == want).all()
+    if name == "SFB":
+        with pytest.raises(Fault, match="copied from nothing"):
+            once(prepare=prepare(slice(None)))
 
 
 @pytest.mark.parametrize("change", ["freed", "moved"])

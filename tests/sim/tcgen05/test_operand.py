@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_nvfp4.sim.fault import Fault, Unsupported
 from pytest_nvfp4.sim.tcgen05.descriptor import decode_matrix
+from pytest_nvfp4.sim.tcgen05.operand import SharedChunks, geometry
 from tests.sim.tcgen05.harness import make_ctas, matrix_bits
 from tests.sim.tcgen05.operand_case import gather
 from tests.sim.tcgen05.places import PITCH, k_major, mn_major
@@ -107,6 +108,11 @@ def test_a_byte_that_was_never_written() -> None:
         gather(cta, bits, rows=128)
     assert caught.value.kind == "uninitialised"
     assert f"byte {k_major(77, 21, swizzle=2, stride=1024)} " in caught.value.message
+    cta.shared.written[k_major(3, 4, swizzle=2, stride=1024)] = False
+    table = geometry(decode_matrix(bits, "test"), rows=128, mn=False, element_bytes=1, what="test")
+    _, unwritten = SharedChunks(cta.shared).check(1024, table, what="test")
+    assert unwritten is not None
+    assert np.flatnonzero(unwritten.rows).tolist() == [3, 77]
 
 
 def test_a_hole_outside_the_slice_is_nobodys_business() -> None:

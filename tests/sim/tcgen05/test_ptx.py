@@ -128,6 +128,29 @@ def test_a_kernel(schedule: Any) -> None:
     assert not ran.grid.findings
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (16384 + 128 * 5, None),
+        (16384 + 128, r"tcgen05\.mma.*: B: byte 17552 "),
+        (20992 + 128, None),
+        (20992, r"tcgen05\.cp.*: byte 22016 "),
+    ],
+)
+def test_rows_that_are_not_loaded_matter_once_their_results_are_used(line: int, said: str | None) -> None:
+    """Rows of B and their scale factors; the kernel stores columns 0 and 1."""
+    store = "st.shared.b32 [%r7+1024], %r6;"
+    body = GEMM.replace(store, f"setp.ne.u32 %p6, %r4, {line}; @%p6 {store}")
+    if said is None:
+        got, want, ran = gemm(body=body)
+        assert (got == want[:32, :2].astype(np.float32)).all()
+        assert not ran.grid.findings
+        return
+    with pytest.raises(Fault, match=said) as caught:
+        gemm(body=body)
+    assert caught.value.kind == "uninitialised"
+
+
 def test_a_leak_is_a_finding() -> None:
     leaky = GEMM.replace("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r2, 64;", "")
     _, _, ran = gemm(body=leaky)
