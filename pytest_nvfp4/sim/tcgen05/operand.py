@@ -88,7 +88,7 @@ class SharedChunks:
         """Check that an operand lies in bounds; return its pattern's first chunk, and its rows that are not written.
 
         Raises:
-            Fault: ``out-of-bounds``.
+            Fault: ``out-of-bounds``, or ``in-flight``: a copy to the bytes is.
         """
         first = first_chunk(start)
         if (first, geometry) in self._checked:
@@ -106,6 +106,8 @@ class SharedChunks:
             whole = written.all(axis=2)
             chunk = int(indices.ravel()[np.argmin(whole)])
             fault = self.shared.uninitialised(chunk * 16 + int(np.argmin(self.written[chunk])), what=what)
+            if fault.kind == "in-flight":  # a wait is missing before the MMA, whatever its result is used for
+                raise fault
             # A chunk of an MN-major operand has several rows.
             rows = np.ones(geometry.rows, np.bool_)
             if not geometry.mn:

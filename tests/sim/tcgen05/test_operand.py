@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -113,6 +115,10 @@ def test_a_byte_that_was_never_written() -> None:
     _, unwritten = SharedChunks(cta.shared).check(1024, table, what="test")
     assert unwritten is not None
     assert np.flatnonzero(unwritten.rows).tolist() == [3, 77]
+    hole = k_major(3, 4, swizzle=2, stride=1024)
+    cta.shared.in_flight[0] = SimpleNamespace(start=hole, size=1, name="a copy")  # type: ignore[assignment]
+    with pytest.raises(Fault, match=r"a copy to bytes .* is in flight"):
+        SharedChunks(cta.shared).check(1024, table, what="test")
 
 
 def test_a_hole_outside_the_slice_is_nobodys_business() -> None:
