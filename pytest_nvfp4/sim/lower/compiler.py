@@ -208,8 +208,9 @@ class Program:
         There are none where no data are computed.
         """
         found: list[tuple[int, int, Uses]] = []
-        for slot in sorted(self.liveness.live_before(0)) if self.control is None else ():
-            uses = uses_before_writes(self.flow, slot)
+        unset = self.liveness.live_before(0)
+        for slot in sorted(unset) if self.control is None else ():
+            uses = uses_before_writes(self.flow, slot, unset)
             if uses.matters:
                 found.append((slot, min(at for at in uses.touched if slot in self.flow.slots[at].read), uses))
         return tuple(found)

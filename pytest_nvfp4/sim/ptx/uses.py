@@ -75,16 +75,22 @@ def uses_of(flow: Flow, at: int, registers: frozenset[int] | None = None, *, pas
     return _uses(flow, _loaded(flow.kernel.instructions[at], registers), at, passing)
 
 
-def uses_before_writes(flow: Flow, slot: int) -> Uses:
+def uses_before_writes(flow: Flow, slot: int, unset: frozenset[int]) -> Uses:
     """Return the uses of the value that a register has at the start, which is not defined.
 
-    It is not followed into a register that packs it with others, and out of one: the other half is defined, and which
-    half an instruction uses is not known.
+    It is not followed into a register that packs it with others, and out of one: the other part is defined, and which
+    part an instruction uses is not known. Conversions and ``prmt`` that read no other register, or only ones that are
+    not defined either, pass it on.
+
+    Args:
+        unset: The registers that may be read before they are written.
     """
-    return _uses(flow, frozenset({slot}), None, "all")
+    return _uses(flow, frozenset({slot}), None, "all", unset)
 
 
-def _uses(flow: Flow, loaded: frozenset[int], at: int | None, passing: PassingStores) -> Uses:
+def _uses(
+    flow: Flow, loaded: frozenset[int], at: int | None, passing: PassingStores, unset: frozenset[int] = frozenset()
+) -> Uses:
     """Return the uses of registers behind an instruction; None for the start of the kernel."""
     instructions, slots = flow.kernel.instructions, flow.slots
     uses: set[int] = set()
@@ -108,7 +114,7 @@ def _uses(flow: Flow, loaded: frozenset[int], at: int | None, passing: PassingSt
             given: Set[int] = frozenset()
             if reads:
                 ins = instructions[index]
-                if at is None and packs(ins):
+                if at is None and packs(ins) and (ins.root == "mov" or not read <= tainted | unset):
                     ends.add(index)
                 elif passes_on(ins):
                     given = written
@@ -165,9 +171,8 @@ def packs(ins: Instruction) -> bool:
 
     LLVM permutes bytes of a vector (``prmt``, ``bfi``) whose other elements nothing has written.
     """
-    return ins.root in ("prmt", "bfi") or (
-        ins.root == "mov" and any(isinstance(operand, Vector) for operand in ins.operands)
-    )
+    vectors = any(isinstance(operand, Vector) for operand in ins.operands)
+    return ins.root in ("prmt", "bfi") or (ins.root in ("cvt", "mov") and (vectors or len(ins.operands) > 2))
 
 
 def passes_on(ins: Instruction) -> bool:

@@ -372,6 +372,23 @@ UNSET = {
         "bfi.b32 %r21, %r0, %r20, 0, 16; and.b32 %r21, %r21, 65535; st.global.b32 [%rd3], %r21;",
         None,
     ),
+    "half of a conversion is used": (
+        "cvt.rn.f32.u32 %f1, %r0; cvt.rn.satfinite.e4m3x2.f32 %rs1, %f2, %f1; cvt.u32.u16 %r21, %rs1;"
+        "prmt.b32 %r21, %r21, %r21, 0x3340; st.global.b32 [%rd3], %r21;",
+        None,
+    ),
+    "both halves of a conversion are unset": (
+        "cvt.rn.satfinite.e4m3x2.f32 %rs1, %f2, %f1; cvt.u32.u16 %r21, %rs1; st.global.b32 [%rd3], %r21;",
+        "cvt.rn.satfinite.e4m3x2.f32: register %f1",
+    ),
+    "a byte beside it is used": (
+        "prmt.b32 %r21, %r0, %r20, 0x5410; and.b32 %r21, %r21, 255; st.global.b32 [%rd3], %r21;",
+        None,
+    ),
+    "its bytes are exchanged": (
+        "prmt.b32 %r21, %r20, 0, 0x0123; st.global.b32 [%rd3], %r21;",
+        "prmt.b32: register %r20",
+    ),
     "a selection drops it": ("selp.b32 %r21, %r0, %r20, %p5; @%p5 st.global.b32 [%rd3], %r21;", None),
     "a path that is not taken reads it": (
         "setp.ne.u32 %p5, %r9, 0; @!%p5 bra END; st.global.b32 [%rd3], %r20; END: bar.sync 0;",
