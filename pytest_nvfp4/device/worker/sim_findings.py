@@ -11,8 +11,8 @@ from pytest_nvfp4.sim.run.source import described, lines_of, stated, statement
 
 _WARNING_KINDS = frozenset(
     {
-        *("exit-before-read", "lanes-rounding", "mbarrier-reuse", "own-quadrant", "prefetch", "race-warning"),
-        *("reserved-bits", "unaligned-box", "written-twice"),
+        *("exit-before-read", "lanes-rounding", "mbarrier-reuse", "own-quadrant", "parity", "prefetch"),
+        *("race-warning", "reserved-bits", "unaligned-box", "written-twice"),
     }
 )
 """Kinds that are warnings."""

@@ -4,8 +4,10 @@
   two or more phases are a fault: no thread can have waited in between, so one lane should have arrived instead.
 - ``.shared::cluster`` addresses select a CTA. Waits and state results exist only for barriers of the own CTA.
 - A state (result of arrive) is an opaque value that encodes the barrier and its phase. A wait on a state of another
-  barrier, or of a phase older than the one just completed, is undefined and a fault; so is a parity other than 0 and 1.
-  ``mbarrier.pending_count`` accepts only the state of a ``.noComplete`` arrive.
+  barrier, or of a phase older than the one just completed, is undefined and a fault. ``mbarrier.pending_count`` accepts
+  only the state of a ``.noComplete`` arrive.
+- A parity other than 0 and 1 is not valid in the ISA, and a warning: its low bit counts, as in the code of ptxas 13 for
+  sm_90a and sm_100a (``parity << 31``), which Triton's warp specialisation for sm_90 depends on (-1).
 - ``.noComplete`` must not complete the phase.
 - ``try_wait(P)`` is True iff ``(phase & 1) != P`` ("the phase of parity P is complete"). Otherwise the lanes wait for
   the phase to complete, regardless of the suspend-time hint. They return False only if no other group can run
@@ -175,7 +177,7 @@ def wait_parity(w: Warp, mask: int, address: Bits, parity: Bits, form: MbarrierF
         shared = w.cta.shared
         barrier = w.cta.unit(MbarrierFile).barriers.get(address - shared.base) or _barrier(w, address, form)
         if parity > 1:
-            raise _bad_parity(parity, form)
+            parity = _low_bit(w, parity, form)
         if barrier.phase & 1 != parity:
             barrier.pass_wait(w, mask, form.at)
             if refused := w.cta.unit(MbarrierFile).refused:
@@ -198,7 +200,7 @@ def wait_parity(w: Warp, mask: int, address: Bits, parity: Bits, form: MbarrierF
     def complete(lane: int, barrier: Mbarrier) -> bool:
         wanted = parity if isinstance(parity, int) else int(parity[lane])
         if wanted > 1:
-            raise _bad_parity(wanted, form)
+            wanted = _low_bit(w, wanted, form)
         return barrier.phase & 1 != wanted
 
     return _wait(w, mask, address, complete, form)
@@ -310,12 +312,15 @@ def _signed(size: Bits, lane: int, form: MbarrierForm) -> int:
     return value
 
 
-def _bad_parity(parity: int, form: MbarrierForm) -> Fault:
-    return Fault(
-        "mbarrier",
-        f"{form.what}: parity {parity}, which must be 0 or 1",
+def _low_bit(w: Warp, parity: int, form: MbarrierForm) -> int:
+    """Return the parity that a wait takes of an operand with further bits, and report them."""
+    w.cta.launch.report(
+        "parity",
+        f"{form.what}: parity {parity}, which the PTX ISA requires to be 0 or 1: taken for {parity & 1}, its low bit, "
+        "as the code of ptxas does",
         hint="the phase of a pipeline state is one bit: toggle it with ^ 1 when the stage index wraps",
     )
+    return parity & 1
 
 
 def _locate(w: Warp, address: int, form: MbarrierForm) -> tuple[MbarrierFile, int]:

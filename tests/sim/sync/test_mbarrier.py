@@ -270,7 +270,6 @@ RULES = {
         "tx-count .* would be -2097150, below",
         init() + "@%p0 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r99], 1048575;\n" * 2,
     ),
-    "parity of 2": ("mbarrier", "parity 2", init() + "mbarrier.try_wait.parity.shared.b64 %p1, [%r99], 2;"),
     "a store": ("mbarrier", "overlap the mbarrier at byte 0", init() + "@%p0 st.shared.b32 [%r99+4], %r0;"),
     "dropping more": ("mbarrier", "expects 1 arrivals", init() + "@%p0 mbarrier.arrive_drop.shared.b64 _, [%r99], 2;"),
 }
@@ -285,7 +284,6 @@ LEGAL = {
     "again, untouched": init() + "@%p0 mbarrier.init.shared.b64 [%r99], 1;",
     "too many": init(2) + "@%p0 mbarrier.arrive.shared.b64 _, [%r99], 2;",
     "every lane": init(32) + "mbarrier.arrive.shared.b64 _, [%r99];",
-    "parity of 2": init() + "mbarrier.try_wait.parity.shared.b64 %p1, [%r99], 1;",
     "a store": init() + "@%p0 st.shared.b32 [%r99+8], %r0;",
     "dropping more": init(2) + "@%p0 mbarrier.arrive_drop.shared.b64 _, [%r99], 2;",
 }
@@ -295,6 +293,20 @@ LEGAL = {
 def test_rules(rule):
     kind, words, body = RULES[rule]
     faults(kind, words, body, threads=64 if rule == "two warps" else 32)
+
+
+@pytest.mark.parametrize("wait", ["try_wait", "test_wait"])
+@pytest.mark.parametrize(("parity", "taken", "complete"), [("2", 0, 0), ("-1", 1, 1), ("%r1", 1, 1), ("1", None, 1)])
+def test_the_low_bit_of_a_parity_counts_with_a_warning(wait: str, parity: str, taken: int | None, complete: int):
+    body = (
+        init() + f"mov.b32 %r1, 3; @%p0 mov.b32 %r1, 5; mbarrier.{wait}.parity.shared.b64 %p1, [%r99], {parity};"
+        "selp.b32 %r2, 1, 0, %p1;"
+    )
+    (values,) = results(body, "%r2")
+    assert set(values) == {complete}
+    found = findings(body)
+    assert [kind for kind, _ in found] == ([] if taken is None else ["parity"])
+    assert all(f"taken for {taken}, its low bit" in message for _, message in found)
 
 
 def test_an_idle_mbarrier_may_be_initialised_anew_with_a_warning():
