@@ -133,6 +133,11 @@ def reading(
     if copy >= 0:
         came.append(f"copied to TMEM by {statement(grid, recorder.copies[copy].at)}")
     chain = f" ({', '.join(came)})" if came else ""
+    if what == needed:
+        return (
+            f"{subject}{part} reads {what}{chain} in another order: in row {row} of the tile it reads row "
+            f"{content.places.row[row]}, and needs row {blame.rows[0]}{because}"
+        )
     return f"{subject}{part} reads {what}{' again' if again else ''}{chain}, and needs {needed}{because}"
 
 
