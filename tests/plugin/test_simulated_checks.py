@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -64,6 +65,7 @@ class TestCoverage:
         ran = written(project, TWO).run(*SIMULATED, "-k", "coverage")
         said = messages(ran, "coverage")
         assert "written-by-two: C of group 0: 1024 elements were written by two CTAs; CTAs 0 and 5" in said
+        assert re.search(r"CTAs 0 and 5: .* \(\w+\.py:\d+\)$", said, re.MULTILINE)
 
     @pytest.mark.slow
     def test_what_one_cta_wrote_twice_is_a_warning(self, project: Project) -> None:

@@ -194,7 +194,7 @@ def _twice(region: Region, coverage: Coverage) -> list[Finding]:
             conflicts = [c for c in coverage.conflicts if {c.before, c.now} == {low, high}]
             first = min(conflicts, key=lambda c: c.start)
             ctas = f"CTA {low}, twice" if low == high else f"CTAs {low} and {high}"
-            at = f" (instruction {first.at})" if first.at >= 0 else ""
+            at = f" ({first.place})" if first.place else ""
             span = _span(region, first.start, first.stop)
             notes.append(f"{ctas}: {pairs[low, high]} elements, the first: {span}{at}")
         if len(pairs) > _SHOWN:

@@ -39,14 +39,14 @@ _STORED_RUNS = 64
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Elements [start, stop) written by CTA ``before`` and then by CTA ``now`` at instruction ``at``.
+    """Elements [start, stop) written by CTA ``before`` and then by CTA ``now`` at a place of the kernel.
 
-    ``at`` is -1 if the two CTAs ran in different processes.
+    ``place`` is empty if it is not known, as for two CTAs that ran in different processes.
     """
 
     before: int
     now: int
-    at: int
+    place: str
     start: int
     stop: int
 
@@ -58,10 +58,12 @@ class Coverage:
     Attributes:
         conflicts: The first runs of each conflict.
         counts: Number of elements of all conflicts, by (before, now, at).
+        place: Returns the place of an instruction of this launch.
     """
 
     conflicts: list[Conflict] = field(default_factory=list)
     counts: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    place: Callable[[int], str] | None = None
     _stored: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def record(self, elements: NDArray[np.intp], before: NDArray[np.int32], now: int, at: int) -> None:
@@ -73,7 +75,8 @@ class Coverage:
             stored = self._stored.get(key, 0)
             if stored < _STORED_RUNS:
                 runs = contiguous_runs(own)[: _STORED_RUNS - stored]
-                self.conflicts.extend(Conflict(key[0], now, at, start, stop) for start, stop in runs)
+                place = self.place(at) if self.place is not None and at >= 0 else ""
+                self.conflicts.extend(Conflict(key[0], now, place, start, stop) for start, stop in runs)
                 self._stored[key] = stored + len(runs)
 
 
@@ -173,9 +176,15 @@ class Region:
             hint="fill the tensor before the launch, or write it before it is read",
         )
 
-    def begin_launch(self) -> None:
-        """Start a new launch: overwriting elements of earlier launches is no conflict."""
+    def begin_launch(self, place: Callable[[int], str] | None = None) -> None:
+        """Start a new launch: overwriting elements of earlier launches is no conflict.
+
+        Args:
+            place: Returns the place of an instruction of its kernel.
+        """
         self.launch_base = self.highest + 1
+        if self.coverage is not None:
+            self.coverage.place = place
 
     @property
     def end(self) -> int:

@@ -139,8 +139,9 @@ class Grid(HasUnits):
         self.clusters_left = self._cluster_count
         """Number of clusters that have not started."""
         self._repeats: Counter[tuple[str, str, int | None]] = Counter()
+        instructions = program.kernel.instructions
         for region in self._watched():
-            region.begin_launch()
+            region.begin_launch(lambda at: place_of(instructions[at]))
 
     def _check(self, parameters: tuple[bytes, ...]) -> None:
         kernel, given = self.kernel, [len(data) for data in parameters]

@@ -52,13 +52,14 @@ def test_more_runs_than_are_shown_are_described_by_their_stride():
 
 def test_two_writers_are_named_in_order_and_one_twice_is_another_kind():
     region = watched()
+    region.begin_launch(lambda at: f"gemm.py:{at}")
     note_write(region, 0, 128, 7, 10)
     note_scatter(region, np.array([0, 6, 126]), 2, 3, 20)
     note_write(region, 32, 4, 7, 30)
     found = kinds(region)
     assert set(found) == {"written-by-two", "written-twice"}
     assert "3 elements were written by two CTAs; CTAs 3 and 7: 3 elements" in found["written-by-two"]
-    assert "C row 0, column 0 (instruction 20)" in found["written-by-two"]
+    assert "C row 0, column 0 (gemm.py:20)" in found["written-by-two"]
     assert "2 elements were written twice by one CTA; CTA 7, twice" in found["written-twice"]
     assert "C row 2, column 0 to C row 2, column 1" in found["written-twice"]
 
