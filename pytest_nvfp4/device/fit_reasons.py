@@ -16,7 +16,12 @@ _SHOWN = 6
 
 
 def reached(
-    call: SimulatedCall, *, sms: int | None, per_k: Container[object], of_k: Container[object] | None = None
+    call: SimulatedCall,
+    *,
+    sms: int | None,
+    per_k: Container[object],
+    of_k: Container[object] | None = None,
+    persistent: bool = False,
 ) -> Iterator[str]:
     """Yield the rings that are refilled, then those that are not, with the reason.
 
@@ -25,6 +30,7 @@ def reached(
         sms: SMs of the simulated device; None for those of the product.
         per_k: The rings (``rings_of``) that go round with k.
         of_k: Those that go round with an official k (``official_path.of_k``), if the call has such a k.
+        persistent: Whether it is that of a persistent kernel on the product's device, where few CTAs have two tiles.
     """
     refilled: list[str] = []
     other: list[str] = []
@@ -41,6 +47,8 @@ def reached(
             other.append(f"{name} completes {phases}: a larger k is not tried")
         elif sms is not None:
             other.append(f"{name} completes {phases}: neither k nor more tiles add any")
+        elif persistent:
+            other.append(f"{name} completes {phases}, whatever k is: more tiles for a CTA are not tried")
         else:
             other.append(f"{name} completes {phases} a tile, whatever k is, and a CTA has 1 tile")
     if refilled:

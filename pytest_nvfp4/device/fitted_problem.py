@@ -163,6 +163,8 @@ class _Fit:
         """Phases that a ring completes in one tile for each element of k, for rings that go round with k."""
         self._grid: _Grid | None = None
         """The grid of a kernel that seems persistent."""
+        self._on_product = False
+        """Whether such a kernel runs on the product's device."""
         self._small: tuple[int, dict[object, float]] | None = None
         """The larger k of the small tiles, and the phases of each ring there."""
         self._sizes = _Sizes()
@@ -231,6 +233,7 @@ class _Fit:
             done, *small = self._observe([problem, *many], (1,) * len(many), self._sms)
             if (grid := self._grid) is not None and (why := self._on_whole_device(grid, done, small)) is not None:
                 self._grid = self._sms = None
+                self._on_product = True
                 self._why.append(why)
                 sizes = replace(sizes, tiles=grid.clusters + _CLUSTERS)
                 continue
@@ -246,7 +249,11 @@ class _Fit:
                 return FittedProblem(problem, self._sms, (*self._edges(sizes), *self._why), done)
             larger = self._larger(sizes, done.call, before)
             if larger == sizes or left < 1:
-                reasons = (*reached(done.call, sms=self._sms, per_k=self._per_k), *self._edges(sizes), *self._why)
+                reasons = (
+                    *reached(done.call, sms=self._sms, per_k=self._per_k, persistent=self._on_product),
+                    *self._edges(sizes),
+                    *self._why,
+                )
                 return FittedProblem(problem, self._sms, reasons, done)
             sizes, before = larger, done.call
 
@@ -311,7 +318,9 @@ class _Fit:
 
     def _reached_of_k(self, call: SimulatedCall, calls: Mapping[int, SimulatedCall], k: int) -> Iterator[str]:
         """Yield what a call with an official k reaches of the rings, and what only another k of ``calls`` has."""
-        yield from reached(call, sms=self._sms, per_k=self._per_k, of_k=set(official_path.of_k(calls, k)))
+        yield from reached(
+            call, sms=self._sms, per_k=self._per_k, of_k=set(official_path.of_k(calls, k)), persistent=self._on_product
+        )
         yield from official_path.elsewhere(calls, k)
 
     def _official_problem(self) -> FittedProblem:

@@ -85,6 +85,7 @@ def test_a_grid_that_the_device_does_not_change_gets_more_tiles_than_ctas():
     assert found.problem.groups[-1].n // 128 + 1 > 148
     assert "its grid of 148 CTAs grows neither with the tiles nor with the device" in str(found)
     assert refills(found)["k.py:2"] == 1, "some CTA has two tiles"
+    assert "k.py:2 (1 stage) completes 2 phases, whatever k is: more tiles for a CTA are not tried" in str(found)
 
 
 @pytest.mark.parametrize("grid", ["device", "queue"])
@@ -101,6 +102,7 @@ def test_a_kernel_that_fails_on_a_small_device_runs_on_the_whole_one():
     assert found.sms is None
     assert "the kernel fails on a device of 2 SMs" in str(found)
     assert refills(found)["k.py:2"] == 1, "some CTA has two tiles"
+    assert "k.py:2 (1 stage) completes 2 phases, whatever k is: more tiles for a CTA are not tried" in str(found)
 
 
 def test_a_ring_that_nothing_uses_is_said():
