@@ -24,12 +24,32 @@ def is_half_product(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.dtype in _HALVES and a.dtype == b.dtype and a.numel() * b.shape[-1] <= LARGEST
 
 
-def half_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return ``torch.mm`` or ``torch.bmm``: ``[..., m, k]`` times ``[..., k, n]``, of one half-precision type."""
+def half_product(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return ``torch.mm`` or ``torch.bmm``: ``[..., m, k]`` times ``[..., k, n]``, of one half-precision type.
+
+    ``out_dtype`` is the type of the result; None is that of the operands.
+    """
     left, right = a.to(torch.float64), b.to(torch.float64)
     total = torch.zeros((*a.shape[:-1], b.shape[-1]), dtype=torch.float32)
     for start in range(0, a.shape[-1], _STEP):
         stop = start + _STEP
         part = torch.matmul(left[..., start:stop], right[..., start:stop, :])
         total = part.add_(total).to(torch.float32)
-    return total.to(a.dtype)
+    return total.to(out_dtype or a.dtype)
+
+
+def typed_product(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
+    """Return ``torch.mm`` or ``torch.bmm`` with ``out_dtype``, which torch has for GPUs only. Raises RuntimeError."""
+    if out_dtype != a.dtype and (out_dtype != torch.float32 or a.dtype not in _HALVES):
+        raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
+    if is_half_product(a, b):
+        return half_product(a, b, out_dtype)
+    return torch.matmul(a.to(torch.float32), b.to(torch.float32)).to(out_dtype)
+
+
+def typed_sum(
+    addend: torch.Tensor, a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor:
+    """Return ``torch.addmm`` or ``torch.baddbmm`` with ``out_dtype``. Raises RuntimeError."""
+    product = alpha * typed_product(a, b, torch.float32 if a.dtype in _HALVES else out_dtype)
+    return (product + beta * addend.to(product.dtype) if beta else product).to(out_dtype)

@@ -16,7 +16,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from pytest_nvfp4.driver.launches import HostSideError
-from pytest_nvfp4.machine.half_product import half_product, is_half_product
+from pytest_nvfp4.machine.half_product import half_product, is_half_product, typed_product, typed_sum
 from pytest_nvfp4.machine.heap import without_old_bytes
 from pytest_nvfp4.machine.known_operators import is_known
 from pytest_nvfp4.machine.scaled_grouped_mm import scaled_grouped_mm, scaled_grouped_mm_v2
@@ -42,6 +42,7 @@ _UNINITIALISED: Final = frozenset(
     for name in ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 )
 _PRODUCTS: Final = frozenset({"aten::mm", "aten::bmm"})
+_SUMS: Final = frozenset({"aten::addmm", "aten::baddbmm"})
 # Operators that copy between devices, and those whose indices (argument 1) may stay on the CPU.
 _COPIES: Final = frozenset({"aten::copy_", "aten::_to_copy"})
 _INDEXED: Final = frozenset({"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"})
@@ -212,6 +213,10 @@ def _stand_in(name: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
         return _with_out(scaled_mm_v2)
     if name in _PRODUCTS and len(args) == 2 and is_half_product(*args):
         return _with_out(half_product)
+    if name in _PRODUCTS and len(args) == 3:
+        return _with_out(typed_product)
+    if name in _SUMS and len(args) == 4:
+        return _with_out(typed_sum)
     if name == "aten::cudnn_batch_norm":
         return _cudnn_batch_norm
     return None

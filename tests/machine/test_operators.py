@@ -36,6 +36,26 @@ def test_batch_norm_of_cudnn_is_that_of_torch(training: bool) -> None:
     assert reserve.numel() == 0
 
 
+@pytest.mark.parametrize("inner", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("batched", [False, True])
+def test_products_with_a_type_of_the_result_are_not_rounded_to_that_of_the_operands(
+    inner: torch.dtype, batched: bool
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    shape = (2,) * batched
+    a, b = (torch.randint(-9, 9, (*shape, *size), generator=generator).to(inner) for size in ((3, 40), (40, 5)))
+    addend = torch.randn(*shape, 3, 5, generator=generator)
+    product, total = (
+        (torch.ops.aten.bmm, torch.ops.aten.baddbmm) if batched else (torch.ops.aten.mm, torch.ops.aten.addmm)
+    )
+    wide = a.float() @ b.float()
+    assert torch.equal(on_device(product.dtype, a, b, torch.float32), wide)
+    assert torch.equal(on_device(total.dtype, addend, a, b, torch.float32), wide + addend)
+    assert on_device(product.dtype, a, b, inner).dtype == inner
+    with pytest.raises(RuntimeError, match="out_dtype must be the same as input dtype or fp32"):
+        on_device(product.dtype, a, b, torch.float64)
+
+
 def test_an_operator_for_gpus_only_is_refused_by_its_name() -> None:
     x, weight = torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 3, 3)
     convolution = torch.ops.aten.cudnn_convolution.default
