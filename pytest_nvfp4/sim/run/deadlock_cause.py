@@ -15,7 +15,8 @@ a protocol is broken at one place, strongest first, and only then follows those 
 6. A phase without arrivals: followed to the warps that arrived in earlier phases or at the mbarriers of the same init.
    If that ends at a warp that has left its loop, it left early. If nothing ever arrived there, the arrive is missing;
    or, if its waiter fills stages and has never passed a wait at these mbarriers, its first parity is wrong; or, if
-   another warp has passed several phases there and its waiter none, that one comes too late.
+   another warp has passed several phases there and its waiter none, that one comes too late. If it does not end, as
+   each warp waits for another, who waits to fill a stage that nobody has used yet has the wrong parity for that stage.
 
 The last two are left out while a warp waits for registers or TMEM, or spins on memory.
 """
@@ -229,7 +230,10 @@ def _missing(waits: list[_Wait], barriers: list[Mbarrier]) -> Cause | None:
             again = any(warp in each.accepted for each in _ring(barrier, barriers))
             ends.append(((-depends, not left, 2 * again - 1 if fills else 0), warp))
     if not ends:
-        return None
+        unused = [
+            wait for wait in waits if not wait[2].phase and not wait[2].arrivers and wait[0] not in wait[2].accepted
+        ]
+        return next((_unfilled(*wait) for wait in unused if _loads(wait[0], wait[1].pc)), None)
     for _, warp in ends:
         if (cause := _beside(warp, by_warp, barriers)) is not None:
             return cause
@@ -254,16 +258,25 @@ def _missing(waits: list[_Wait], barriers: list[Mbarrier]) -> Cause | None:
         )
         return Cause(warp, group.pc, text, "give both warps equally many iterations, and both the same order of stages")
     ring = _ring(barrier, barriers)
-    place = f"the {barrier.name}, where warp {warp.index} waits for phase {barrier.phase} (parity {barrier.phase & 1})"
     if not any(warp in each.accepted for each in ring) and _loads(warp, group.pc):
-        return Cause(
-            warp, group.pc, f"nothing has arrived at {place} before it fills the stage for the first time",
-            "who fills a stage starts with parity 1, which a fresh mbarrier passes",
-        )  # fmt: skip
+        return _unfilled(warp, group, barrier)
     return Cause(
-        warp, group.pc, f"no warp ever arrives at {place}",
+        warp, group.pc, f"no warp ever arrives at {_waited_for(warp, barrier)}",
         "an arrive or tcgen05.commit to it is missing, or goes to another mbarrier",
     )  # fmt: skip
+
+
+def _unfilled(warp: Warp, group: Group, barrier: Mbarrier) -> Cause:
+    """Return the wait of who fills a stage for the first time."""
+    return Cause(
+        warp, group.pc,
+        f"nothing has arrived at {_waited_for(warp, barrier)} before it fills the stage for the first time",
+        "who fills a stage starts with parity 1, which a fresh mbarrier passes",
+    )  # fmt: skip
+
+
+def _waited_for(warp: Warp, barrier: Mbarrier) -> str:
+    return f"the {barrier.name}, where warp {warp.index} waits for phase {barrier.phase} (parity {barrier.phase & 1})"
 
 
 def _beside(warp: Warp, waiting: Mapping[Warp, tuple[Group, Mbarrier]], barriers: list[Mbarrier]) -> Cause | None:
@@ -339,7 +352,9 @@ def _reached(warp: Warp, needs: dict[Warp, set[Warp]]) -> set[Warp]:
 def _loads(warp: Warp, at: int) -> bool:
     """Return whether a warp announces data, or copies some to shared memory, between a wait and its next one."""
     for instruction in warp.cta.launch.kernel.instructions[at + 1 : at + 1 + _AHEAD]:
-        if instruction.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait", "bar.", "barrier.")):
+        if instruction.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait")):
+            return False
+        if instruction.root in _BARRIERS and "warp" not in instruction.parts:
             return False
         if instruction.opcode.startswith(("mbarrier.arrive.expect_tx", "mbarrier.expect_tx")):
             return True

@@ -158,6 +158,40 @@ def test_full_and_empty_stages_may_be_initialised_by_one_statement(line: int) ->
     assert "no warp ever arrives at the mbarrier at byte 8" in caught.value.message
 
 
+# Warp 0 fills two stages and warp 1 frees them; mbarriers of full stages at byte 0, of empty ones at byte 16.
+STAGES = """
+mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5; mov.b32 %r3, 0;
+setp.ne.s32 %p1, %r1, 0; @%p1 bra READY;
+.loc 1 10 1
+mbarrier.init.shared.b64 [smem], 1; mbarrier.init.shared.b64 [smem+8], 1;
+.loc 1 11 1
+mbarrier.init.shared.b64 [smem+16], 1; mbarrier.init.shared.b64 [smem+24], 1;
+READY: bar.sync 0; elect.sync %r9|%p3, -1;
+NEXT: and.b32 %r4, %r3, 1; shl.b32 %r5, %r4, 3; mov.u32 %r6, smem; add.u32 %r5, %r5, %r6;
+shr.u32 %r7, %r3, {shift}; and.b32 %r7, %r7, 1; xor.b32 %r8, %r7, 1;
+setp.eq.s32 %p1, %r2, 1; @%p1 bra FULL;
+EMPTY: mbarrier.try_wait.parity.shared.b64 %p2, [%r5+16], %r8; @!%p2 bra EMPTY;
+bar.warp.sync -1; @%p3 mbarrier.arrive.expect_tx.shared.b64 _, [%r5], 64;
+@%p3 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r5], 64;
+bra DONE;
+FULL: shr.u32 %r7, %r3, 1; and.b32 %r7, %r7, 1;
+AGAIN: mbarrier.try_wait.parity.shared.b64 %p2, [%r5], %r7; @!%p2 bra AGAIN;
+@%p3 mbarrier.arrive.shared.b64 _, [%r5+16];
+DONE: add.u32 %r3, %r3, 1; setp.lt.u32 %p4, %r3, 6; @%p4 bra NEXT;
+"""
+
+
+def test_a_parity_that_flips_with_each_stage_is_the_cause_where_each_warp_waits_for_the_other() -> None:
+    files = '.file 1 "/a/k.py"\n'
+    run_ptx(STAGES.format(shift=1), block=(64, 1, 1), shared=64, globals_=files)
+    with pytest.raises(Fault) as caught:
+        run_ptx(STAGES.format(shift=0), block=(64, 1, 1), shared=64, globals_=files)
+    assert caught.value.where is not None
+    assert caught.value.where.warp == 0
+    assert "nothing has arrived at the mbarrier at byte 24" in caught.value.message
+    assert "before it fills the stage for the first time" in caught.value.message
+
+
 OTHER_RING = """
 mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5;
 setp.ne.s32 %p1, %r1, 0; @%p1 bra READY;
