@@ -31,7 +31,7 @@ _SLACK_S = 60.0
 """Seconds between the program's own deadline and the moment when a remote ends its container."""
 
 
-@click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command("exec", context_settings={"allow_interspersed_args": False})
 @click.option(
     "--device",
     default="auto",

@@ -278,6 +278,7 @@ def test_as_json() -> None:
         (["--stdin", "-"], "both read standard input"),
         (["--races", "--device", "ssh:b200", "1"], "--races is for the simulator"),
         (["--schedule", "soon", "1"], "must be eager, lazy, late-WARP or a seed"),
+        (["--racess", "1"], "No such option '--racess'. (Did you mean"),
     ],
 )
 def test_wrong_usage(arguments: list[str], said: str, tmp_path: Path) -> None:
