@@ -139,6 +139,18 @@ class WarpAgent(Agent):
         self.seen_issued = np.maximum(self.seen, ticks[ISSUED])
 
 
+class Commit(NamedTuple):
+    """An arrive at an mbarrier that a pipe or ``cp.async`` has requested.
+
+    Attributes:
+        snapshot: What it releases.
+        near: Whether a thread of the mbarrier's own CTA requested it.
+    """
+
+    snapshot: Snapshot
+    near: bool
+
+
 class BarrierState:
     """The order that an mbarrier creates.
 
@@ -151,7 +163,7 @@ class BarrierState:
         init, at, warp: Epoch, instruction and warp of its last ``mbarrier.init``.
         repeated: Whether it was initialised before, and not used since.
         fenced: Whether the initialisation was made visible to the async proxy, or its absence reported.
-        commits: Snapshots of pipes and ``cp.async`` at the time that they requested an arrive, until it is performed.
+        commits: The arrives that pipes and ``cp.async`` have requested, until they are performed.
         performed: Everything before its relaxed arrives (see ``cta_exit``).
         map_loads: By agent, the last use of a tensor map by a load of the current phase (``map_hooks``).
         near, near_complete: ``arrived`` and ``complete`` without what other CTAs released, once they have (``scopes``).
@@ -164,7 +176,7 @@ class BarrierState:
         self.arrived = clocks.clock()
         self.complete: Clock | None = None
         self.performed: Clock | None = None
-        self.commits: deque[Snapshot] = deque()
+        self.commits: deque[Commit] = deque()
         self.map_loads: dict[int, int] = {}
         self.near: Clock | None = None
         self.near_complete: Clock | None = None
@@ -193,6 +205,13 @@ class BarrierState:
             self.arrived.join_performed(agent.clock, self.clocks.generic)
         self.joined = None
         agent.advance()
+
+    def perform_commit(self) -> None:
+        """Release what the oldest requested arrive does."""
+        snapshot, near = self.commits.popleft()
+        self.arrived.join_snapshot(self.clocks.number, snapshot)
+        if near and self.near is not None:
+            self.near.join_snapshot(self.clocks.number, snapshot)
 
     def separate(self) -> None:
         """Keep what the own CTA has released apart, before another CTA releases anything."""

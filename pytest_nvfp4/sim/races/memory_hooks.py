@@ -19,7 +19,7 @@ from pytest_nvfp4.sim.memory.pattern import Pattern
 from pytest_nvfp4.sim.memory.shared import SharedMemory
 from pytest_nvfp4.sim.races.access import STRONG, Access, make_access
 from pytest_nvfp4.sim.races.access_pair import RACE
-from pytest_nvfp4.sim.races.agents import WarpAgent
+from pytest_nvfp4.sim.races.agents import Commit, WarpAgent
 from pytest_nvfp4.sim.races.hooks import Hooks, has_started, shared_footprint
 from pytest_nvfp4.sim.races.lane_order import make_items
 from pytest_nvfp4.sim.races.region_shadow import RegionShadow, item_rows
@@ -236,7 +236,7 @@ class MemoryHooks(Hooks):
         copies = agent.agents.copies[agent]
         snapshot = agent.snapshot()
         snapshot[agent.clocks.number][:ASYNC_SHARED, copies.number] = copies.issued
-        state.commits.append(snapshot)
+        state.commits.append(Commit(snapshot, near=barrier.cta is w.cta))
         agent.advance()
 
     def stored_async(

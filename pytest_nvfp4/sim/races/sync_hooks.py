@@ -84,7 +84,7 @@ class SyncHooks(Hooks):
         if isinstance(who, str):  # the arrive of a commit or of cp.async, which recorded what it releases
             state = barrier.cta.cluster.unit(ClusterAgents).barriers[barrier]
             if state.commits:
-                state.arrived.join_snapshot(state.clocks.number, state.commits.popleft())
+                state.perform_commit()
             return
         w, at = who
         agent = w.units.get(WarpAgent) or self._warp(w)
@@ -96,7 +96,7 @@ class SyncHooks(Hooks):
             self._memory(barrier.cta).peer_accesses.last[agent.number] = arrive
             state.separate()
         if state.commits and w.cta.launch.kernel.instructions[at].opcode.startswith("cp.async"):
-            state.arrived.join_snapshot(state.clocks.number, state.commits.popleft())
+            state.perform_commit()
         else:
             with agent.lane_order.releasing(lanes, w.live, at):
                 _release(agent, state, at, barrier)

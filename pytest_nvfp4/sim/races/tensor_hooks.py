@@ -14,7 +14,7 @@ import numpy as np
 from pytest_nvfp4.sim.monitor import CtaAccesses, PipeAccesses, TmemBox
 from pytest_nvfp4.sim.races.access import ASYNC, Access, TensorUse, make_access
 from pytest_nvfp4.sim.races.access_pair import RACE
-from pytest_nvfp4.sim.races.agents import CtaMemory, WarpAgent
+from pytest_nvfp4.sim.races.agents import Commit, CtaMemory, WarpAgent
 from pytest_nvfp4.sim.races.clocks import Agent, Epoch
 from pytest_nvfp4.sim.races.hooks import Hooks, box_footprint, has_started, units_footprint
 from pytest_nvfp4.sim.races.launch import LaunchRaces, TensorParts
@@ -106,7 +106,7 @@ class TensorHooks(Hooks):
         for barrier in barriers:
             state = agents.barriers[barrier]
             self._use_beside(agent, state, barrier, at)
-            state.commits.append(snapshot)
+            state.commits.append(Commit(snapshot, near=barrier.cta is w.cta))
             if barrier.cta is not w.cta:
                 arrive = Access(pipe.number, pipe.tick, 0, at, agent.id)
                 self._memory(barrier.cta).peer_accesses.last[pipe.number] = arrive

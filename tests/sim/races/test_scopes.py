@@ -57,6 +57,18 @@ def test_what_is_told():
     assert ".acquire.cluster at" in finding.hint
 
 
+@pytest.mark.parametrize("wait", [".acquire.cta", ".acquire.cluster", ""])
+@pytest.mark.parametrize("copies", [True, False])
+def test_what_cp_async_of_the_own_cta_releases_where_a_peer_arrives_too(wait, copies):
+    """Both CTAs arrive at the barrier of rank 0, whose threads wait for their own copies."""
+    own = "cp.async.ca.shared.global [%r6+512], [%rd100], 4;"
+    arrive = "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r3];"
+    order = own + arrive if copies else arrive + own
+    peer = ARRIVE.format(".release.cluster")
+    findings = found(peer, order + WAIT.format(wait) + READ, count=64)
+    assert [one.kind for one in findings] == ([] if copies else ["race"])
+
+
 FILL = (
     "shl.b32 %r13, %r2, 4; add.u32 %r13, %r13, %r3; mov.b32 %r15, 0;"
     "st.shared.v4.b32 [%r13+512], {%r15, %r15, %r15, %r15};"
