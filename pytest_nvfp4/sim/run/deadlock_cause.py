@@ -12,7 +12,8 @@ a protocol is broken at one place, strongest first, and only then follows those 
    accepted by this warp, which has accepted earlier ones; or its first wait for data is for phase 1. If no warp has
    waited for the data of several phases, who fills the stage did not wait for it to be free.
 5. A phase with some arrivals, of which others are missing: the count of its init, or a warp that has ended.
-6. A phase without arrivals: followed to the warps that arrived in earlier phases or at the mbarriers of the same init.
+6. A phase without arrivals: followed to the warps that arrived in earlier phases, or at mbarriers of the same init that
+   no other line waits for.
    If that ends at a warp that has left its loop, it left early. If nothing ever arrived there, the arrive is missing;
    or, if its waiter fills stages and has never passed a wait at these mbarriers, its first parity is wrong; or, if
    another warp has passed several phases there and its waiter none, that one comes too late. If it does not end, as
@@ -217,7 +218,8 @@ def _missing(waits: list[_Wait], barriers: list[Mbarrier]) -> Cause | None:
     waiting: dict[Mbarrier, set[Warp]] = {}
     for warp, _, barrier in waits:
         waiting.setdefault(barrier, set()).add(warp)
-    needs = {warp: _arrivers(barrier, barriers, waiting[barrier]) for warp, _, barrier in waits}
+    stages = _Stages(waits, barriers)
+    needs = {warp: _arrivers(barrier, stages, waiting[barrier]) for warp, _, barrier in waits}
     depending = {warp: _reached(warp, needs) for warp in needs}
     ends = []
     for warp, (group, barrier) in by_warp.items():
@@ -250,7 +252,7 @@ def _missing(waits: list[_Wait], barriers: list[Mbarrier]) -> Cause | None:
             "them wait and the others meet it",
         )  # fmt: skip
     have = by_warp.keys() | _warps(_come(barrier))
-    gone = [who for each in _ring(barrier, barriers) for who in each.arrivers if _has_left(who, have)]
+    gone = [who for each in stages.of(barrier) for who in each.arrivers if _has_left(who, have)]
     if gone:
         text = (
             f"{actor_name(gone[0])} has left its loop and does not arrive in phase {barrier.phase} of the "
@@ -302,7 +304,37 @@ def _has_left(who: Actor, others: Set[Warp]) -> bool:
     return not isinstance(who, str) and who[0] not in others
 
 
-def _arrivers(barrier: Mbarrier, barriers: list[Mbarrier], waiting: Set[Warp]) -> set[Warp]:
+class _Stages:
+    """The mbarriers of one ring that play one role: full stages, empty ones, or the end of a loop.
+
+    A loop may initialise all mbarriers of a kernel. Those of a role are waited for by the same lines of the source.
+    """
+
+    def __init__(self, waits: Sequence[_Wait], barriers: list[Mbarrier]) -> None:
+        self._barriers = barriers
+        self._places: dict[Mbarrier, set[str]] = {}
+        """By mbarrier, the lines that wait for it, or have waited."""
+        for warp, group, barrier in waits:
+            self._add(barrier, warp, group.pc)
+        for barrier in barriers:
+            for warp, passed in barrier.accepted.items():
+                self._add(barrier, warp, passed.at)
+
+    def _add(self, barrier: Mbarrier, warp: Warp, at: int) -> None:
+        instruction = warp.cta.launch.kernel.instructions[at]
+        self._places.setdefault(barrier, set()).add(place_of(instruction))
+
+    def of(self, barrier: Mbarrier) -> list[Mbarrier]:
+        """Return the mbarriers of the ring of one that is waited for, without those that only other lines wait for."""
+        places = self._places
+        return [
+            each
+            for each in _ring(barrier, self._barriers)
+            if each not in places or barrier not in places or places[each] & places[barrier]
+        ]
+
+
+def _arrivers(barrier: Mbarrier, stages: _Stages, waiting: Set[Warp]) -> set[Warp]:
     """Return the warps that arrived at an mbarrier in earlier phases and not in this one, or at those of the same init.
 
     CuTe DSL's pipelines initialise the mbarriers of full and of empty stages in one statement. Warps that wait for this
@@ -311,7 +343,7 @@ def _arrivers(barrier: Mbarrier, barriers: list[Mbarrier], waiting: Set[Warp]) -
     come = _warps(_come(barrier))
     if own := (_warps(barrier.arrivers) | barrier.committers.keys()) - come:
         return own
-    return _warps(who for each in _ring(barrier, barriers) for who in each.arrivers) - waiting - come
+    return _warps(who for each in stages.of(barrier) for who in each.arrivers) - waiting - come
 
 
 def _come(barrier: Mbarrier) -> list[Actor]:

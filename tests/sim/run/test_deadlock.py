@@ -192,6 +192,48 @@ def test_a_parity_that_flips_with_each_stage_is_the_cause_where_each_warp_waits_
     assert "before it fills the stage for the first time" in caught.value.message
 
 
+COMMIT = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64"
+# One loop initialises all mbarriers. Warp 2 fills a stage {fills} times, warp 1 reads it twice and then signals warp 0.
+ONE_LOOP = """
+mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5; mov.b32 %r3, 0;
+setp.ne.s32 %p1, %r1, 0; @%p1 bra READY;
+.loc 1 10 1
+mbarrier.init.shared.b64 [smem], 1;
+mbarrier.init.shared.b64 [smem+8], 1;
+mbarrier.init.shared.b64 [smem+16], 1;
+READY: bar.sync 0;
+setp.eq.s32 %p1, %r2, 0; @%p1 bra EPILOGUE;
+setp.eq.s32 %p1, %r2, 1; @%p1 bra CONSUMER;
+PRODUCER: xor.b32 %r4, %r3, 1;
+.loc 1 20 1
+EMPTY: mbarrier.try_wait.parity.shared.b64 %p2, [smem+8], %r4; @!%p2 bra EMPTY;
+elect.sync %r9|%p3, -1;
+@%p3 mbarrier.arrive.expect_tx.shared.b64 _, [smem], 64;
+@%p3 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [smem], 64;
+add.u32 %r3, %r3, 1; setp.lt.u32 %p4, %r3, {fills}; @%p4 bra PRODUCER; exit;
+.loc 1 30 1
+CONSUMER: mbarrier.try_wait.parity.shared.b64 %p2, [smem], %r3; @!%p2 bra CONSUMER;
+elect.sync %r9|%p3, -1; @%p3 {commit} [smem+8];
+add.u32 %r3, %r3, 1; setp.lt.u32 %p4, %r3, 2; @%p4 bra CONSUMER;
+@%p3 {commit} [smem+16]; exit;
+.loc 1 40 1
+EPILOGUE: mbarrier.try_wait.parity.shared.b64 %p2, [smem+16], 0; @!%p2 bra EPILOGUE;
+"""
+
+
+def test_mbarriers_for_which_other_lines_wait_are_no_stages_of_the_ring() -> None:
+    """Nothing has arrived at the last one, but who signals it waits for a stage that another warp no longer fills."""
+    where = {"block": (96, 1, 1), "shared": 64, "globals_": '.file 1 "/a/k.py"\n'}
+    run_ptx(ONE_LOOP.format(fills=2, commit=COMMIT), **where)
+    with pytest.raises(Fault) as caught:
+        run_ptx(ONE_LOOP.format(fills=1, commit=COMMIT), **where)
+    assert caught.value.where is not None
+    assert caught.value.where.warp == 1
+    message = caught.value.message
+    assert message.startswith("warp 2 ")
+    assert "has left its loop and does not arrive in phase 1 of the mbarrier at byte 0 of shared memory" in message
+
+
 OTHER_RING = """
 mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5;
 setp.ne.s32 %p1, %r1, 0; @%p1 bra READY;
