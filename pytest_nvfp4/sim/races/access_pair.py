@@ -43,6 +43,7 @@ class AccessPair:
         partial: The release behind the earlier access that the later one is ordered behind, if only lanes of the warp
             execute it that have not made the access.
         scope: What they lack if only a scope between them is too narrow.
+        waited: If the earlier is a copy that completes at an mbarrier, how many phases of it the later one is behind.
     """
 
     kind: str
@@ -58,6 +59,7 @@ class AccessPair:
     missing: tuple[str, ...] = ()
     partial: PartialRelease | None = None
     scope: Missing | None = None
+    waited: int = 0
 
     @property
     def width(self) -> int:

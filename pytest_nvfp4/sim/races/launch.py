@@ -415,10 +415,11 @@ class LaunchRaces:
         witness = _witness(clocks, old, new) if kind == RACE else None
         narrow = kind == RACE and conflict.old_writes
         scope = self.narrow_scopes.missing(old, new, conflict.ticks) if narrow else None
+        copied = clocks.infos[old.agent].kind == "mbarrier"
         pair = AccessPair(
             kind, place, old, new, clocks.infos[old.agent], clocks.infos[new.agent], conflict.old_writes,
             conflict.new_writes, witness=witness, missing=missing, partial=partial,
-            scope=scope,
+            scope=scope, waited=int(conflict.ticks[BEFORE, old.agent]) if copied else 0,
         )  # fmt: skip
         return self.dead_reads.report(pair, read)
 

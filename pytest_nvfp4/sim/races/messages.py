@@ -113,6 +113,12 @@ _EDGES: dict[str, _Template] = {
     ),
 }
 """By kind of the earlier access's agent, the edge of the causality order that is missing."""
+_REFILLED = _Template(
+    "the copy completes phase {phase} of the {name}, and {second} is behind phase {waited} of it alone",
+    "wait for phase {phase} of that mbarrier by <mbarrier.try_wait> before {second}; or, if {second} reads what phase "
+    "{waited} brought, move the arrive of {new} that lets {old} fill the stage again behind {second}",
+)
+"""For a read that is behind an earlier phase of a copy's mbarrier: it may want that one, freed too early."""
 
 
 class Messages:
@@ -247,7 +253,11 @@ class Messages:
             )
         if kind in _EDGES:
             fields = {"name": name, "old": self._who(old), "new": self._who(new), "first": first, "second": second}
-            return _EDGES[kind].message.format(**fields), _EDGES[kind].hint.format(**fields)
+            edge = _EDGES[kind]
+            if pair.waited and not pair.new_writes:
+                edge = _REFILLED
+                fields |= {"phase": str(old.tick - 1), "waited": str(pair.waited - 1)}
+            return edge.message.format(**fields), edge.hint.format(**fields)
         hint = (
             f"an arrive of {self._who(old)} after {first} on an mbarrier (or named barrier) that {self._who(new)} "
             f"waits for{then}"

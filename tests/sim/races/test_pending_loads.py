@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pytest_nvfp4.driver.device_model import for_arch
@@ -166,3 +168,23 @@ def test_the_message_names_the_load_of_tmem_and_the_wait() -> None:
     assert "(tcgen05.mma) in warp 4" in finding.message
     assert "neither tcgen05.wait::ld nor a use of a register that" in finding.message
     assert "tcgen05.wait::ld in warp 0" in finding.hint
+
+
+def test_a_stage_that_is_freed_before_it_is_read_is_no_missing_wait_alone() -> None:
+    """The reader comes behind the issue of the copy that fills the stage again."""
+    issued = "ISSUED: mbarrier.try_wait.parity.shared::cta.b64 %p6, [%r3+4112], 0; @!%p6 bra ISSUED;"
+    parts = {
+        "copy": COPY, "again": COPY + "mbarrier.arrive.shared::cta.b64 _, [%r3+4112];", "last": "0", "load": "",
+        "between": "", "arrive": ARRIVE.format(at=4104),
+        "use": issued + "ld.shared.b32 %r20, [%r6]; st.global.b32 [%rd1], %r20;",
+    }  # fmt: skip
+    (race,) = findings_of(RING.format_map(parts), as_it_is=True)[0]
+    assert re.search(
+        r"the copy completes phase 1 of the mbarrier at byte 4096 .* behind phase 0 of it alone", race.message
+    )
+    assert re.search(
+        r"wait for phase 1 .*; or, if (.*) reads what phase 0 brought, move the arrive .* behind \1", race.hint
+    )
+    never = RING.replace("CONSUMER: mbarrier.try_wait.parity.shared::cta.b64 %p4, [%r12], 0; @!%p4 bra", "CONSUMER: //")
+    found = findings_of(never.format_map(parts), as_it_is=True)[0]
+    assert any("no wait for that mbarrier is ordered before" in finding.message for finding in found)
