@@ -77,7 +77,8 @@ class Blocks:
         taken = _taken(size, owned=owned)
         if self._used + taken > self._most:
             raise MemoryError(
-                f"a device allocation of {size} bytes beside {self._used}; the limit of this job is {self._most}"
+                f"a device allocation of {size} bytes beside {self._used}; the limit of this job is {self._most}, as "
+                "host memory stands for the device's: allocate less"
             )
         address = self._memory.allocate(size)
         block = Block(address, size, owned, _tensor(address, size))
@@ -86,6 +87,10 @@ class Blocks:
         if self._journal is not None:
             self._journal.append(block)
         return block
+
+    def zero(self, address: int) -> None:
+        """Fill a block with zeros."""
+        self._memory.zero(address)
 
     def adopt(self, address: int, size: int, *, variable: str) -> None:
         """Add the block of a module's variable, which is allocated already. Nothing is done if it was added."""

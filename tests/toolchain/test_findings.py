@@ -127,3 +127,15 @@ def test_an_error_of_the_dsl_without_frames_is_of_the_compile() -> None:
 def test_an_error_without_words_is_named() -> None:
     assert described(AssertionError()) == "AssertionError: no message"
     assert described(ValueError("ValueError: as 4.4 says it")) == "ValueError: as 4.4 says it"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "it failed: out of memory"),
+        (MemoryError("a device allocation of 5 bytes"), "it failed: out of memory: a device allocation of 5 bytes"),
+    ],
+)
+def test_a_lack_of_memory_gives_its_limit(error: MemoryError, said: str) -> None:
+    found = from_exception("run", "it failed", error, lambda _: False)
+    assert (found.kind, found.message) == ("memory", said)

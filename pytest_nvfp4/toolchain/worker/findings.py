@@ -159,7 +159,10 @@ def from_exception(
         message = f"{what}: the kernel called sys.exit({_message(error)})"
         return Finding("exit", message, file=file, line=line, text=text or None)
     detail = _plain("".join(traceback.format_exception(error))[-20_000:])
-    message = f"{what}: {'out of memory' if kind == 'memory' else described(error)}"
+    said = described(error)
+    if kind == "memory":
+        said = f"out of memory: {_message(error)}".removesuffix(": ")
+    message = f"{what}: {said}"
     aligned = alignment_hint(message, "".join(linecache.getlines(file))) if file else ""
     if hint := "\n".join(filter(None, (hint, missing_name(error), _refusal(error), aligned))):
         message = f"{message}\n{hint}"
