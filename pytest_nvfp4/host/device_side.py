@@ -195,7 +195,9 @@ class LocalOperators:
         if not size:
             return block
         self._streams.allocated(address, size, pooled=True)
-        if initialised:
+        if initialised and tensor.is_meta:
+            self._memory.zero(address)
+        elif initialised:
             ctypes.memmove(address, tensor.untyped_storage().data_ptr(), size)
         return block
 

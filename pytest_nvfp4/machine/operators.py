@@ -16,6 +16,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from pytest_nvfp4.driver.launches import HostSideError
+from pytest_nvfp4.driver.memory import SPARSE
 from pytest_nvfp4.machine.half_product import half_product, is_half_product, typed_product, typed_sum
 from pytest_nvfp4.machine.heap import without_old_bytes
 from pytest_nvfp4.machine.known_operators import is_known
@@ -41,6 +42,7 @@ _UNINITIALISED: Final = frozenset(
     f"aten::{name}"
     for name in ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 )
+_ZEROS: Final = frozenset({"aten::zeros", "aten::zeros_like", "aten::new_zeros"})
 _PRODUCTS: Final = frozenset({"aten::mm", "aten::bmm"})
 _SUMS: Final = frozenset({"aten::addmm", "aten::baddbmm"})
 # Operators that copy between devices, and those whose indices (argument 1) may stay on the CPU.
@@ -117,7 +119,8 @@ def run(
         func: The operator.
         args, kwargs: Its arguments, with CPU tensors over device memory in place of device tensors.
         on_device: Identities of those tensors.
-        place: Returns a new result in device memory, given a CPU tensor and whether its elements are initialised.
+        place: Returns a new result in device memory, given a CPU tensor and whether its elements are initialised; one
+            on the meta device, if initialised, is of zeros.
         generator: Replaces torch's default generator for random operators on the device without one of their own.
         most: Largest number of bytes of a tensor on the device that it may read or write.
 
@@ -139,6 +142,10 @@ def run(
         host_kwargs["pin_memory"] = False  # page-locking affects only speed
     if name in _UNINITIALISED and to_device and "out" not in kwargs:
         host_kwargs["device"] = _META  # shape and strides are enough; the memory may be address space only
+    elif name in _ZEROS and to_device and "out" not in kwargs:
+        of_zeros = {**host_kwargs, "device": _META}
+        if func(*host_args, **of_zeros).nbytes >= SPARSE:
+            host_kwargs = of_zeros
     if to_device and generator is not None and is_random(func, kwargs):
         with _drawing_from(generator):
             result = func(*host_args, **host_kwargs)

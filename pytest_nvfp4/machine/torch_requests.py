@@ -100,7 +100,9 @@ class TorchRequests:
         block = self._blocks.allocate(size)
         places.append(block)
         self._streams.allocated(block.address, size, pooled=True)
-        if initialised:
+        if initialised and tensor.is_meta:
+            self._blocks.zero(block.address)
+        elif initialised:
             ctypes.memmove(block.address, tensor.untyped_storage().data_ptr(), size)
         return self._blocks.tensor(
             block.address,

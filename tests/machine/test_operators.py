@@ -70,3 +70,28 @@ def test_another_operator_that_is_not_implemented_keeps_its_message(monkeypatch:
     monkeypatch.setattr(operators, "_stand_in", lambda *_: refuse)
     with pytest.raises(NotImplementedError, match="other"):
         on_device(torch.ops.aten.relu.default, torch.zeros(1))
+
+
+@pytest.mark.parametrize("func", ["zeros", "zeros_like", "new_zeros", "ones"])
+def test_many_zeros_are_placed_without_memory(func: str) -> None:
+    """A public submission takes its outputs from 80 GB of zeros."""
+    placed: list[tuple[bool, bool]] = []
+
+    def place(tensor: torch.Tensor, initialised: bool) -> torch.Tensor:
+        placed.append((tensor.is_meta, initialised))
+        return tensor
+
+    device = torch.device("cuda")
+    for size in (2, int(2e10)) if func != "ones" else (2,):
+        like = torch.empty(1).expand(size)
+        arguments: dict[str, tuple[Any, ...]] = {"zeros_like": (like,), "new_zeros": (like, [size])}
+        operator = getattr(torch.ops.aten, func).default
+        result = run(
+            operator,
+            arguments.get(func, ([size],)),
+            {"device": device, "dtype": torch.float32},
+            on_device=(),
+            place=place,
+        ).result
+        assert (result.shape, result.dtype) == ((size,), torch.float32)
+    assert placed == [(False, True), (True, True)][: len(placed)]

@@ -89,13 +89,17 @@ class Arena:
         step = max(align, _PAGE)
         low, high = self._take(gap + length + gap + step, name)
         address = -(-(low + gap) // step) * step
-        flags = (_SHARED if self._shared else _PRIVATE) | _ANONYMOUS | _NORESERVE
-        self._map(address, length, _READ_WRITE, flags | _FIXED, name)
+        self._map_zeros(address, length, name)
         poisoned = min(size, self._poison_bound)
         if poisoned:
             ctypes.memset(address, self._poison, poisoned)
         self._live[address] = Allocation(name, address, size, low, high, poisoned)
         return address
+
+    def zero(self, address: int) -> None:
+        """Fill an allocation with zeros, which take no memory. Raises KeyError if none starts there."""
+        live = self._live[address]
+        self._map_zeros(address, max(1, -(-live.size // _PAGE)) * _PAGE, live.name)
 
     def repeat(self, address: int, period: memoryview) -> None:
         """Fill an allocation with repetitions of some bytes, whole pages that are stored once; it is read-only then.
@@ -174,6 +178,11 @@ class Arena:
             low = self._free.pop(position - 1)[0]
             position -= 1
         self._free.insert(position, (low, high))
+
+    def _map_zeros(self, address: int, length: int, name: str) -> None:
+        """Map pages that can be written at an address, anew if they are mapped."""
+        flags = (_SHARED if self._shared else _PRIVATE) | _ANONYMOUS | _NORESERVE
+        self._map(address, length, _READ_WRITE, flags | _FIXED, name)
 
     def _map(self, address: int, length: int, protection: int, flags: int, name: str, *, file: int = -1) -> int:
         mapped = self._mmap(address, length, protection, flags, file, 0)

@@ -6,14 +6,12 @@ import ctypes
 from collections.abc import Callable
 
 from pytest_nvfp4.driver.launches import HostSideError
-from pytest_nvfp4.driver.memory import ALIGN, POISON
+from pytest_nvfp4.driver.memory import ALIGN, POISON, SPARSE
 from pytest_nvfp4.sim.memory.arena import Arena
 from pytest_nvfp4.sim.memory.globals import FreedMemory, GlobalMemory, Region
 
 ALLOCATION = "device allocation"
 """First words of the name of an allocation that has no other one."""
-_SPARSE = 4 << 30
-"""Bytes from which an allocation is address space only: a page has memory once it is used."""
 
 
 class SimulatedMemory:
@@ -45,7 +43,7 @@ class SimulatedMemory:
     def allocate(self, size: int) -> int:
         """Allocate ``size`` bytes at a multiple of ``ALIGN``, filled with ``poison``.
 
-        From ``_SPARSE`` bytes on only the first are filled. Raises MemoryError: more than ``most`` bytes.
+        From ``SPARSE`` bytes on only the first are filled. Raises MemoryError: more than ``most`` bytes.
         """
         if size > self.most:
             raise MemoryError(f"an allocation of {size} bytes; the limit is {self.most}")
@@ -54,10 +52,10 @@ class SimulatedMemory:
             name = f"{name} ({made})"
         self._count += 1
         address = self._arena.allocate(size, name=name, align=ALIGN)
-        if size < _SPARSE:
+        if size < SPARSE:
             ctypes.memset(address, self.poison, size)
         region = self._regions[address] = self._memory.add(Region(name, address, size))
-        if self.tracks_writes and size < _SPARSE:
+        if self.tracks_writes and size < SPARSE:
             region.track_writes()
         self._sizes[address] = size
         return address
@@ -66,6 +64,10 @@ class SimulatedMemory:
         """Fill an allocation with repetitions of some bytes, whole pages of them; a kernel that writes it faults."""
         self._arena.repeat(address, period)
         self.name(address, f"{self._regions[address].name}, random numbers that repeat", writable=False)
+
+    def zero(self, address: int) -> None:
+        """Fill an allocation with zeros; its pages have no memory until they are used."""
+        self._arena.zero(address)
 
     def free(self, address: int) -> None:
         """Release an allocation; null is allowed. Raises HostSideError: no live allocation starts at the address."""

@@ -168,6 +168,21 @@ def test_bytes_that_repeat_are_stored_once_and_freed(arena):
     view(again, page)[:] = 1
 
 
+def test_zeros_take_no_memory_until_they_are_used(arena):
+    size = (80 << 30) + 7
+    address = arena.allocate(size, name="large")
+    view(address + size - 8, 8)[:] = 1
+    before = resident()
+    arena.zero(address)
+    for start in (0, 1000, MIB, size - 8):
+        assert not view(address + start, 8).any()
+    assert resident() - before < 8 * MIB
+    view(address, size)[5] = 2
+    assert view(address, 8).tolist() == [0, 0, 0, 0, 0, 2, 0, 0]
+    other = arena.allocate(MIB, name="other")
+    assert (view(other, MIB) == 0xFF).all()
+
+
 @pytest.mark.parametrize("size", [0, 100])
 def test_bytes_to_repeat_are_whole_pages(arena, size):
     address = arena.allocate(MIB, name="x")
