@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from pytest_nvfp4.finding import Location
 from pytest_nvfp4.sim.ptx import declarations
 from pytest_nvfp4.sim.ptx.inlining import Call, Function, expand, inlined
 from pytest_nvfp4.sim.ptx.lexer import Kind, PtxError, Token, directive_name
 from pytest_nvfp4.sim.ptx.literals import double_to_single, integer
-from pytest_nvfp4.sim.ptx.locations import Locations, beyond_the_end, has_no_line
+from pytest_nvfp4.sim.ptx.locations import Locations, beyond_the_end, has_no_line, is_moved
 from pytest_nvfp4.sim.ptx.operands import OperandError, Refused, Scope, split
 from pytest_nvfp4.sim.ptx.syntax import (
     Guard,
@@ -42,6 +43,7 @@ _PERFORMANCE = frozenset([
     "reqntid", "maxntid", "minnctapersm", "maxnctapersm", "maxnreg", "noreturn", "pragma", "explicitcluster",
     "reqnctapercluster", "maxclusterrank", "blocksareclusters", "abi_preserve", "abi_preserve_control",
 ])  # fmt: skip
+_ENDS = frozenset(["bra", "brx", "exit", "ret"])
 _SPACES = frozenset(["shared", "local", "param", "global", "const", "extern", "visible", "weak", "common"])
 
 
@@ -181,15 +183,21 @@ class KernelParser:
         scope = next(opened)
         location: Location | None = None
         near: Location | None = None
+        moved: int | None = None
         inside_asm = False
         callers: list[tuple[Scope, Location | None, Location | None]] = []
         for token in self._body:
             kind = token.kind
             if kind is Kind.STATEMENT:
                 self._instruction(token, scope, location)
+                if self._instructions[-1].parts[0] in _ENDS:
+                    moved = None
             elif kind is Kind.LOC:
                 if not inside_asm:
                     location = self._locations.find(token)
+                    if location is not None and moved is not None:
+                        self._locate(moved, location)
+                    moved = len(self._instructions) if is_moved(token) else None
                     if callers:
                         location = inlined(location, callers[-1][1])
                     if location is not None and near is not None and (has_no_line(token) or beyond_the_end(location)):
@@ -288,6 +296,10 @@ class KernelParser:
                 )
         elif word not in ("pragma", "branchtargets", "calltargets", "callprototype"):
             raise PtxError(f".{word} in a body: expected .reg, a variable or .pragma", line=token.line, text=text)
+
+    def _locate(self, first: int, location: Location) -> None:
+        """Give the instructions from a number on a location."""
+        self._instructions[first:] = [replace(each, location=location) for each in self._instructions[first:]]
 
     def _instruction(self, token: Token, scope: Scope, location: Location | None) -> None:
         found = _INSTRUCTION.match(token.text)

@@ -2,7 +2,8 @@
 
 Column 0 marks an operation without its own line: CuTe DSL then writes a meaningless line (that of the function after
 the kernel, observed with 4.4 and 4.8). Such an instruction gets the location of the one before it, which is close:
-inline assembly in a helper function that is not compiled itself gets the line that computes its operands.
+inline assembly in a helper function that is not compiled itself gets the line that computes its operands. Line 0 with a
+column is nvcc's mark of code that it has moved, out of a loop for example: it gets the next line of the block.
 
 In file names the compiler writes characters other than printable ASCII as UTF-8 bytes in octal, ``\\303\\274`` for a
 u with two dots, and a quote and a backslash behind a backslash (observed with 4.4 and 4.8).
@@ -24,6 +25,7 @@ _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"((?:[^"\\\n]|\\.)*)"', re.MU
 _ESCAPED = re.compile(rb"\\([0-7]{3}|[^0-7])")
 _STRINGS = re.compile(r"\.section\s+\.debug_str\s*\{([^}]*)\}")
 _COLUMN_0 = re.compile(r"\.loc\s+\d+\s+\d+\s+0+(?!\S)")
+_MOVED = re.compile(r"\.loc\s+\d+\s+0+\s+0*[1-9]")
 _LOC = re.compile(
     r"\.loc\s+(\d+)\s+(\d+)(?:\s+(\d+))?\s*"
     r"(?:,\s*function_name\s+([A-Za-z_$][\w$]*)\s*(?:\+\s*(\d+))?\s*)?"
@@ -37,6 +39,11 @@ _Place = tuple[str, int, int]
 def has_no_line(token: Token) -> bool:
     """Return whether the column of a ``.loc`` is 0."""
     return _COLUMN_0.match(token.text) is not None
+
+
+def is_moved(token: Token) -> bool:
+    """Return whether the line of a ``.loc`` is 0, and its column is not."""
+    return _MOVED.match(token.text) is not None
 
 
 def beyond_the_end(location: Location) -> bool:

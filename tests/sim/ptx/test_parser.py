@@ -199,6 +199,18 @@ def test_an_operation_without_a_line_of_its_own_has_that_of_the_one_before():
     assert [ins.location.line if ins.location else None for ins in found] == [9, 12, 12, None, 12]
 
 
+@pytest.mark.parametrize(("between", "line"), [("", 12), ("LOOP:\n", 12), ("bra.uni LAST;\n", None)])
+def test_an_operation_that_nvcc_has_moved_has_the_next_line_of_its_block(between, line):
+    """Line 0 with a column: loads that are moved out of a loop, for example."""
+    text = module_text(
+        f".loc 1 9 3\nmov.b32 %r1, 1;\n.loc 1 0 5\nmov.b32 %r1, 2;\nmov.b32 %r1, 3;\n{between}"
+        ".loc 1 12 3\nmov.b32 %r1, 4;\n.loc 1 0 5\nmov.b32 %r1, 5;\nLAST:\nret;"
+    )
+    found = parse(text + '.file 1 "k.cu"').kernels["k"].instructions
+    lines = [ins.location.line if ins.location else None for ins in found if not ins.opcode.startswith("bra")]
+    assert lines == [9, line, line, 12, None, None]
+
+
 def test_a_line_behind_the_end_of_its_file_is_none_of_the_users(tmp_path):
     file = tmp_path / "k.py"
     file.write_text("one\ntwo\n")
