@@ -70,7 +70,7 @@ sync(
 sync(
     "empty_t counts the warps of one CTA",
     lambda k: inits(k, "empty_t", "8"),
-    Found("deadlock", "cute.arch.mbarrier_wait(full_t", ("has left its loop",)),
+    Found("deadlock", "cute.arch.mbarrier_wait(full_t", ("has filled the stage again before it was read",)),
 )
 sync("full_t counts both CTAs", lambda k: inits(k, "full_t", "2"), Found("deadlock", "cute.arch.mbarrier_wait(full_t"))
 sync(
