@@ -22,13 +22,13 @@ class Fault(Exception):
         self.hint = hint
         self.notes = notes
         self.where: Where | None = None
-        self._loads: Fault = self
+        self._origin: Fault | None = None  # a reference to itself would keep the frames of its traceback
 
     def stored(self, what: str, place: str) -> Fault:
-        """Return the fault of an instruction that loads the undefined value again, from where it was stored last."""
-        first = self._loads
+        """Return the fault of a load of this undefined value from where it was stored; the first cause stays named."""
+        first = self._origin or self
         fault = Fault(first.kind, f"{first.message}; {what} loads the value from {place}, where it was stored")
-        fault.hint, fault.where, fault._loads = first.hint, first.where, first
+        fault.hint, fault.where, fault._origin = first.hint, first.where, first
         return fault
 
     def finding(self) -> Finding:
