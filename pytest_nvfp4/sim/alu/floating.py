@@ -22,7 +22,7 @@ from fractions import Fraction
 import numpy as np
 
 from pytest_nvfp4.sim.alu.exact import by_lane, rounded
-from pytest_nvfp4.sim.alu.forms import BITS, SIGNS, atoms, settle
+from pytest_nvfp4.sim.alu.forms import BITS, SIGNS, atoms, packed, settle
 from pytest_nvfp4.sim.alu.lift import Array, Kernel, kernels, lift, on_pairs
 from pytest_nvfp4.sim.alu.numbers import NAN, flushed, flushed_half, quiet64, settled64, without_sign
 from pytest_nvfp4.sim.alu.rounding import sum_to_odd, to_f32
@@ -172,10 +172,15 @@ def _arithmetic(ins: Instruction, e: Emitter) -> None:
         kind = read.one("f32", "f64", "f32x2")
     dst, *sources = read.end(4 if root == "fma" else 3)
     bits = BITS[kind]
-    if kind == "f32":
-        kernel = f32_kernel(root, mode, flush, saturates)
-    else:
-        kernel = f64_kernel(root, mode) if kind == "f64" else on_pairs(f32_kernel(root, mode, flush, False), 32)
+    kernel = f64_kernel(root, mode) if kind == "f64" else f32_kernel(root, mode, flush, saturates)
+    if kind == "f32x2":
+        halves = [e.items(source, (), bits=32) for source in sources]
+        if None not in halves:
+            function = lift(kernel, *[32] * len(sources))
+            names = [e.temporary(e.call(function, *half)) for half in zip(*halves, strict=True)]
+            e.assign_packed(dst, packed(e, 32, names), names, (), bits=32)
+            return
+        kernel = on_pairs(kernel, 32)
     e.assign(dst, e.call(lift(kernel, *[bits] * len(sources)), *atoms(e, bits, *sources)), bits)
 
 

@@ -5,11 +5,14 @@ Operands become *atoms*, a local name or a literal, so that an expression may us
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from pytest_nvfp4.sim import lanes
-from pytest_nvfp4.sim.alu.lift import spread
+from pytest_nvfp4.sim.alu.lift import kernels, spread
+from pytest_nvfp4.sim.lanes import DTYPES
 from pytest_nvfp4.sim.lower.emitter import Emitter
 from pytest_nvfp4.sim.ptx.syntax import Operand
 
@@ -77,3 +80,27 @@ def inline(e: Emitter, on_ints: str, function: Callable[..., Any], *names: str) 
 def collapsed(e: Emitter, on_ints: str, on_arrays: str, name: str) -> str:
     """Return an expression in one atom that clears its lane bits: an array whose lanes agree becomes an int."""
     return both(on_ints, e.call(lanes.collapse, on_arrays), name)
+
+
+def packed(e: Emitter, bits: int, names: Sequence[str]) -> str:
+    """Return an expression of atoms of ``bits`` each packed into one value, the first lowest."""
+    on_ints = " | ".join(f"{name} << {bits * number}" if number else name for number, name in enumerate(names))
+    return inline(e, on_ints, _packer(bits), *names)
+
+
+@kernels
+def _packer(bits: int) -> Callable[..., Any]:
+    def pack(*items: Any) -> Any:
+        total = bits * len(items)
+        if total == 128:
+            whole: Any = 0
+            for number, item in enumerate(items):
+                whole = whole | (item if item.__class__ is int else item.astype(object)) << bits * number
+            return whole
+        size = max(item.size for item in items if item.__class__ is not int)  # of one warp, or of several (``gang``)
+        result = np.empty(size * len(items), DTYPES[bits])
+        for number, item in enumerate(items):
+            result[number :: len(items)] = item
+        return result.view(DTYPES[total])
+
+    return pack

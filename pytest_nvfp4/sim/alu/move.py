@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from pytest_nvfp4.sim.alu.forms import BITS, MASKS, atom, inline, literal
+from pytest_nvfp4.sim.alu.forms import BITS, MASKS, atom, packed
 from pytest_nvfp4.sim.alu.lift import kernels, parts
 from pytest_nvfp4.sim.lanes import DTYPES
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.memory.local import LOCAL_WINDOW
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SHARED_WINDOW
 from pytest_nvfp4.sim.ptx.opcode import OpcodeReader
-from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Register, Sink, Vector
+from pytest_nvfp4.sim.ptx.syntax import Instruction, Operand, Sink, Vector
 from pytest_nvfp4.sim.run.warp import Warp
 
 _TYPES = (*tuple(f"{letter}{width}" for letter in "bus" for width in (16, 32, 64)), "f32", "f64", "b128")
@@ -37,21 +37,6 @@ FORMS = (
 )
 
 
-def pack(bits: int, *items: Any) -> Any:
-    """Pack items of ``bits`` each into one value, the first lowest."""
-    total = bits * len(items)
-    if total == 128:
-        result: Any = 0
-        for number, item in enumerate(items):
-            result = result | (item if item.__class__ is int else item.astype(object)) << bits * number
-        return result
-    lanes = max(item.size for item in items if item.__class__ is not int)  # of one warp, or of several (``gang``)
-    result = np.empty(lanes * len(items), DTYPES[bits])
-    for number, item in enumerate(items):
-        result[number :: len(items)] = item
-    return result.view(DTYPES[total])
-
-
 def _item_bits(read: OpcodeReader, vector: Vector, total: int) -> int:
     count = len(vector.items)
     if count not in (2, 4) or total // count not in (8, 16, 32, 64):
@@ -62,18 +47,10 @@ def _item_bits(read: OpcodeReader, vector: Vector, total: int) -> int:
 def _pack(read: OpcodeReader, e: Emitter, dst: Operand, source: Vector, total: int) -> None:
     bits = _item_bits(read, source, total)
     names = [atom(e, item, bits) for item in source.items]
-    on_ints = " | ".join(f"{name} << {bits * number}" if number else name for number, name in enumerate(names))
     if total == 128:
-        e.assign(dst, inline(e, on_ints, _packer(bits), *names), total)
-    elif isinstance(dst, Register) and dst.slot in e.apart:
-        e.assign_packed(dst, f"({', '.join(names)})", names, source.items, bits=bits)
+        e.assign(dst, packed(e, bits, names), total)
     else:
-        e.assign_packed(dst, inline(e, on_ints, _packer(bits), *names), names, source.items, bits=bits)
-
-
-@kernels
-def _packer(bits: int) -> Any:
-    return lambda *items: pack(bits, *items)
+        e.assign_packed(dst, packed(e, bits, names), names, source.items, bits=bits)
 
 
 def _unpack(read: OpcodeReader, e: Emitter, dst: Vector, source: Operand, total: int) -> None:
@@ -85,21 +62,10 @@ def _unpack(read: OpcodeReader, e: Emitter, dst: Vector, source: Operand, total:
                 e.assign(item, name, bits)
         return
     a = atom(e, source, total)
-    apart = isinstance(source, Register) and source.slot in e.apart
-    count = len(dst.items)
-    last = count - 1
-    names: list[str] = []
-    for number, item in enumerate(dst.items):
-        if isinstance(item, Sink):
-            names.append("")
-            continue
-        if apart:
-            names.append(e.temporary(f"{a}[{number}]"))
-            continue
-        shift = f" >> {bits * number}" if number else ""
-        cut = f" & {MASKS[bits]}" if number != last else ""
-        on_ints = f"{a}{shift}{cut}"
-        names.append(e.temporary(on_ints if literal(a) is not None else inline(e, on_ints, _part(bits, number), a)))
+    names = [
+        "" if isinstance(item, Sink) else e.temporary(e.call(_part(bits, number), a))
+        for number, item in enumerate(dst.items)
+    ]
     for item, name in zip(dst.items, names, strict=True):
         if name:
             e.assign(item, name, bits)
@@ -107,13 +73,22 @@ def _unpack(read: OpcodeReader, e: Emitter, dst: Vector, source: Operand, total:
 
 @kernels
 def _part(bits: int, number: int) -> Any:
+    """Return a function that cuts an item out of a value; its ``together`` does so for several values (``batches``)."""
     dtype, shift, mask = DTYPES[bits], bits * number, MASKS[bits]
 
     def part(value: Any) -> Any:
+        if value.__class__ is int:
+            return value >> shift & mask
         if value.dtype == object:
             return (value >> shift & mask).astype(dtype)
         return parts(value, bits)[number :: value.itemsize * 8 // bits].copy()
 
+    def together(values: tuple[Any, ...]) -> Any:
+        if any(value.__class__ is int or value.dtype == object for value in values):
+            return [part(value) for value in values]
+        return part(np.concatenate(values)).reshape(len(values), -1)
+
+    part.together = together  # type: ignore[attr-defined]
     return part
 
 

@@ -1,4 +1,4 @@
-"""Registers that only carry two values from one place to another (``mov.b64 %rd, {%r0, %r1}`` and back).
+"""Registers that are only pairs of 32-bit values: packed, unpacked (``mov.b64 %rd, {%r0, %r1}``), or added (``f32x2``).
 
 The DSL packs what ``tcgen05.ld`` returns, and unpacks it in another block. A register that nothing else reads or writes
 holds its items as a tuple, which costs no packing. Within a block, ``packs`` needs no register for it.
@@ -14,6 +14,8 @@ Items = tuple[Bits, Bits]
 BITS = 32
 """Bits of an item."""
 _OPCODES = frozenset({f"mov.{kind}64" for kind in "bus"} | {"mov.f64"})
+_PAIRWISE = frozenset({"add", "sub", "mul", "fma"})
+"""Roots of arithmetic on ``f32x2``."""
 
 
 def apart_slots(kernel: Kernel) -> frozenset[int]:
@@ -36,8 +38,13 @@ def apart_slots(kernel: Kernel) -> frozenset[int]:
 
 
 def _carried(ins: Instruction) -> tuple[int, ...]:
-    """Return the slots of the registers of 64 bits that an instruction without a guard packs, unpacks or copies."""
-    if ins.opcode not in _OPCODES or ins.guard is not None or len(ins.operands) != 2:
+    """Return the slots of the registers that an instruction without a guard packs, unpacks, copies, or has as f32x2."""
+    if ins.guard is not None:
+        return ()
+    if ins.parts[-1] == "f32x2" and ins.root in _PAIRWISE:
+        slots = [each.slot for each in ins.operands if isinstance(each, Register)]
+        return tuple(slots) if len(slots) == len(ins.operands) else ()
+    if ins.opcode not in _OPCODES or len(ins.operands) != 2:
         return ()
     wide = [each.slot for each in ins.operands if isinstance(each, Register) and each.bits == 2 * BITS]
     pairs = [each for each in ins.operands if isinstance(each, Vector) and len(each.items) == 2]

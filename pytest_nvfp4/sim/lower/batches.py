@@ -5,7 +5,8 @@ other. A call of numpy on 32 lanes costs as much as one on some hundred. A call 
 result, and is made together with those of the same function at the same *level*: one more than the highest level of the
 calls that it waits for itself. It has no effect but its result and cannot fail (``alu.lift``), so that nothing else
 tells the two orders apart; a group that no line needs is not made. Predicates are not put off: ``lower.frames`` reads
-those that guard what follows a line.
+those that guard what follows a line. A line that assigns to no register, such as a store, waits in order with others
+until a line does, so that the calls for several of them are made together.
 
 A call that was put off gives its result a name of its own (``b0``, ``b1``, ...), which stands for the register until
 another line writes that.
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 _CALL = re.compile(r"    ([vt]\d+) = (\w+)\(((?:\w+)(?:, \w+)*)\)")
 _COPY = re.compile(r"    ([vt]\d+) = ([vt]\d+)")
 _NAME = re.compile(r"\b[vt]\d+\b")
+_RESULT = re.compile(r"\bb\d+\b")
 _ASSIGNMENT = re.compile(r"    ((?:[vt]\d+, )*[vt]\d+),? = (?!.*:=)")
 """The start of a line that does nothing but assign to registers."""
 _READS = re.compile(r"    (R\[\d+\] = |[a-z_]\w*\()(?!.*:=)")
@@ -57,6 +59,7 @@ def batched(
             made.put_off(found[2], _Call(at, found[1], tuple(found[3].split(", "))))
         else:
             made.write(line, at)
+    made.release()
     return made.lines, made.line_at
 
 
@@ -74,6 +77,8 @@ class _Block:
         self._stands: dict[str, str] = {}
         """By name of a register, the result that stands for it."""
         self._results = 0
+        self._held: list[tuple[str, tuple[int, str]]] = []
+        """Lines that assign to no register, which wait."""
 
     def put_off(self, function: str, call: _Call) -> None:
         """Put a call off."""
@@ -93,11 +98,13 @@ class _Block:
         if (copy := _COPY.fullmatch(line)) is not None and self._stands.get(copy[2], "") in self._group_of:
             self._stands[copy[1]] = self._stands[copy[2]]
             return
+        if _READS.match(line):
+            self._held.append((self._standing(line), at))
+            return
+        self.release()
         assignment = _ASSIGNMENT.match(line)
         if assignment is not None:
             written, start = assignment[1].split(", "), assignment.end()
-        elif _READS.match(line):
-            written, start = [], 0
         else:  # it may assign to what it mentions, and the lines of a branch to anything
             branches = line.endswith(":") or line.startswith("     ")
             written, start = [*self._stands, *self._readers] if branches else _NAME.findall(line), len(line)
@@ -105,10 +112,22 @@ class _Block:
         read = {self._stands[name] for name in _NAME.findall(line, start) if name in self._stands}
         changed = [group for name in written for group in self._readers.pop(name, ())]
         self._make([*(self._group_of[name] for name in read if name in self._group_of), *changed])
-        text = line[:start] + _NAME.sub(lambda name: self._stands.get(name[0], name[0]), line[start:])
+        text = line[:start] + self._standing(line[start:])
         for name in written:
             self._stands.pop(name, None)
         self._line(text, at)
+
+    def release(self) -> None:
+        """Write the lines that wait, after the calls whose results they need."""
+        held, self._held = self._held, []
+        read = {name for line, _ in held for name in _RESULT.findall(line)}
+        self._make(self._group_of[name] for name in read if name in self._group_of)
+        for line, at in held:
+            self._line(line, at)
+
+    def _standing(self, text: str) -> str:
+        """Return the text with the results that stand for its registers."""
+        return _NAME.sub(lambda name: self._stands.get(name[0], name[0]), text)
 
     def _settle(self, names: Iterable[str], at: tuple[int, str]) -> None:
         """Assign to registers the results that stand for them."""

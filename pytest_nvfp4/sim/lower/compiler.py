@@ -22,6 +22,7 @@ from pytest_nvfp4.sim.lower.control_slice import ControlSlice
 from pytest_nvfp4.sim.lower.emitter import Emitter, Lowering
 from pytest_nvfp4.sim.lower.frames import Frames
 from pytest_nvfp4.sim.lower.layout import SharedLayout
+from pytest_nvfp4.sim.lower.runs import with_runs
 from pytest_nvfp4.sim.memory.rounded import computed_slots
 from pytest_nvfp4.sim.ptx.flow import Flow
 from pytest_nvfp4.sim.ptx.liveness import Liveness
@@ -462,6 +463,8 @@ class Program:
         loads = "; ".join(f"v{slot} = R[{slot}]" for slot in emitter.loaded)
         predicates = {f"v{slot}" for slot, bits in emitter.written.items() if bits == 1}
         lines, line_at = batched(emitter.lines, emitter.line_at, emitter.globals, predicates)
+        if not gang:
+            lines, line_at = with_runs(lines, line_at, emitter.globals, self.kernel.instructions)
         body = "\n".join(lines)
         source = f"def {name}(R, {'G' if gang else 'w'}, m):\n    {loads or 'pass'}\n{body}\n"
         code = compile(source, f"<{self.kernel.name[:40]} at {start}>", "exec")

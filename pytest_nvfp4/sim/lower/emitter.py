@@ -98,8 +98,10 @@ class Emitter(Operands):
     def assign_packed(
         self, operand: Operand, expression: str, items: Sequence[str], sources: Iterable[Operand], *, bits: int
     ) -> None:
-        """Assign ``expression``, which packs ``items`` of ``bits`` each: names of ``sources``, or literals."""
+        """Assign ``expression``, which packs ``items`` of ``bits`` each: names of ``sources``, or others."""
         total = bits * len(items)
+        if isinstance(operand, Register) and operand.slot in self.apart:
+            expression = f"({', '.join(items)})"
         if self._indent > 1 or not isinstance(operand, Register) or operand.bits != total:
             self.assign(operand, expression, total)
             return
@@ -116,7 +118,10 @@ class Emitter(Operands):
             return None
         found = self.packs.items(operand.slot, bits=bits)
         if found is None:
-            return None
+            if operand.slot not in self.apart:
+                return None
+            name = self._read(operand)
+            return self.temporary(f"{name}[0]"), self.temporary(f"{name}[1]")
         sources = self.packs.sources(operand.slot)
         if any(isinstance(item, Register) and item.slot in sources for item in targets):
             return tuple(self.temporary(name) for name in found)

@@ -104,6 +104,15 @@ def note_items(region: Region, offset: int, index: NDArray[np.int64], items: int
     rows[index] = _owner(region, cta)
 
 
+def unclaimed(region: Region, offset: int, index: NDArray[np.int64], items: int, size: int) -> bool:
+    """Return whether ``note_items`` of whole elements finds no element that the launch wrote before."""
+    unit = region.owner_bytes
+    if region.owner is None or size % unit or offset % unit:
+        return False
+    rows: NDArray[np.int32] = np.ndarray((items, size // unit), np.int32, region.owner, 4 * (offset // unit))
+    return bool(rows[index].max() < region.launch_base)
+
+
 def note_reduce(region: Region, offset: int, size: int, cta: int) -> None:
     """Record a CTA's reduction into bytes [offset, offset + size): they count as written, without a conflict."""
     owner = region.owner

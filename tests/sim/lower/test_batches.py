@@ -14,7 +14,9 @@ from tests.sim.ptx_case import run_ptx
 COUNT = 6
 """Registers %f1 to %f6, and as many %r; half of them are alike in all lanes at first."""
 _START = "mov.u32 %r20, %tid.x; cvt.rn.f32.u32 %f20, %r20; mul.wide.u32 %rd1, %r20, 4; add.s64 %rd2, %rd100, %rd1;\n"
-_START += "setp.lt.u32 %p1, %r20, 9;\n"
+_PITCH = 704
+"""Bytes between what two lanes store."""
+_START += f"mul.wide.u32 %rd4, %r20, {_PITCH}; add.s64 %rd3, %rd101, %rd4; setp.lt.u32 %p1, %r20, 9;\n"
 _FORMS = (
     "fma.rn.f32 %f{0}, %f{1}, %f{2}, %f{3};",
     "fma.rn.f32 %f{0}, %f{1}, %f{1}, %f{0};",
@@ -33,6 +35,19 @@ _FORMS = (
     "@%p2 bra L{{0}}; mul.rn.f32 %f{0}, %f{1}, %f{0}; add.rn.f32 %f{2}, %f{0}, %f{3}; L{{0}}:",
     "@%p1 mul.rn.f32 %f{0}, %f{1}, %f{2};",
     "@%p1 mov.b32 %r{0}, %r{1};",
+    "mov.b64 %rd3{0}, {{%f{1}, %f{2}}};",
+    "fma.rn.f32x2 %rd3{0}, %rd3{1}, %rd3{2}, %rd3{3};",
+    "@%p1 add.rn.f32x2 %rd3{0}, %rd3{1}, %rd3{2};",
+    "mov.b64 {{%f{0}, %f{1}}}, %rd3{2};",
+    "mov.b64 {{%f{0}, _}}, %rd3{0};",
+    "mov.b32 {{%rs{0}, %rs{1}}}, %r{2};",
+    "mov.b32 %r{0}, {{%rs{1}, %rs{2}}};",
+    "st.global.b32 [%rd3+{0}00], %f{1};",
+    "st.global.b16 [%rd3+{0}06], %rs{1};",
+    "st.global.v2.b32 [%rd3+648], {{%f{1}, %r{2}}};",
+    "@%p1 st.global.b32 [%rd3+{0}00], %f{1};",
+    "st.global.b16 [%rd3+{0}10], %rs{1}; st.global.b16 [%rd3+{0}12], %rs{2}; st.global.b16 [%rd3+{0}14], %rs{3}; "
+    "st.global.b16 [%rd3+{0}16], %rs{0};",
 )
 registers = st.integers(1, COUNT)
 programs = st.lists(
@@ -42,32 +57,44 @@ programs = st.lists(
 )
 
 
-def results(program: list[str]) -> np.ndarray:
-    """Return the patterns of all registers after a block, for each lane."""
-    text = _START
+def results(program: list[str], *, tensor: bool = False) -> np.ndarray:
+    """Return the patterns of all registers after a block, for each lane, and what it stores.
+
+    Args:
+        program: Lines of PTX.
+        tensor: Whether the kernel uses tensor memory, so that registers hold items (``lower.apart``).
+    """
+    text = "tcgen05.fence::before_thread_sync;\n" * tensor + _START
     for number in range(1, COUNT + 1):
         lanes = number % 2
         text += f"add.f32 %f{number}, %f20, 0f40000000;\n" if lanes else f"mov.b32 %f{number}, 0f3F{number}00000;\n"
         text += (
             f"add.u32 %r{number}, %r20, {15000 + number};\n" if lanes else f"mov.b32 %r{number}, {15360 + number};\n"
         )
+        text += f"mov.b64 %rd3{number}, {{%f{number}, %r{number}}}; cvt.u16.u32 %rs{number}, %r{number};\n"
     text += "\n".join(line.replace("{0}", str(number)) for number, line in enumerate(program))
     for number in range(COUNT):
         text += f"\nst.global.b32 [%rd2+{256 * number}], %f{number + 1};"
         text += f"\nst.global.b32 [%rd2+{256 * number + 128}], %r{number + 1};"
-    return run_ptx(text, buffers={"out": np.zeros(64 * COUNT, np.uint32)}, block=(32, 1, 1))["out"]
+        text += f"\nmov.b64 {{%f20, %r21}}, %rd3{number + 1}; cvt.u32.u16 %r22, %rs{number + 1};"
+        for at, name in enumerate(("f20", "r21", "r22")):
+            text += f"\nst.global.b32 [%rd2+{256 * COUNT + 128 * (3 * number + at)}], %{name};"
+    buffers = {"out": np.zeros(160 * COUNT, np.uint32), "stored": np.zeros(32 * _PITCH // 4, np.uint32)}
+    ran = run_ptx(text, buffers=buffers, block=(32, 1, 1))
+    return np.concatenate([ran["out"], ran["stored"]])
 
 
-def one_by_one(program: list[str]) -> np.ndarray:
+def one_by_one(program: list[str], *, tensor: bool) -> np.ndarray:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "batched", lambda lines, line_at, *_: (lines, line_at))
-        return results(program)
+        patch.setattr(compiler, "with_runs", lambda lines, line_at, *_: (lines, line_at))
+        return results(program, tensor=tensor)
 
 
-@settings(max_examples=100)
-@given(programs)
-def test_no_register_differs(program: list[str]) -> None:
-    assert np.array_equal(results(program), one_by_one(program))
+@settings(max_examples=200)
+@given(programs, st.booleans())
+def test_no_register_differs(program: list[str], tensor: bool) -> None:
+    assert np.array_equal(results(program, tensor=tensor), one_by_one(program, tensor=tensor))
 
 
 UNROLLED = [

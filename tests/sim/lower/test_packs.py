@@ -44,6 +44,13 @@ def out(body: str) -> np.ndarray:
         ("mov.b64 %rd4, {%r1, %r2}; mov.b64 {_, %r3}, %rd4; cvt.u64.u32 %rd3, %r3;", HIGH),
         ("mov.b64 %rd3, {%r1, 7};", LOW | np.uint64(7 << 32)),
         ("mov.b32 %r3, 5; mov.b64 %rd4, {%r3, 7}; mov.b64 {%r4, %r5}, %rd4; mov.b64 %rd3, {%r4, %r5};", 5 | 7 << 32),
+        ("mov.b64 %rd4, {%r1, %r2}; mov.b64 %rd5, 0; add.rn.f32x2 %rd3, %rd4, %rd5;", PACKED),
+        (
+            "mov.b64 %rd4, {%r1, %r2}; mov.b64 %rd5, {0, 0}; add.rn.f32x2 %rd4, %rd4, %rd5; mov.b64 {%r3, %r4}, %rd4; "
+            "mov.b64 %rd3, {%r4, %r3};",
+            HIGH | LOW << np.uint64(32),
+        ),
+        ("mov.b64 %rd4, {%r1, %r2}; add.rn.f32x2 %rd3, %rd4, 0;", PACKED),
         ("mov.b64 %rd4, {%r1, %r2}; mov.b64 {%rs1, %rs2, %rs3, %rs4}, %rd4; cvt.u64.u16 %rd3, %rs3;", HIGH),
         (
             "mov.b64 %rd3, {%r1, %r2}; setp.lt.u32 %p1, %r1, 9; @%p1 mov.b64 %rd3, {%r2, %r1};",
@@ -100,6 +107,10 @@ def test_a_pack_is_what_it_was_when_it_was_made(before: str, body: str, want: np
         ("mov.b64 %rd1, {%r1, %r2}; mov.b64 %rd2, %rd1; mov.b64 %rd3, %rd2;", {"%rd1", "%rd2", "%rd3"}),
         ("mov.b64 %rd1, {%r1, %r2}; mov.b64 %rd2, %rd1; mov.b64 %rd3, %rd2; add.s64 %rd3, %rd3, 1;", set()),
         ("mov.b64 %rd1, 0; mov.b64 {%r1, %r2}, %rd1;", set()),
+        ("mov.b64 %rd1, {%r1, %r2}; fma.rn.f32x2 %rd2, %rd1, %rd1, %rd3;", {"%rd1", "%rd2", "%rd3"}),
+        ("mov.b64 %rd1, {%r1, %r2}; mul.rn.f32x2 %rd2, %rd1, %rd3; add.s64 %rd3, %rd3, 1;", set()),
+        ("mov.b64 %rd1, {%r1, %r2}; mul.rn.f32x2 %rd2, %rd1, 0x3f8000003f800000;", set()),
+        ("mov.b64 %rd1, {%r1, %r2}; @%p1 add.rn.f32x2 %rd2, %rd1, %rd1;", set()),
     ],
 )
 @pytest.mark.parametrize("tensor", [True, False])
