@@ -299,6 +299,7 @@ class OutputWrites(_Open):
     Attributes:
         elements: Number of elements, m * n.
         never: Number of elements that were not written.
+        host: Number of elements that a copy or an operator of the host's wrote last.
         by_two: Number of elements that two CTAs of one launch wrote.
         twice: Number of elements that one CTA wrote more than once.
         ctas: Number of CTAs that wrote any element.
@@ -310,6 +311,7 @@ class OutputWrites(_Open):
     group: Index
     elements: Count
     never: Count
+    host: Count = 0
     by_two: Count
     twice: Count
     ctas: Count
@@ -326,6 +328,8 @@ class SimulatedCall(_Open):
         sms: Number of its SMs.
         launches: Launches of the call, in order.
         outputs: Counts of the writes to each group's C.
+        unrecorded: Number of outputs whose writers are not known: the kernel returned a part of a tensor of its own, or
+            one that it made before the call.
         trace: Timeline as JSON text, if requested.
         protocol: Recordings of the launches as JSON text, if requested (``sim.sync.protocol_log``).
         operands: What the MMAs read, as JSON text, if it was followed (``sim.provenance.record``).
@@ -338,6 +342,7 @@ class SimulatedCall(_Open):
     sms: Extent
     launches: Annotated[tuple[SimulatedLaunch, ...], Field(max_length=MOST_EVENTS)]
     outputs: Annotated[tuple[OutputWrites, ...], Field(max_length=MOST_EVENTS)]
+    unrecorded: Count = 0
     trace: Blob | None = None
     protocol: Blob | None = None
     operands: Blob | None = None

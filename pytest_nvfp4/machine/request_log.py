@@ -80,16 +80,17 @@ class RequestLog:
             self._server.blocks.drop_freed()
 
     @contextlib.contextmanager
-    def repeated(self) -> Iterator[None]:
-        """Execute the requests again, unobserved, with the same new blocks, on what the kernel's blocks held before.
+    def repeated(self, observer: Observer | None = None) -> Iterator[None]:
+        """Execute the requests again, with the same new blocks, on what the kernel's blocks held before.
 
-        At the end of the context the blocks (see ``_MOST_RESTORED``) hold what they held at its beginning. The error of
-        a request is dropped, as the kernel's code may have done; the device records faults.
+        Only the given observer gets them. At the end of the context the blocks (see ``_MOST_RESTORED``) hold what they
+        held at its beginning. The error of a request is dropped, as the kernel's code may have done; the device records
+        faults.
         """
         blocks = self._server.blocks
         after = blocks.contents(most=_MOST_RESTORED) or blocks.kept_contents()
         try:
-            with self._executed_again(self._messages):
+            with self._executed_again(self._messages, observer):
                 yield
         finally:
             for address, data in after:
@@ -105,10 +106,10 @@ class RequestLog:
             return self._server.execute(message)
 
     @contextlib.contextmanager
-    def _executed_again(self, messages: Sequence[Message]) -> Iterator[None]:
+    def _executed_again(self, messages: Sequence[Message], observer: Observer | None = None) -> Iterator[None]:
         server = self._server
-        observer, reads = server.observer, server.reads
-        server.observer, server.reads = NoObserver(), None
+        before, reads = server.observer, server.reads
+        server.observer, server.reads = observer or NoObserver(), None
         for address, data in self._before:
             ctypes.memmove(address, data, len(data))
         try:
@@ -118,4 +119,4 @@ class RequestLog:
                         server.execute(message)
                 yield
         finally:
-            server.observer, server.reads = observer, reads
+            server.observer, server.reads = before, reads

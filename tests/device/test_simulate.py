@@ -120,7 +120,7 @@ class TestWhatIsTold:
         assert call is not None
         (written,) = call.outputs
         assert written.model_dump() == {
-            "group": 0, "elements": 896, "never": 0, "by_two": 0, "twice": 0, "ctas": 7, "tiles": 7,
+            "group": 0, "elements": 896, "never": 0, "host": 0, "by_two": 0, "twice": 0, "ctas": 7, "tiles": 7,
             "written": (), "size": (0, 0),
         }  # fmt: skip
 

@@ -76,6 +76,19 @@ class TestCoverage:
         assert "640 of them written more than once by one CTA" in ran.section(r"nvfp4: coverage")
 
     @pytest.mark.slow
+    def test_an_output_whose_writers_are_not_recorded_is_skipped(self, project: Project) -> None:
+        part = FILL.replace(
+            "    start =",
+            "    whole = torch.empty((41, 128, 1), dtype=abc[0][2].dtype, device=abc[0][2].device)\n    start =",
+        )
+        part = part.replace("abc[0][2].data_ptr()", "whole[1:].data_ptr()").replace(
+            "[c for _, _, c in abc]", "[whole[1:]]"
+        )
+        ran = written(project, "import torch\n" + part).run(*SIMULATED, "-k", "coverage", "-rs")
+        outcomes(ran, skipped=1)
+        assert "which CTA wrote the outputs is not recorded: the kernel returned a part of another tensor" in ran.text
+
+    @pytest.mark.slow
     def test_ctas_without_work_are_counted(self, project: Project) -> None:
         ran = written(project, IDLE).run(*SIMULATED, "-k", "coverage")
         assert "7 CTAs, 1 wave on 148 SMs" in ran.section("nvfp4: coverage")
@@ -96,6 +109,16 @@ class TestCoverage:
     def test_a_launch_that_wrote_nothing_is_not_called_idle(self) -> None:
         assert "1 launch that wrote no output" in coverage_line(call(writers=(None, 4)))
         assert coverage_line(call(writers=(None,))) == "no launch of 1 wrote an output"
+
+    def test_outputs_of_the_host_and_those_that_are_not_recorded_are_counted(self) -> None:
+        (output,) = call().outputs
+        copied = call(writers=(None,)).model_copy(
+            update={"outputs": (output.model_copy(update={"host": 5, "tiles": 0}),)}
+        )
+        assert "elements, 5 of them written by copies or operators of the host's; 1 launch" in coverage_line(copied)
+        assert "tile" not in coverage_line(copied)
+        part = call().model_copy(update={"unrecorded": 1})
+        assert "; 1 output not recorded (the kernel returned a part of another tensor, or one" in coverage_line(part)
 
 
 class TestCost:

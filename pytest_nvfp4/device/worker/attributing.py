@@ -38,7 +38,7 @@ class Attributor:
         self._log = RequestLog(server)
         self._outputs: Sequence[WatchedOutput] = ()
         self._results: Sequence[Tensor] = ()
-        server.observer = Observers([self._ledger, self._log])
+        server.observer = Observers([server.observer, self._ledger, self._log])
 
     def begin(self, slot: CallBuffers, outputs: Sequence[WatchedOutput]) -> None:
         """Begin a call, behind the writes of its inputs, with outputs whose owners are recorded."""

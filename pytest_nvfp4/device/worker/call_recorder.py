@@ -14,7 +14,7 @@ import numpy as np
 from pytest_nvfp4.device.job import Simulating
 from pytest_nvfp4.device.worker.launch_detail import corners, detail_fields, written_tiles
 from pytest_nvfp4.device.worker.sim_findings import worker_finding
-from pytest_nvfp4.sim.memory.coverage import NOBODY
+from pytest_nvfp4.sim.memory.coverage import FIRST_REQUEST, NOBODY
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.session import LaunchRecord, Session
@@ -40,10 +40,14 @@ _MOST_TILES = 8_000
 
 @dataclass(frozen=True, slots=True)
 class _StartedLaunch:
-    """A launch at its start; ``bases`` holds, for each output, the owner number of the launch's first CTA."""
+    """A launch at its start; ``bases`` holds, for each watched region, the owner number of the launch's first CTA."""
 
     grid: Grid
-    bases: tuple[int, ...]
+    bases: dict[Region, int]
+
+    def base(self, region: Region) -> int:
+        """Return that number; one below every owner if the region was allocated later."""
+        return self.bases.get(region, NOBODY)
 
 
 class CallRecorder:
@@ -54,16 +58,14 @@ class CallRecorder:
         self._folder = folder
         self._sources = str(folder / "source")
         self._simulating = simulating
-        self._outputs: Sequence[WatchedOutput] = ()
         self._started: list[_StartedLaunch] = []
         self._first = 0
         self._trace: Trace | None = None
         self._schedule = session.machine.asynchronous
         session.prepare = self._prepare
 
-    def begin(self, outputs: Sequence[WatchedOutput]) -> None:
+    def begin(self) -> None:
         """Begin the record of a call."""
-        self._outputs = outputs
         self._started = []
         self._first = len(self._session.launches)
         if self._simulating.trace_ctas:
@@ -73,13 +75,28 @@ class CallRecorder:
 
     def _prepare(self, grid: Grid) -> None:
         grid.counting = not self._simulating.sampled
-        self._started.append(_StartedLaunch(grid, tuple(output.region.launch_base for output in self._outputs)))
+        watched = (region for region in self._session.machine.memory if region.owner is not None)
+        self._started.append(_StartedLaunch(grid, {region: region.launch_base for region in watched}))
 
-    def record(self, call: int, case: int, *, operands: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the fields of a ``SimulatedCall``; ``operands`` is what the MMAs read."""
+    def record(
+        self,
+        call: int,
+        case: int,
+        outputs: Sequence[WatchedOutput],
+        *,
+        unrecorded: int = 0,
+        operands: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Return the fields of a ``SimulatedCall``.
+
+        Args:
+            outputs: The outputs whose writers are recorded.
+            unrecorded: Number of the others.
+            operands: What the MMAs read.
+        """
         model = self._session.machine.model
         records = self._session.launches[self._first :]
-        writers = self._writers()
+        writers = self._writers(outputs)
         return {
             "call": call,
             "case": case,
@@ -89,7 +106,8 @@ class CallRecorder:
                 self._launch(record, started.grid, wrote)
                 for record, started, wrote in zip(records, self._started, writers, strict=False)
             ],
-            "outputs": [self._output(place, output) for place, output in enumerate(self._outputs)],
+            "outputs": [self._output(output, len(outputs)) for output in outputs],
+            "unrecorded": unrecorded,
             "trace": self._write_trace(call),
             "protocol": self._write_protocol(call),
             "recording": self._write_recording(call),
@@ -106,31 +124,30 @@ class CallRecorder:
             "detail": None if grid.detail is None else detail_fields(grid.detail, grid, below=self._sources),
         }
 
-    def _output(self, place: int, output: WatchedOutput) -> dict[str, Any]:
-        """Return the fields of an ``OutputWrites``."""
+    def _output(self, output: WatchedOutput, count: int) -> dict[str, Any]:
+        """Return the fields of an ``OutputWrites``, one of ``count``."""
         assert output.region.owner is not None
         fields: dict[str, Any] = _writes(*output)
         if self._simulating.detailed:
             owner = output.region.owner.reshape(-1, output.columns)
-            bases = [started.bases[place] for started in self._started]
-            tiles = written_tiles(owner, bases, most=_MOST_TILES // len(self._outputs))
+            bases = [started.base(output.region) for started in self._started]
+            tiles = written_tiles(owner, bases, most=_MOST_TILES // count)
             fields |= {"written": tiles, "size": owner.shape}
         return fields
 
-    def _writers(self) -> list[int]:
+    def _writers(self, outputs: Sequence[WatchedOutput]) -> list[int]:
         """Return, for each launch, the number of CTAs that wrote the final value of an output element.
 
         An owner number counts CTAs over all launches, so a sorted search among the launches' first numbers finds the
         launch.
         """
         ctas_of: list[set[int]] = [set() for _ in self._started]
-        for place, output in enumerate(self._outputs):
-            region = output.region
+        for _, region, _ in outputs:
             if region.owner is None or not self._started:
                 continue
             owners = np.unique(region.owner)
             owners = owners[owners >= 0]
-            bases = np.array([started.bases[place] for started in self._started])
+            bases = np.array([started.base(region) for started in self._started])
             launches = np.searchsorted(bases, owners, side="right") - 1
             for launch, owner in zip(launches.tolist(), owners.tolist(), strict=True):
                 ctas_of[launch].add(owner - int(bases[launch]))
@@ -198,6 +215,7 @@ def _writes(group: int, region: Region, columns: int) -> dict[str, int]:
         "group": group,
         "elements": int(owner.size),
         "never": int(np.count_nonzero(owner == NOBODY)),
+        "host": int(np.count_nonzero(owner <= FIRST_REQUEST)),
         "by_two": sum(count for (before, now, _), count in counts.items() if before != now),
         "twice": sum(count for (before, now, _), count in counts.items() if before == now),
         "ctas": int(np.unique(owner[owner >= 0]).size),

@@ -1,9 +1,10 @@
-"""What the host writes of device memory whose written bytes are recorded (``Region.initialised``)."""
+"""What the host writes of device memory whose written bytes or writers are recorded (``Region``)."""
 
 from __future__ import annotations
 
 from pytest_nvfp4.machine.requests import Executed, Kind
 from pytest_nvfp4.sim.descent.effects import plain
+from pytest_nvfp4.sim.memory.coverage import note_request
 from pytest_nvfp4.sim.run.session import Session
 
 _COPIES = frozenset({"clone", "copy", "_to_copy"})
@@ -25,3 +26,6 @@ class HostWrites:
         for extent in request.writes:
             if (mask := self._memory.written(extent)) is not None:
                 mask[...] = source if source is not None and source.shape == mask.shape else True
+            region = self._memory.find(extent.address)
+            if region is not None:
+                note_request(region, extent)

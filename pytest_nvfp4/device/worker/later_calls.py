@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from pytest_nvfp4.device.worker.host_writes import HostWrites
 from pytest_nvfp4.device.worker.kernel_process import KernelError
 from pytest_nvfp4.device.worker.sim_findings import in_order, merge_by_statement, worker_finding
 from pytest_nvfp4.driver.kernel_names import short_kernel
@@ -158,7 +159,7 @@ class LaterCalls:
         for region in outputs:
             region.watch(region.owner_bytes)
         session.launch_only = False
-        with self._log.repeated():
+        with self._log.repeated(HostWrites(session)):
             pass
         reported = [each for record in session.launches[start:] for each in merge_by_statement(record.findings)]
         found = [*map(worker_finding, in_order([fault.finding() for fault in session.faults[faults:]], reported))]

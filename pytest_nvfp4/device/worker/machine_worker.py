@@ -142,10 +142,7 @@ class MachineWorker(JobSteps):
             variables=session.variables,
             most=job.memory_bytes,
         )
-        if settings.sampled:
-            server.observer = UnknownReads(session)
-        if settings.unwritten:
-            server.observer = HostWrites(session)
+        server.observer = UnknownReads(session) if settings.sampled else HostWrites(session)
         kernel = KernelProcess(
             self._forked,
             server,

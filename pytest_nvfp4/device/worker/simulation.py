@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
+from pytest_nvfp4.contracts.call import Tensor
 from pytest_nvfp4.device.job import Simulating
 from pytest_nvfp4.device.worker.attributing import Attributor
 from pytest_nvfp4.device.worker.buffers import Buffer, CallBuffers
@@ -59,6 +60,8 @@ class Simulation:
         self._launch_only = frozenset(settings.launch_only)
         self._sampled = settings.sampled
         self._outputs: list[WatchedOutput] = []
+        self._unrecorded = 0
+        self._tensors: Sequence[Tensor] = ()
         self._results: list[Extent] = []
         self._before = 0
         self._provenance = settings.provenance
@@ -129,8 +132,25 @@ class Simulation:
     def returned(self, returned: Sequence[Returned]) -> None:
         """Register what the call returned, which is read like C."""
         self._results += [extent(one.tensor) for one in returned if one.tensor is not None]
-        own = {group for group, one in enumerate(returned) if one.tensor is not None}
+        own = {group: one.tensor for group, one in enumerate(returned) if one.tensor is not None}
         self._outputs = [output for output in self._outputs if output.group not in own]  # C itself may stay unwritten
+        found = [self._own(group, tensor) for group, tensor in own.items() if self._tensors[group].size]
+        self._outputs += [output for output in found if output is not None]
+        self._unrecorded = found.count(None)
+
+    def _own(self, group: int, tensor: Any) -> WatchedOutput | None:
+        """Return an output that the kernel allocated itself; None if its writers are not recorded."""
+        of, where = self._tensors[group], extent(tensor)
+        region = self.session.machine.memory.find(where.address)
+        if region is None or region.owner is None or region.owner_bytes != of.item:
+            return None
+        if (region.start, region.size) != (where.address, of.size):
+            return None
+        strides = zip(tensor.shape, tensor.stride(), of.strides, strict=True)
+        if any(one != other for size, one, other in strides if size > 1):
+            return None
+        region.name, region.describe = of.name, of.describe
+        return WatchedOutput(group, region, of.columns)
 
     def recorded_first(self) -> AbstractContextManager[FirstCall | None]:
         """Return a context that records a call with which later ones are compared; None if nobody asks for them."""
@@ -152,8 +172,9 @@ class Simulation:
         between = self.session.order.findings if self.session.order is not None else []
         reported = len(between)
         if self._recorder is not None:
-            self._recorder.begin(self._outputs)
+            self._recorder.begin()
         self.session.faults.clear()
+        self._unrecorded = 0
         raised: BaseException | None = None
         if self._operands is not None:
             self._operands.watch({output.group: (output.region, output.columns) for output in self._outputs})
@@ -190,11 +211,14 @@ class Simulation:
         if self._recorder is None:
             return None
         operands = None if self._operands is None else recorded(self._operands.recorder)
-        return self._recorder.record(call, case, operands=operands)
+        return self._recorder.record(call, case, self._outputs, unrecorded=self._unrecorded, operands=operands)
 
     def _name(self, slot: CallBuffers) -> None:
         """Name the buffers in the simulated memory, so that findings name a matrix, row and column."""
         self._outputs = []
+        self._tensors = [tensor for tensor, _ in slot.results]
+        if not self._sampled:  # the kernel may return tensors of its own
+            self.session.memory.watched = {tensor.size: tensor.item for tensor in self._tensors if tensor.size}
         for index, (_, buffer) in enumerate(slot.results):
             if buffer is not None and buffer.tensor.size:
                 self._name_output(index, buffer)

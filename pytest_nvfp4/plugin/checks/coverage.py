@@ -1,7 +1,8 @@
 """``coverage``: every output element is written, and by one CTA.
 
-The kernel runs once in the simulator, which records the writer of every element. Elements that were never written, or
-that two CTAs of a launch wrote, fail; an element that one CTA wrote more than once is a warning. Later calls on the
+The kernel runs once in the simulator, which records the writer of every element, also of a tensor that the kernel
+allocates in the call and returns. Elements that were never written, or that two CTAs of a launch wrote, fail; an
+element that one CTA wrote more than once is a warning; copies and operators of the host are writers. Later calls on the
 same inputs whose launches are unlike those of the first call are checked too (``device.worker.later_calls``).
 """
 
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+import pytest
 
 from pytest_nvfp4.plugin.checks.base import Check, CheckItem, CollectedKernel, Needs
 from pytest_nvfp4.plugin.checks.kernel import KernelUnderTest, fitted_preparation
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 _KINDS = frozenset({"never-written", "written-by-two"})
 _FINDINGS_SHOWN = 8
+_HOST = "copies or operators of the host's"
+_UNRECORDED = "the kernel returned a part of another tensor, or one that it had allocated before the call"
 
 
 class SimulatedCheck(Check):
@@ -69,10 +74,12 @@ class CoverageCheck(SimulatedCheck):
         if own:
             raise _failure(nvfp4_case, [*others, *own], done)
         call = require_call(nvfp4_case, done)
-        nvfp4_case.establish(
-            f"each of {plural(sum(output.elements for output in call.outputs), 'output element')} is written, by one "
-            f"CTA each (simulated): {coverage_line(call)}"
-        )
+        if call.unrecorded and not call.outputs:
+            pytest.skip(f"which CTA wrote the outputs is not recorded: {_UNRECORDED}")
+        host = sum(output.host for output in call.outputs)
+        elements = plural(sum(output.elements for output in call.outputs), "output element")
+        writers = f": {host} by {_HOST}, the others by one CTA each" if host else ", by one CTA each"
+        nvfp4_case.establish(f"each of {elements} is written{writers} (simulated): {coverage_line(call)}")
         for finding in done.findings:
             if finding.kind == "written-twice":
                 nvfp4_case.warn_of(finding)
@@ -111,7 +118,8 @@ def _failure(kernel: KernelUnderTest, findings: list[Finding], done: SimulationR
 def coverage_line(call: SimulatedCall) -> str:
     """Return the map of CTAs of a call in one line: CTAs, waves, tiles, and CTAs that wrote no output."""
     writing = [launch for launch in call.launches if launch.writers is not None]
-    if not writing:
+    host = sum(output.host for output in call.outputs)
+    if not writing and not host and not call.unrecorded:
         return f"no launch of {len(call.launches)} wrote an output"
     parts = []
     for launch in writing:
@@ -122,9 +130,14 @@ def coverage_line(call: SimulatedCall) -> str:
             + (f"{plural(idle, 'CTA')} wrote no output" if idle else "every CTA wrote output")
         )
     tiles = sum(output.tiles for output in call.outputs)
-    outputs = f"{plural(tiles, 'tile')} of C, {sum(output.elements for output in call.outputs)} elements"
+    outputs = f"{plural(tiles, 'tile')} of C, " * bool(tiles)
+    outputs += plural(sum(output.elements for output in call.outputs), "element")
     if twice := sum(output.twice for output in call.outputs):
         outputs += f", {twice} of them written more than once by one CTA"
+    if host:
+        outputs += f", {host} of them written by {_HOST}"
+    if call.unrecorded:
+        outputs += f"; {plural(call.unrecorded, 'output')} not recorded ({_UNRECORDED})"
     if silent := len(call.launches) - len(writing):
         outputs += f"; {plural(silent, 'launch', 'launches')} that wrote no output"
-    return f"{'; '.join(parts)}; {outputs}"
+    return "; ".join([*parts, outputs])

@@ -23,7 +23,7 @@ from pytest_nvfp4.sim.descent.effects import Operand, effect, is_copy, result, u
 from pytest_nvfp4.sim.descent.origins import ANY_SIZE, NOTHING, Held, HostRead, HostWrite, Origins, Writer, union
 from pytest_nvfp4.sim.descent.ranges import Ranges, span
 from pytest_nvfp4.sim.fault import Fault
-from pytest_nvfp4.sim.memory.coverage import FIRST_REQUEST, NOBODY
+from pytest_nvfp4.sim.memory.coverage import FIRST_REQUEST, NOBODY, note_request
 from pytest_nvfp4.sim.memory.globals import Region
 from pytest_nvfp4.sim.run.session import Session
 
@@ -148,7 +148,7 @@ class Ledger:
                 self._ranges.mix(low, high, held)
             for region in self._outputs:
                 if low < region.end and region.start < high:
-                    _own(region, extent, number)
+                    note_request(region, extent, number)
 
     def _launch(self, request: Executed) -> None:
         number = len(self._session.launches) - 1
@@ -223,17 +223,3 @@ def _aligned(request: Executed) -> int:
     for extent in (*request.reads, *request.writes):
         ends |= extent.address | extent.size
     return ends & -ends
-
-
-def _own(region: Region, extent: Extent, number: int) -> None:
-    """Set the owner of the elements of an output that a strided array overlaps."""
-    assert region.owner is not None
-    unit = region.owner_bytes
-    places = np.array([extent.address - region.start], np.int64)
-    for length, stride in zip(extent.shape, extent.strides, strict=True):
-        places = (places[:, None] + np.arange(length, dtype=np.int64) * stride).ravel()
-    first, last = places // unit, (places + extent.size - 1) // unit
-    while first.size:
-        inside = (first >= 0) & (first < region.owner.size)
-        region.owner[first[inside]] = number
-        first, last = first[first < last] + 1, last[first < last]

@@ -2,6 +2,7 @@
 
 ``Region.watch(owner_bytes)`` starts the record. Every store reports the bytes it wrote: as one contiguous run
 (``note_write``), as several rows (``note_rows``), or as scattered offsets (``note_scatter``, ``note_items``).
+What the host's copies and operators wrote (``note_request``) is no CTA's.
 Reductions report through ``note_reduce``, which sets an owner but records no conflict, because several CTAs may add to
 one element. A second write of an element in one launch is a conflict. A write of a part of an element counts as a write
 of the whole element.
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.sim.memory.globals import Coverage, Region, contiguous_runs
 
@@ -123,6 +125,22 @@ def note_reduce(region: Region, offset: int, size: int, cta: int) -> None:
     unit = region.owner_bytes
     part = owner[offset // unit : (offset + size - 1) // unit + 1]
     part[part < region.launch_base] = _owner(region, cta)
+
+
+def note_request(region: Region, extent: Extent, number: int = FIRST_REQUEST) -> None:
+    """Record that a copy or an operator of the host's wrote a strided array: every element that it overlaps."""
+    owner = region.owner
+    if owner is None:
+        return
+    unit = region.owner_bytes
+    places = np.array([extent.address - region.start], np.int64)
+    for length, stride in zip(extent.shape, extent.strides, strict=True):
+        places = (places[:, None] + np.arange(length, dtype=np.int64) * stride).ravel()
+    first, last = places // unit, (places + extent.size - 1) // unit
+    while first.size:
+        inside = (first >= 0) & (first < owner.size)
+        owner[first[inside]] = number
+        first, last = first[first < last] + 1, last[first < last]
 
 
 def _elements(offsets: NDArray[Any], size: int, unit: int) -> NDArray[np.intp]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.driver.memory import ALIGN, POISON, SPARSE
@@ -25,6 +25,7 @@ class SimulatedMemory:
         most: Largest number of bytes of an allocation.
         allocating: Returns where the user's code allocates, for the allocation's name, if that is known here.
         poison: Byte that new allocations are filled with.
+        watched: Bytes of an element by size of an allocation: the writers of new ones are recorded (``Region.watch``).
         tracks_writes: Whether new allocations record which of their bytes were written (``Region.initialised``).
     """
 
@@ -39,6 +40,7 @@ class SimulatedMemory:
         self.allocating: Callable[[], str | None] | None = None
         self.poison = POISON
         self.tracks_writes = False
+        self.watched: Mapping[int, int] = {}
 
     def allocate(self, size: int) -> int:
         """Allocate ``size`` bytes at a multiple of ``ALIGN``, filled with ``poison``.
@@ -57,6 +59,8 @@ class SimulatedMemory:
         region = self._regions[address] = self._memory.add(Region(name, address, size))
         if self.tracks_writes and size < SPARSE:
             region.track_writes()
+        if size in self.watched:
+            region.watch(self.watched[size])
         self._sizes[address] = size
         return address
 
