@@ -146,6 +146,18 @@ def test_races_of_a_program(tmp_path: Path, options: list[str], races: bool, sta
 
 
 @pytest.mark.slow
+def test_what_may_have_caused_a_fault_is_written_before_it(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    text = LAUNCHES.replace("block=(32", "block=(64").replace("mC[thread]", "mC[thread % 32]")
+    end = "cutlass.Float32(thread) * 2\n"
+    program.write_text(text.replace(end, f"{end}    mC[thread % 32] = mC[thread + thread // 32 * 100000]\n"))
+    done = run("--device", "sim", "--races", program, "0")
+    assert done.code == 1, done.err
+    assert done.err.count("simulated, out-of-bounds: ") == 2, "as a finding, and as the program's exception"
+    assert -1 < done.err.find("simulated, race: ") < done.err.find("simulated, out-of-bounds: ")
+
+
+@pytest.mark.slow
 def test_a_race_in_a_launch_after_one_between_streams(tmp_path: Path) -> None:
     """The first launch has none of its own; when it has ended, the one between streams is reported."""
     calls = """

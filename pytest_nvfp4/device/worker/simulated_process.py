@@ -15,7 +15,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.context import ForkServerProcess, SpawnProcess
 from multiprocessing.util import Finalize
@@ -25,7 +25,7 @@ from typing import Self
 from pytest_nvfp4.cores import cores
 from pytest_nvfp4.device.job import Simulating
 from pytest_nvfp4.device.worker.child_start import BUILT, FOLDER, KEPT, UNRAISED, VARIABLE
-from pytest_nvfp4.device.worker.sim_findings import merge_by_statement, worker_finding
+from pytest_nvfp4.device.worker.sim_findings import in_order, merge_by_statement, worker_finding
 from pytest_nvfp4.device.worker.simulator import simulate
 from pytest_nvfp4.driver.launches import Launch
 from pytest_nvfp4.driver.user_line import user_line, user_variable
@@ -128,7 +128,7 @@ class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
             session.launch(launch)
         except Fault as fault:
             finding = worker_finding(fault.finding())
-            self._say([finding])
+            self._report([finding])
             first, _, _ = finding.message.partition("\n")
             raise RuntimeError(_place(finding) + first) from None
         finally:
@@ -140,15 +140,18 @@ class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
             if self._at_exit is None or not self._at_exit.still_active():  # multiprocessing clears it in new processes
                 self._at_exit = Finalize(None, self._report, exitpriority=0)
 
-    def _report(self) -> None:
-        """Write the findings since the last call, each statement's once: those of launches, then between streams."""
+    def _report(self, ended: Sequence[Finding] = ()) -> None:
+        """Write the findings since the last call, each statement's once: those of launches, then between streams.
+
+        What has ended a launch stands behind what may be its cause.
+        """
         launches, order = self._session.launches, self._session.order
         between = order.findings if order is not None else []
         new = [finding for record in launches[self._seen[0] :] for finding in record.findings]
         new += between[self._seen[1] :]
         self._seen = (len(launches), len(between))
         new = [finding for finding in new if finding.kind != UNWRITTEN_SOURCE]  # it may be padding
-        self._say(map(_of_program, merge_by_statement(new)))
+        self._say(in_order(ended, map(_of_program, merge_by_statement(new))))
 
     def _report_overdue(self) -> None:
         """Write once where the warps are of the launch that runs; a signal handler."""
