@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.finding import Finding
-from pytest_nvfp4.sim.memory.globals import Coverage, Region, contiguous_runs
+from pytest_nvfp4.sim.memory.globals import Coverage, Region, contiguous_runs, dense
 
 NOBODY = -1
 """Owner of an element that was not written."""
@@ -133,7 +134,12 @@ def note_request(region: Region, extent: Extent, number: int = FIRST_REQUEST) ->
     if owner is None:
         return
     unit = region.owner_bytes
-    places = np.array([extent.address - region.start], np.int64)
+    start = extent.address - region.start
+    if 0 not in extent.shape and dense(extent):
+        stop = start + extent.size * prod(extent.shape)
+        owner[max(0, start // unit) : max(0, -(-stop // unit))] = number
+        return
+    places = np.array([start], np.int64)
     for length, stride in zip(extent.shape, extent.strides, strict=True):
         places = (places[:, None] + np.arange(length, dtype=np.int64) * stride).ravel()
     first, last = places // unit, (places + extent.size - 1) // unit

@@ -203,7 +203,7 @@ class Region:
         return f"{self.name} at byte {offset}"
 
 
-def _dense(extent: Extent) -> bool:
+def dense(extent: Extent) -> bool:
     """Return whether no bytes lie between the elements of an extent, nor are some of several elements."""
     size = extent.size
     for stride, count in sorted(zip(extent.strides, extent.shape, strict=True)):
@@ -306,7 +306,7 @@ class GlobalMemory:
         if written is None:
             return
         region = self.find(extent.address)
-        if region is not None and extent.address == region.start and written.nbytes == region.size and _dense(extent):
+        if region is not None and extent.address == region.start and written.nbytes == region.size and dense(extent):
             region.initialised = None
         else:
             written[...] = True

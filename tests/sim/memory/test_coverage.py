@@ -10,9 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_nvfp4.driver.streams import Extent
 from pytest_nvfp4.sim.memory.coverage import (
+    FIRST_REQUEST,
+    NOBODY,
     findings,
     note_reduce,
+    note_request,
     note_rows,
     note_scatter,
     note_write,
@@ -30,6 +34,31 @@ def test_all_written_once_says_nothing():
     note_write(region, 0, 64, 0, 1)
     note_rows(region, 64, 16, 4, 16, 1, 2)
     assert findings([region]) == []
+
+
+extents = st.integers(0, 2).flatmap(
+    lambda rank: st.builds(
+        Extent,
+        st.integers(-8, 136),
+        st.sampled_from([1, 2, 4]),
+        st.tuples(*[st.integers(0, 4)] * rank),
+        st.tuples(*[st.sampled_from([-6, 0, 1, 2, 4, 8, 16])] * rank),
+    )
+)
+
+
+@settings(max_examples=300)
+@given(extents)
+def test_a_request_writes_each_element_that_it_overlaps(extent: Extent) -> None:
+    region = watched()
+    places = np.array([extent.address])
+    for length, stride in zip(extent.shape, extent.strides, strict=True):
+        places = np.add.outer(places, np.arange(length) * stride).ravel()
+    elements = {int(place + byte) // 2 for place in places for byte in range(extent.size)}
+    note_request(region, extent._replace(address=region.start + extent.address))
+    want = [FIRST_REQUEST if element in elements else NOBODY for element in range(64)]
+    assert region.owner is not None
+    assert region.owner.tolist() == want
 
 
 def test_never_written_names_the_first_and_the_stride():
