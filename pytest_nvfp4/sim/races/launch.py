@@ -144,7 +144,7 @@ class LaunchRaces:
     @cached_property
     def pending_loads(self) -> Mapping[int, frozenset[int]]:
         """By arrive, the loads of shared memory and TMEM that may be pending then."""
-        return pending_loads(self.grid.program.flow)
+        return pending_loads(self.grid.program.flow, self.grid.program.liveness)
 
     @cached_property
     def _guards(self) -> ThreadGuards:

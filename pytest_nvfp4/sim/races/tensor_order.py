@@ -37,7 +37,7 @@ dependency. The last column has what NVIDIA's kernels omit without known harm: f
 ``wait::ld``, the wait between the MMAs that read scale factors and the ``cp`` that replaces them, and ``wait::st``
 between a store and a load of one warp (in transposes through tensor memory). A value that such a load has read counts
 as stored, also for accesses ordered behind the load. A missing ``wait::ld`` is an error if nothing has used a register
-of the load before the arrive that another warp waits for (``pending_loads``).
+of the load before the arrive that another warp waits for, and something may behind it (``pending_loads``).
 
 Checked elsewhere: operands in shared memory, by the ordinary rules (mbarriers, proxy fences). ``alloc`` begins the
 history of its columns; the order of its address before its use is checked in shared memory. A warp is one agent, so the

@@ -112,7 +112,8 @@ def test_the_message_names_the_load_and_the_copy() -> None:
 
 def test_a_kernel_without_arrives_has_none() -> None:
     text = ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry kernel()\n{\nret;\n}\n"
-    assert pending_loads(Programs().get(text, "kernel").flow) == {}
+    program = Programs().get(text, "kernel")
+    assert pending_loads(program.flow, program.liveness) == {}
 
 
 LD = "tcgen05.ld.sync.aligned.32x32b.x2.b32 {%r20, %r21}, [%r7];"
@@ -122,9 +123,11 @@ ST = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r7], {%r0};"
 SIGNAL = "mbarrier.arrive.shared::cta.b64 _, [%r3+32];"
 
 
-def tmem_kinds(between: str, second: str = MMA, *, signal: str = SIGNAL, warnings: bool = False) -> list[str]:
+def tmem_kinds(
+    between: str, second: str = MMA, *, load: str = LD, signal: str = SIGNAL, warnings: bool = False
+) -> list[str]:
     """Return the kinds of errors of a warp that loads columns and frees them by an arrive, behind ``between``."""
-    body = kernel(LD, second, last=between + BEFORE + signal, meet="", after=wait("M", 32) + AFTER)
+    body = kernel(load, second, last=between + BEFORE + signal, meet="", after=wait("M", 32) + AFTER)
     return judged(body, warnings=warnings)[1]
 
 
@@ -149,6 +152,19 @@ def test_a_load_of_tmem_is_done_before_the_arrive(between: str, said: list[str],
 def test_whatever_writes_the_columns_behind_the_arrive(second: str) -> None:
     assert tmem_kinds("", second) == ["race"]
     assert tmem_kinds(WAIT_LD, second) == []
+
+
+UNREAD = LD.replace("%r20, %r21", "%r22, %r23")
+GUARDED = "setp.gt.u32 %p6, %r2, 40; @%p6 bra SKIP; add.u32 %r20, %r22, 1; SKIP:"
+"""The lanes with a valid row use what they have loaded; there is none."""
+
+
+@pytest.mark.parametrize("second", [MMA, CP, ST])
+@pytest.mark.parametrize("between", ["", GUARDED, GUARDED.replace("gt", "le")])
+def test_a_load_of_tmem_whose_value_is_not_used_behind_the_arrive(between: str, second: str) -> None:
+    assert tmem_kinds(between, second, load=UNREAD) == []
+    later = "add.u32 %r20, %r22, 1;"
+    assert tmem_kinds(between, second, load=UNREAD, signal=SIGNAL + later) == ["race"]
 
 
 def test_a_second_arrive_may_wait_for_the_load_of_tmem() -> None:
