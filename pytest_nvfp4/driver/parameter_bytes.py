@@ -68,6 +68,6 @@ def with_zeros(params: Sequence[bytes], read: Read) -> tuple[bytes, ...]:
 def _with_zeros(data: bytes, offsets: frozenset[int] | None) -> bytes:
     if offsets:  # one of which nothing is read is shown as it was given
         return bytes(byte if at in offsets else 0 for at, byte in enumerate(data))
-    if offsets is None and looks_like_tensormap(data):
+    if offsets is None and looks_like_tensormap(data, null=True):
         return data[: TENSOR_MAP_BYTES // 2].ljust(TENSOR_MAP_BYTES, b"\0")
     return data

@@ -216,10 +216,15 @@ def decode(data: bytes) -> TensorMap:
     return result
 
 
-def looks_like_tensormap(data: bytes) -> bool:
-    """Return whether the bytes decode: a filter for kernel parameters, which other data may pass, too."""
+def looks_like_tensormap(data: bytes, *, null: bool = False) -> bool:
+    """Return whether the bytes decode: a filter for kernel parameters, which other data may pass, too.
+
+    Args:
+        data: The bytes of a parameter.
+        null: Whether the address may be null, as in a map that the kernel copies and completes.
+    """
     try:
-        return len(data) == TENSOR_MAP_BYTES and decode(data).address != 0
+        return len(data) == TENSOR_MAP_BYTES and (decode(data).address != 0 or null)
     except TensorMapError:
         return False
 

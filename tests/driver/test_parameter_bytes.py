@@ -46,19 +46,21 @@ def test_bytes_that_a_kernel_loads_by_name_are_read() -> None:
     assert read_bytes(TEXT, "other") == (frozenset(range(8, 16)),)
 
 
-def test_what_is_not_read_becomes_zero() -> None:
-    params = [FULL[:16], FULL[:16], MAP + FULL[64:], FULL[:16], FULL[:8], FULL[:8]]
+@pytest.mark.parametrize("given", [MAP, bytes(8) + MAP[8:]], ids=["a map", "a map that the kernel completes"])
+def test_what_is_not_read_becomes_zero(given: bytes) -> None:
+    params = [FULL[:16], FULL[:16], given + FULL[64:], FULL[:16], FULL[:8], FULL[:8]]
     p_1, p_10, the_map, taken, unread, number = with_zeros(params, read_bytes(TEXT, "first"))
     assert p_1 == p_10 == FULL[:12] + bytes(4)
-    assert the_map == MAP + bytes(64), "the second half of a tensor map has no meaning"
+    assert the_map == given + bytes(64), "the second half of a tensor map has no meaning"
     assert taken == FULL[:16], "any byte may be read through an address"
     assert unread == FULL[:8], "a parameter of which nothing is read is shown as it was given"
     assert number == FULL[:8], "a number has no padding"
 
 
-def test_a_parameter_that_is_no_tensor_map_keeps_its_second_half() -> None:
-    params = [FULL[:16], FULL[:16], FULL, FULL[:16], FULL[:8], FULL[:8]]
-    assert with_zeros(params, read_bytes(TEXT, "first"))[2] == FULL
+@pytest.mark.parametrize("given", [FULL, bytes(64) + FULL[64:]])
+def test_a_parameter_that_is_no_tensor_map_keeps_its_second_half(given: bytes) -> None:
+    params = [FULL[:16], FULL[:16], given, FULL[:16], FULL[:8], FULL[:8]]
+    assert with_zeros(params, read_bytes(TEXT, "first"))[2] == given
 
 
 def test_a_tensor_map_whose_second_half_is_loaded_by_name_keeps_it() -> None:

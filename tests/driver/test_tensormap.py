@@ -101,6 +101,7 @@ def test_refuses_a_wrong_size_and_memory_that_is_no_map():
     assert not looks_like_tensormap(bytes(128))
     assert not looks_like_tensormap(b"\xff" * 128)
     assert not looks_like_tensormap(encode(address=0))
+    assert looks_like_tensormap(encode(address=0), null=True)
 
 
 def test_box_bytes_count_packed_nibbles_and_element_strides():
