@@ -32,6 +32,7 @@ from pytest_nvfp4.sim.races.names import AgentInfo, WarpId
 from pytest_nvfp4.sim.races.orders import Order, order_of
 from pytest_nvfp4.sim.races.partition import Partition
 from pytest_nvfp4.sim.races.pending_loads import pending_loads
+from pytest_nvfp4.sim.races.relaxed_arrives import RelaxedArrives
 from pytest_nvfp4.sim.races.scopes import NarrowScopes, acquires_in_cta, arrives_in_cta
 from pytest_nvfp4.sim.races.shadow import Conflict
 from pytest_nvfp4.sim.races.sync_variables import SyncVariables
@@ -97,6 +98,7 @@ class LaunchRaces:
         non_coherent: By load, whether it is ``.nc``.
         arrives_in_cta, acquires_in_cta: By mbarrier instruction, whether its scope is ``.cta``.
         narrow_scopes: Those that were executed and leave out a CTA.
+        relaxed_arrives: The arrives that were executed and order no memory.
         users: By weak load, the mask of the lanes that can use its value, by warp; None if all may (``users``).
         matrix: By instruction, how its lanes hold what they access in shared memory (``warp_lanes``).
         tensor_kind: By tcgen05 instruction, its operation (``mma``, ``cp``, ``ld`` ...), and the kind of an MMA.
@@ -128,6 +130,7 @@ class LaunchRaces:
         self.arrives_in_cta = Memo[int, bool](lambda at: arrives_in_cta(instructions[at]))
         self.acquires_in_cta = Memo[int, bool](lambda at: acquires_in_cta(instructions[at]))
         self.narrow_scopes = NarrowScopes(grid)
+        self.relaxed_arrives = RelaxedArrives(grid)
         self.users = Memo[int, tuple[int, ...] | None](
             lambda at: None if self.order[at].strong else self._guards.users(grid.program.uses(at))
         )
@@ -415,6 +418,8 @@ class LaunchRaces:
         witness = _witness(clocks, old, new) if kind == RACE else None
         narrow = kind == RACE and conflict.old_writes
         scope = self.narrow_scopes.missing(old, new, conflict.ticks) if narrow else None
+        if narrow and scope is None and new.use is None:
+            scope = self.relaxed_arrives.missing(old, new, threads=clocks.infos[old.agent].kind == "warp")
         copied = clocks.infos[old.agent].kind == "mbarrier"
         pair = AccessPair(
             kind, place, old, new, clocks.infos[old.agent], clocks.infos[new.agent], conflict.old_writes,

@@ -140,7 +140,7 @@ class SyncHooks(Hooks):
                 else:
                     agent.acquire(complete)
                 agent.lanes.synchronise()
-            agent.memory.peer_accesses.observe(state.performed)
+            launch.relaxed_arrives.observe(agent.id, agent.memory.peer_accesses, state.performed)
 
     def mbarrier_refused(self, w: Warp, mask: int, barrier: Mbarrier, at: int) -> None:
         """Record a test for the current phase that returned false."""
@@ -187,7 +187,7 @@ class SyncHooks(Hooks):
         state.coming[agent.id] = at
         with agent.lane_order.releasing(mask, w.live, at):
             if agent.launch.relaxed[at]:
-                _release_relaxed(agent, state, scope=CLUSTER)
+                _release_relaxed(agent, state, at, scope=CLUSTER)
             else:
                 agent.release(state.arrived)
 
@@ -203,8 +203,7 @@ class SyncHooks(Hooks):
         complete = state.passed[agent.id] = state.complete.get(agent.id) or state.complete[None]
         agent.acquire_copy(complete)
         agent.lanes.synchronise()
-        if state.performed is not None:
-            agent.memory.peer_accesses.observe(state.performed)
+        agent.launch.relaxed_arrives.observe(agent.id, agent.memory.peer_accesses, state.performed)
         if not isinstance(barrier, NamedBarrier):
             agent.memory.cluster_ticks.setdefault(agent.number, agent.epoch())
 
@@ -230,7 +229,7 @@ def _release(agent: WarpAgent, state: BarrierState, at: int, barrier: Mbarrier) 
     launch = agent.launch
     near = barrier.cta.rank == agent.id.rank
     if launch.relaxed[at]:
-        _release_relaxed(agent, state, scope=CTA if near else CLUSTER)
+        _release_relaxed(agent, state, at, scope=CTA if near else CLUSTER)
         if near and state.near is not None:
             _release_fenced(agent, state.near, CTA)
     elif near:
@@ -261,11 +260,12 @@ def _note_pending(agent: WarpAgent, loads: frozenset[int]) -> None:
     agent.epoch()
 
 
-def _release_relaxed(agent: WarpAgent, state: BarrierState | RoundState, *, scope: int) -> None:
+def _release_relaxed(agent: WarpAgent, state: BarrierState | RoundState, at: int, *, scope: int) -> None:
     """Release, by a relaxed arrive, what a fence before it covered, the initialised mbarriers, and tcgen05 work.
 
     Observers of the arrive know everything before it as performed (``cta_exit``).
     """
+    agent.launch.relaxed_arrives.add(agent.id, agent.tick, at)
     clock = state.arrived
     _release_fenced(agent, clock, scope)
     row = clock.ticks[INITS]

@@ -57,6 +57,29 @@ def test_what_is_told():
     assert ".acquire.cluster at" in finding.hint
 
 
+def test_a_relaxed_arrive_between_two_accesses_is_named():
+    (finding,) = found(WRITE + ARRIVE.format(".relaxed.cluster"), WAIT.format("") + READ)
+    assert "(mbarrier.arrive.relaxed.cluster.shared::cluster.b64) in warp 0 of CTA (1, 0, 0)" in finding.message
+    assert "is .relaxed: who waits for it comes behind what was executed before" in finding.message
+    assert "an arrive without .relaxed at" in finding.hint
+    (finding,) = found(ARRIVE.format(".relaxed.cluster") + WRITE, WAIT.format("") + READ)
+    assert ".relaxed" not in finding.message
+
+
+@pytest.mark.parametrize(("arrive", "said"), [(".relaxed", True), (".release", False)])
+def test_the_relaxed_arrive_that_is_named_is_the_first_behind_the_access(arrive, said):
+    """Rank 1 may arrive once more before rank 0 reads."""
+    meet = f"barrier.cluster.arrive{arrive}; barrier.cluster.wait;"
+    late = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;"
+    body = (
+        SECOND + "setp.eq.u32 %p4, %r4, 0;" + GATHER + "@%p4 bra WROTE;" + WRITE + "WROTE:" + meet
+        + "@!%p4 bra DONE;" + READ + "DONE:" + late + STAY
+    )  # fmt: skip
+    findings, _ = findings_of(body, grid=(2, 1, 1), cluster=(2, 1, 1), block=(32, 1, 1))
+    assert [one.kind for one in findings] == ["race"] * said
+    assert all("(barrier.cluster.arrive.relaxed) in warp 0 of CTA (1, 0, 0)" in one.message for one in findings)
+
+
 @pytest.mark.parametrize("wait", [".acquire.cta", ".acquire.cluster", ""])
 @pytest.mark.parametrize("copies", [True, False])
 def test_what_cp_async_of_the_own_cta_releases_where_a_peer_arrives_too(wait, copies):
