@@ -142,6 +142,7 @@ def _could_be_less(total: int, used: Usage) -> list[str]:
     if not used.complete:
         return [f"it allocates {total} columns, of which {used.total} belong to tensors with known names"]
     return [
-        f"it allocates {total} columns and uses {parts(used)} = {used.total}: {needed} are enough, and "
-        f"{COLUMNS // needed} CTAs instead of {COLUMNS // total} could hold TMEM on an SM at once"
+        f"it allocates {total} columns, and its named tensors cover {parts(used)} = {used.total}: unless it uses "
+        f"others at computed columns (further stages of the accumulator), {needed} are enough, and {COLUMNS // needed} "
+        f"CTAs instead of {COLUMNS // total} could hold TMEM on an SM at once"
     ]
