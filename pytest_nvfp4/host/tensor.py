@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import functools
 import importlib
+import numbers
 from collections.abc import Callable, Sequence, Set
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final, Self
@@ -26,6 +27,7 @@ from pytest_nvfp4.machine.operators import is_cuda, is_view
 
 _DL_CUDA: Final = 2
 _DEVICE: Final = torch.device("cuda", 0)
+_SEQUENCES: Final = (list, tuple, range)
 
 # A torch that was built without CUDA has neither, and C++ extensions for CUDA cannot be built with it.
 _with_storage: Final[Any] = getattr(torch._C, "_construct_CUDA_Tensor_From_Storage_And_Metadata", None)
@@ -139,6 +141,43 @@ def _array_interface(tensor: Any, *_args: Any) -> dict[str, Any]:
     return interface
 
 
+def _new_tensor(tensor: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
+    given: dict[str, Any] = {"dtype": tensor.dtype, "device": tensor.device, **kwargs}
+    with HostCudaTensor.modes():
+        return torch.tensor(data, **given)
+
+
+def _indexed(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``__getitem__`` or ``__setitem__`` whose lists are index tensors of the host.
+
+    torch's C++ code makes them on the device of the indexed tensor, below the dispatcher.
+    """
+
+    def run(tensor: torch.Tensor, index: Any, *value: Any) -> Any:
+        if isinstance(index, tuple):
+            index = tuple(map(_index, index))
+        elif isinstance(index, list) and any(isinstance(item, _SEQUENCES) for item in index):
+            index = [_index(item) for item in index]  # torch takes such a list for a tuple
+        else:
+            index = _index(index)
+        with torch._C.DisableTorchFunctionSubclass():
+            return call(tensor, index, *value)
+
+    return run
+
+
+def _index(item: Any) -> Any:
+    """Return the index tensor of a sequence of integers or bools, and any other index as it is."""
+    if not isinstance(item, _SEQUENCES) or not _numbers(item):
+        return item
+    return torch.tensor(item, dtype=None if len(item) else torch.int64, device="cpu")
+
+
+def _numbers(item: Any) -> bool:
+    """Return whether a sequence, or one of sequences, contains integers and bools only."""
+    return all(_numbers(each) if isinstance(each, _SEQUENCES) else isinstance(each, numbers.Integral) for each in item)
+
+
 def _storage_refused(name: str) -> Callable[..., Any]:
     def call(*_args: Any, **_kwargs: Any) -> Any:
         raise HostSideError(f"torch.Tensor.{name} of a cuda tensor has no stand-in without a GPU: use data_ptr()")
@@ -153,6 +192,9 @@ def _pinned(*_args: Any, **_kwargs: Any) -> Any:
 _REPLACEMENTS: Final[dict[Any, Callable[..., Any]]] = {
     torch.Tensor.data_ptr: lambda tensor: tensor.host.data_ptr(),
     torch.Tensor.tolist: lambda tensor: _read(tensor).tolist(),
+    torch.Tensor.__getitem__: _indexed(torch.Tensor.__getitem__),
+    torch.Tensor.__setitem__: _indexed(torch.Tensor.__setitem__),
+    torch.Tensor.new_tensor: _new_tensor,
     torch.Tensor.numpy: _numpy,
     torch.Tensor.__array__: _array,
     torch.Tensor.pin_memory: _pinned,

@@ -96,6 +96,8 @@ class _FunctionMode(TorchFunctionMode):
                     return moved if kwargs.get("dtype") is None else moved.to(kwargs["dtype"])
                 kwargs.pop("pin_memory", None)
                 return func(*args, device=_CPU, **kwargs).to(device)
+            if func is torch.tensor:
+                kwargs.pop("pin_memory", None)
             kwargs["device"] = device
         elif func is torch.Tensor.pin_memory and not isinstance(args[0], HostCudaTensor):
             return args[0].clone()  # pinned memory is host memory; only its transfer speed differs

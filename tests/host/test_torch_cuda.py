@@ -10,6 +10,7 @@ PRELUDE = """
 import json
 import math
 import copy
+import numpy
 import torch
 from torch import library
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -38,7 +39,9 @@ x = torch.arange(6, device="cuda").reshape(2, 3)
 factories = {
     "empty": lambda: torch.empty(3, device="cuda"), "zeros": lambda: torch.zeros(3, device=d),
     "ones": lambda: torch.ones(3, device="cuda:0"), "full": lambda: torch.full((3,), 2.0, device=0),
-    "tensor": lambda: torch.tensor([1, 2, 3], device="cuda"), "as_tensor": lambda: torch.as_tensor([1.0], device=d),
+    "tensor": lambda: torch.tensor([1, 2, 3], device="cuda"), "new_tensor": lambda: x.new_tensor([1, 2, 3]),
+    "pinned": lambda: torch.tensor([1, 2, 3], pin_memory=True).to("cuda", non_blocking=True),
+    "as_tensor": lambda: torch.as_tensor([1.0], device=d),
     "arange": lambda: torch.arange(3, device="cuda"), "randn": lambda: torch.randn(3, device="cuda"),
     "randint": lambda: torch.randint(0, 9, (3,), device="cuda"), "rand": lambda: torch.rand(3, device="cuda"),
     "empty_like": lambda: torch.empty_like(h, device="cuda"), "new_zeros": lambda: x.new_zeros(3),
@@ -92,6 +95,23 @@ said["permute"] = [list(x.permute(1, 0).stride()), x.permute(1, 0).is_contiguous
 # errors torch gives on a GPU, and errors of our own
 said["mixed"] = refused(lambda: h + gpu)
 said["mixed_scalar"] = refused(lambda: gpu + torch.tensor(2.0))
+def stored(t, index):
+    t = t.clone()
+    t[index] = 9
+    return t
+grid = torch.arange(24).reshape(4, 6)
+indices = {
+    "list": [0, 2], "range": range(2), "bools": [True, False, True, False], "empty": [], "numpy": [numpy.int64(1)],
+    "in a tuple": (slice(None), [1, 3]), "two": ([0, 1], (2, 3)), "nested": ([[0, 1], [2, 3]], 1),
+    "beside a tensor": ([0, 1], torch.tensor([1, 2])), "beside others": (None, ..., [1]),
+    "list of tensors": [torch.tensor(1), torch.tensor(2)], "list of a slice": [slice(0, 2), 1],
+    "list of lists": [[0, 1], [2, 3]],
+}
+said["indices"] = {
+    name: [use(grid.cuda(), index).cpu().tolist() == use(grid, index).tolist() for use in (lambda t, i: t[i], stored)]
+    for name, index in indices.items()
+}
+said["wrong_index"] = refused(lambda: grid.cuda()[[0.5]])
 said["mixed_index"] = refused(lambda: gpu[torch.tensor([0, 1])])
 said["mixed_store"] = refused(torch.cat, [h, gpu])
 said["mixed_index_self"] = refused(lambda: h[torch.tensor([1], device="cuda")])
@@ -302,6 +322,11 @@ def test_moving_between_memories_copies(said):
     assert said["cpu_copies"] == [99.0, 1.0, "cpu"]
     assert said["cuda_of_cuda_is_itself"]
     assert said["copy_to_cpu"] == [True, "cpu"]
+
+
+def test_lists_are_indices(said):
+    assert set(map(tuple, said["indices"].values())) == {(True, True)}, said["indices"]
+    assert said["wrong_index"] is not None
 
 
 def test_views_share_memory(said):
