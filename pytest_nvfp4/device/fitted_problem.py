@@ -407,7 +407,8 @@ class _Fit:
         """Return why the kernel is to run on the product's device; None if the small one serves.
 
         A failure on the small device is the kernel's own if its grid follows the device. If it does not, or the host
-        code refuses the device, the kernel may need what the small device lacks.
+        code refuses the device, the kernel may need what the small device lacks. What was found of the launch of very
+        many tiles, in a later call, does not change its grid.
 
         Args:
             grid: The grid on the product's device.
@@ -416,7 +417,7 @@ class _Fit:
         """
         if not small:
             return None
-        launches = () if small[0].call is None or small[0].errors else small[0].call.launches
+        launches = () if small[0].call is None else small[0].call.launches
         if grid.at < len(launches) and launches[grid.at].ctas < grid.ctas:
             self._grid = replace(grid, depends_on_device=True)
             return None

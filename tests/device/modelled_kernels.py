@@ -24,6 +24,7 @@ class ModelledKernel:
             control.
         refuses: Problems for which the host code raises.
         fails: Problems on which the kernel faults.
+        races: Problems on which a race is found on a small device.
         most_tiles: Tiles that a CTA computes without a deadlock.
         instances: The stages of the instance for each k, as of a template; None if one kernel takes every k.
         other_k: k of the instance that is launched for any other k; None if the host code raises.
@@ -42,6 +43,7 @@ class ModelledKernel:
     unused_ring: bool = False
     refuses: Sequence[str] = ()
     fails: Sequence[str] = ()
+    races: Sequence[str] = ()
     least_k: int = 256
     takes_empty: bool = True
     least_sms: int = 1
@@ -104,6 +106,8 @@ class ModelledKernel:
         )
         writes = OutputWrites(group=0, elements=1, never=0, by_two=0, twice=0, ctas=1, tiles=len(tiles))
         call = SimulatedCall(call=0, case=0, model="", sms=device, launches=(launch,), outputs=(writes,))
+        if sms is not None and problem.name in self.races:
+            return SimulationResult(case, "failed", (Finding("race", "two accesses race"),), call)
         return SimulationResult(case, "passed", (), call)
 
     def _name(self, problem: Problem, instance: int) -> str:

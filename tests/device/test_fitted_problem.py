@@ -97,6 +97,16 @@ def test_a_failure_of_a_third_tile_keeps_the_small_device(grid: str):
     assert "could not be counted, because the kernel fails on it" in str(found)
 
 
+def test_a_finding_on_very_many_tiles_keeps_the_small_device():
+    """A later call may launch them in another way, which is executed and checked."""
+    kernel = ModelledKernel(grid="device", accumulators=2)
+    fitted(kernel)
+    (many,) = {name for name, sms in kernel.seen if name.startswith("1x")}
+    found = fitted(ModelledKernel(grid="device", accumulators=2, races=(many,)))
+    assert found.sms == 2
+    assert min(refills(found).values()) >= REFILLS
+
+
 def test_a_kernel_that_fails_on_a_small_device_runs_on_the_whole_one():
     found = fitted(ModelledKernel(grid="device", least_sms=16))
     assert found.sms is None
