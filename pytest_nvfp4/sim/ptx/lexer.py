@@ -16,6 +16,8 @@ from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple
 
+from pytest_nvfp4.sim.ptx.stripped import without_assembly_lines
+
 
 class PtxError(ValueError):
     """Invalid or unsupported PTX: the line, its text, what is wrong and what was expected.
@@ -140,7 +142,7 @@ def clean(text: str) -> str:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if "\x01" in text or "\x02" in text:
         text = text.replace("\x01", " ").replace("\x02", " ")
-    cleaned = _COMMENT.sub(_comment, text)
+    cleaned = _COMMENT.sub(_comment, without_assembly_lines(text))
     opened = cleaned.find("/*")
     while opened >= 0:
         before = cleaned[:opened].rsplit("\n", 1)[-1]
