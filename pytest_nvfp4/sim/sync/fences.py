@@ -29,6 +29,8 @@ from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.warp import Warp
 
 MAP_BYTES = 128
+_FIELD_BYTES = 64
+"""The bytes of a map that hold fields; a kernel may leave the others unwritten (``tma.map_changes``)."""
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 
 
@@ -51,7 +53,7 @@ class MapWrite:
 
 @dataclass(frozen=True, slots=True)
 class AcquiredMap:
-    """A tensor map at the time of an acquire: its bytes, its last modification, and the scope of the acquire."""
+    """A tensor map at the time of an acquire: its fields, its last modification, and the scope of the acquire."""
 
     data: bytes
     write: MapWrite | None
@@ -98,8 +100,9 @@ class TensormapFences:
             )
         if address % MAP_BYTES:
             raise Fault("misaligned", f"fence.proxy.tensormap acquire: {address:#x} is not a multiple of {MAP_BYTES}")
-        launch = self.cta.launch
-        data = launch.machine.memory.read(address, MAP_BYTES, what="fence.proxy.tensormap acquire").tobytes()
+        launch, what = self.cta.launch, "fence.proxy.tensormap acquire"
+        launch.machine.memory.region(address, MAP_BYTES, write=False, what=what)
+        data = launch.machine.memory.read(address, _FIELD_BYTES, what=what).tobytes()
         self.acquired[address] = AcquiredMap(data, launch.unit(TensormapWrites).writes.get(address), scope)
 
     def check_use(self, address: int, *, what: str) -> None:
@@ -118,7 +121,7 @@ class TensormapFences:
             by = f" by {write.who}" if write is not None else ""
             late = "" if known is None else " after this CTA's last acquire"
             problem = f"was modified{by}{late}, and this CTA has not acquired it since"
-        elif launch.machine.memory.read(address, MAP_BYTES, what=what).tobytes() != known.data:
+        elif launch.machine.memory.read(address, _FIELD_BYTES, what=what).tobytes() != known.data:
             problem = "was changed after this CTA's last acquire"
         elif write is None:
             return

@@ -93,6 +93,20 @@ def test_untouched_maps_need_no_acquire(stage):
     assert stage.use(stage.one) == ""
 
 
+@pytest.mark.parametrize(("written", "complete"), [(128, True), (64, True), (63, False)])
+def test_an_acquired_map_has_all_its_fields(stage, written, complete):
+    region = stage.machine.memory.find(stage.map)
+    region.initialised = np.zeros(region.size, np.bool_)
+    region.initialised[stage.map - region.start :][:written] = True
+    fences = stage.one.unit(TensormapFences)
+    if complete:
+        fences.acquire(stage.map, "gpu")
+        assert stage.use(stage.one) == ""
+    else:
+        with pytest.raises(Fault, match=r"byte .*, which was never written"):
+            fences.acquire(stage.map, "gpu")
+
+
 def test_a_modified_map_needs_release_and_acquire_of_a_wide_enough_scope(stage):
     writer = stage.one.warps[0]
     stage.writes.modified(writer, stage.map)
