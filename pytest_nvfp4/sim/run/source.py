@@ -14,6 +14,9 @@ _LINES, _NAME_LINES = 8, 40
 _NAME = re.compile(r"""\bname\s*=\s*(?:"([^"\\\n]{1,80})"|'([^'\\\n]{1,80})')""")
 _OPEN, _CLOSE = "([{", ")]}"
 _ASSEMBLY = re.compile(r"\basm\b")
+_CALL = re.compile(
+    r"[;{}]\s*(?!asm\b|if\b|for\b|while\b|switch\b|return\b|\w*assert\b|\w+_cast\b)[\w:]+(?:<[^;{}()]*>)?\s*\("
+)
 _TEXT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//.*')
 _BODY_LINES = 40
 
@@ -70,8 +73,8 @@ def lines_of(source: Location) -> tuple[tuple[str, int], ...]:
 def stated(source: Location) -> tuple[str, int]:
     """Return the file and line that a finding at a location names: its own line, or that of a call.
 
-    A function with one ``asm`` statement is another name of the instruction, so that the call is the line that
-    explains why it is executed.
+    A function with one ``asm`` statement, and no statement that calls another function, is another name of the
+    instruction, so that the call is the line that explains why it is executed.
     """
     lines = lines_of(source)
     return next((at for at in lines if not _wraps_assembly(*at)), lines[-1])
@@ -79,23 +82,22 @@ def stated(source: Location) -> tuple[str, int]:
 
 @lru_cache(maxsize=1024)
 def _wraps_assembly(file: str, line: int) -> bool:
-    """Return whether a line belongs to an ``asm`` statement that is the only one between two closing braces."""
+    """Return whether a line belongs to an ``asm`` statement that does the work of a function.
+
+    It is the only one between two closing braces, and no other statement there calls a function.
+    """
     start = line
     while not _ASSEMBLY.search(_code(file, start)):
         start -= 1
         if line - start > _LINES or set(_code(file, start)) & set(";}"):
             return False
-    body = _code(file, start)
-    for number in range(start - 1, max(start - _BODY_LINES, 0), -1):
-        if "}" in (code := _code(file, number)):
-            break
-        body += code
-    for number in range(start, start + _BODY_LINES):
-        code = _code(file, number)
-        body += code if number > start else ""
-        if "}" in code:
-            break
-    return len(_ASSEMBLY.findall(body)) == 1
+    first = last = start
+    while first > max(start - _BODY_LINES, 1) and "}" not in _code(file, first - 1):
+        first -= 1
+    while last < start + _BODY_LINES and "}" not in _code(file, last):
+        last += 1
+    body = "\n".join(_code(file, number) for number in range(first, last + 1))
+    return len(_ASSEMBLY.findall(body)) == 1 and _CALL.search(body) is None
 
 
 def _code(file: str, line: int) -> str:

@@ -79,6 +79,18 @@ __device__ void two(int a) {
     asm volatile("second [%0];" :: "r"(a));
 }
 __global__ void kernel(int *x) { wait(3); }
+template <int N> __device__ void stage(int a, const int *from) {
+    auto to = static_cast<int>(__cvta_generic_to_shared(from));
+    static_assert(N > 0);
+    asm volatile("copy [%0];" :: "r"(to));
+}
+__global__ void pipeline(int *x) {
+    auto fill = [&](int i) {
+        load<4>(i, 3, x);
+        asm volatile("arrive [%0];" :: "r"(i));
+    };
+    fill(7);
+}
 """
 
 
@@ -93,6 +105,8 @@ __global__ void kernel(int *x) { wait(3); }
         (12, (15,), 12),  # the call does not say which of the two
         (13, (15,), 13),
         (1, (), 1),
+        (19, (15,), 15),  # calls in an expression
+        (24, (26,), 24),  # a function that does more
         (99, (15,), 99),
     ],
 )
@@ -108,5 +122,5 @@ def test_a_finding_names_the_call_of_a_function_that_wraps_one_instruction(
     assert stated(location) == (str(file), named)
     instruction = Instruction("ret", ("ret",), (), None, 0, 5, location=location)
     assert quoted(instruction).removeprefix(place_of(instruction)) == (
-        f" `{statement(str(file), named)}`" if named < 20 else ""
+        f" `{statement(str(file), named)}`" if named < 99 else ""
     )
