@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING
 
@@ -32,25 +33,26 @@ def reached(
         of_k: Those that go round with an official k (``official_path.of_k``), if the call has such a k.
         persistent: Whether it is that of a persistent kernel on the product's device, where few CTAs have two tiles.
     """
-    refilled: list[str] = []
-    other: list[str] = []
+    refills: Counter[tuple[str, str]] = Counter()
+    others: Counter[tuple[str, str]] = Counter()
     for key, ring in rings_of(call).items():
-        name = f"{name_of(ring)} ({plural(ring.stages, 'stage')})"
+        name, size = f"{name_of(ring)} (", f"{plural(ring.stages, 'stage')})"
         phases = plural(ring.iterations, "phase")
         if ring.refills >= REFILLS:
-            refilled.append(f"{name} {ring.refills} times")
+            refills[name, f"{size} {ring.refills} times"] += 1
         elif not ring.iterations:
-            other.append(f"nothing completes a phase of {name}")
+            others[f"nothing completes a phase of {name}", size] += 1
         elif of_k is not None and key in of_k:
-            other.append(f"{name} completes {phases}: no official k that is tried refills it")
+            others[name, f"{size} completes {phases}: no official k that is tried refills it"] += 1
         elif of_k is None and key in per_k:
-            other.append(f"{name} completes {phases}: a larger k is not tried")
+            others[name, f"{size} completes {phases}: a larger k is not tried"] += 1
         elif sms is not None:
-            other.append(f"{name} completes {phases}: neither k nor more tiles add any")
+            others[name, f"{size} completes {phases}: neither k nor more tiles add any"] += 1
         elif persistent:
-            other.append(f"{name} completes {phases}, whatever k is: more tiles for a CTA are not tried")
+            others[name, f"{size} completes {phases}, whatever k is: more tiles for a CTA are not tried"] += 1
         else:
-            other.append(f"{name} completes {phases} a tile, whatever k is, and a CTA has 1 tile")
+            others[name, f"{size} completes {phases} a tile, whatever k is, and a CTA has 1 tile"] += 1
+    refilled, other = _told(refills), _told(others)
     if refilled:
         more = f" and {len(refilled) - _SHOWN} more" if len(refilled) > _SHOWN else ""
         yield f"every stage is refilled at {', '.join(refilled[:_SHOWN])}{more}"
@@ -64,3 +66,8 @@ def reached(
     yield from other[:_SHOWN]
     if not refilled and not other:
         yield "the kernel has no rings of mbarriers"
+
+
+def _told(rings: Counter[tuple[str, str]]) -> list[str]:
+    """Return one text for rings of one line that differ in nothing, such as the operands of a loop of Triton."""
+    return [f"{name}{f'{count} rings of ' if count > 1 else ''}{rest}" for (name, rest), count in rings.items()]
