@@ -31,7 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_nvfp4.driver.device_model import B200, DeviceModel
 from pytest_nvfp4.driver.launches import HostSideError
-from pytest_nvfp4.host import graphs, torch_driver, torch_profilers, torch_streams
+from pytest_nvfp4.host import graphs, torch_driver, torch_files, torch_profilers, torch_streams
 from pytest_nvfp4.host.after_import import after_import
 from pytest_nvfp4.host.device_side import DeviceSide, local
 from pytest_nvfp4.host.tensor import HostCudaTensor, dispatch, no_launches
@@ -209,6 +209,7 @@ class TorchCuda(contextlib.AbstractContextManager["TorchCuda"]):
         self._patch(torch, "_disable_dynamo", _without_dynamo(vars(torch)["_disable_dynamo"]))
         self._patch(torch, "Generator", _Generator)
         self._patch(torch, "from_dlpack", _from_dlpack(vars(torch)["from_dlpack"]))
+        self._patch(torch, "load", torch_files.loading(torch.load))
         _register_with_dsl()
         self._stack.callback(after_import("torch._higher_order_ops.triton_kernel_wrap", _run_wrapped_kernels))
         # Module.cuda() must make new parameters, because the data of a CPU parameter cannot become a device tensor.

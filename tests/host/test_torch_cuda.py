@@ -7,6 +7,8 @@ import pytest
 from tests.host.redirect_worker import run_script
 
 PRELUDE = """
+import collections
+import io
 import json
 import math
 import copy
@@ -112,6 +114,27 @@ said["indices"] = {
     for name, index in indices.items()
 }
 said["wrong_index"] = refused(lambda: grid.cuda()[[0.5]])
+def stored_as(location, value):
+    file, tag = io.BytesIO(), torch.serialization.location_tag
+    torch.serialization.location_tag = lambda storage: location
+    torch.save(value, file)
+    torch.serialization.location_tag = tag
+    file.seek(0)
+    return file
+state = collections.OrderedDict(w=torch.arange(3.0), more=[torch.ones(2, 2).t(), 5])
+loads = {
+    "host": (stored_as("cpu", state), {}), "mapped": (stored_as("cpu", state), {"map_location": "cuda"}),
+    "device": (stored_as("cuda:0", state), {}), "back": (stored_as("cuda:0", state), {"map_location": "cpu"}),
+    "dict": (stored_as("cuda:1", state), {"map_location": {"cuda:1": "cuda:0"}}),
+    "called": (stored_as("cuda:0", state), {"map_location": lambda storage, location: storage}),
+}
+said["loads"] = {}
+for name, (file, given) in loads.items():
+    loaded = torch.load(file, **given)
+    said["loads"][name] = [str(loaded["w"].device), str(loaded["more"][0].device), loaded["w"].tolist(),
+        loaded["more"][0].stride(), loaded["more"][1]]
+parameter = torch.load(stored_as("cpu", torch.nn.Parameter(torch.ones(2))), "cuda")
+said["parameter"] = [isinstance(parameter, torch.nn.Parameter), str(parameter.device), parameter.requires_grad]
 said["mixed_index"] = refused(lambda: gpu[torch.tensor([0, 1])])
 said["mixed_store"] = refused(torch.cat, [h, gpu])
 said["mixed_index_self"] = refused(lambda: h[torch.tensor([1], device="cuda")])
@@ -322,6 +345,12 @@ def test_moving_between_memories_copies(said):
     assert said["cpu_copies"] == [99.0, 1.0, "cpu"]
     assert said["cuda_of_cuda_is_itself"]
     assert said["copy_to_cpu"] == [True, "cpu"]
+
+
+def test_files_are_loaded_to_the_device(said):
+    on = {"host": "cpu", "mapped": "cuda:0", "device": "cuda:0", "back": "cpu", "dict": "cuda:0", "called": "cpu"}
+    assert said["loads"] == {name: [device, device, [0.0, 1.0, 2.0], [1, 2], 5] for name, device in on.items()}
+    assert said["parameter"] == [True, "cuda:0", True]
 
 
 def test_lists_are_indices(said):
