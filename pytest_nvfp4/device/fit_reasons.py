@@ -52,7 +52,7 @@ def reached(
             others[name, f"{size} completes {phases}, whatever k is: more tiles for a CTA are not tried"] += 1
         else:
             others[name, f"{size} completes {phases} a tile, whatever k is, and a CTA has 1 tile"] += 1
-    refilled, other = _told(refills), _told(others)
+    refilled, other = _listed(refills), _listed(others)
     if refilled:
         more = f" and {len(refilled) - _SHOWN} more" if len(refilled) > _SHOWN else ""
         yield f"every stage is refilled at {', '.join(refilled[:_SHOWN])}{more}"
@@ -68,6 +68,6 @@ def reached(
         yield "the kernel has no rings of mbarriers"
 
 
-def _told(rings: Counter[tuple[str, str]]) -> list[str]:
+def _listed(rings: Counter[tuple[str, str]]) -> list[str]:
     """Return one text for rings of one line that differ in nothing, such as the operands of a loop of Triton."""
     return [f"{name}{f'{count} rings of ' if count > 1 else ''}{rest}" for (name, rest), count in rings.items()]
