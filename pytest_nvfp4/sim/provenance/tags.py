@@ -94,7 +94,8 @@ class Tags:
         words = self.words(np.arange(tensor.first, self.total)).reshape(tensor.padded_rows, tensor.per_row)
         if tensor.cell_k == 32:
             words = np.stack([words, ~words, words, ~words], axis=-1)
-        return np.ascontiguousarray(words).view(np.uint8).reshape(tensor.padded_rows, -1)
+        of_row = tensor.per_row * words.itemsize * (4 if tensor.cell_k == 32 else 1)
+        return np.ascontiguousarray(words).view(np.uint8).reshape(tensor.padded_rows, of_row)
 
     @staticmethod
     def words(cells: Cells) -> NDArray[np.uint32]:

@@ -30,6 +30,16 @@ def test_cells_of_a_matrix(tags: Tags) -> None:
     assert tags.cell(index, 7, 96) == cells[7, 3]
 
 
+@pytest.mark.parametrize(("name", "of_row"), [("A", 64), ("SFA", 8)])
+def test_a_tensor_without_rows_has_no_cells(tags: Tags, name: str, of_row: int) -> None:
+    """A group without rows is allowed; the tensors behind it are found."""
+    assert tags.add(name, 2, rows=0, k=128).shape == (0, of_row)
+    data = tags.add("B", 2, rows=40, k=128)
+    places = tags.places(tags.of_chunks(data.view(np.uint32).reshape(40, 4, 4)))
+    assert (places.tensor == tags.find("B", 2)).all()
+    assert (places.row == np.arange(40)[:, None]).all()
+
+
 def test_cells_of_scale_factors(tags: Tags) -> None:
     data = tags.add("SFB", 0, rows=40, k=128, padded_rows=128)
     assert data.shape == (128, 8)
