@@ -143,9 +143,15 @@ class Verifier:
             own = [finding for finding in causes if finding.kind == UNWRITTEN and ALLOCATION in finding.message]
             if own and not ended and not _depends_on_memory(call, done.case):
                 causes = [finding for finding in causes if finding not in own]
+            failed = [
+                replace(finding, message=f"the search for the cause of wrong results failed: {finding.message}")
+                for finding in done.findings
+                if finding.kind == "internal"
+            ]
             for verdict in several:
                 known = {finding.message for finding in verdict.findings}
                 verdict.findings[:0] = [finding for finding in causes if finding.message not in known]
+                verdict.findings += failed
 
     def _run(
         self,
