@@ -23,7 +23,8 @@ from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync import mbarrier
 
 _ZEROS = {size: np.zeros(1, item)[0] for size, item in ITEMS.items()}
-_ONES = {size: np.frombuffer(b"\1" * size, item)[0] for size, item in ITEMS.items()}
+ONES = {size: np.frombuffer(b"\1" * size, item)[0] for size, item in ITEMS.items()}
+"""An item of true bytes, by its size."""
 
 
 def locate_global(
@@ -222,7 +223,7 @@ def mark_written(
     if pattern.dense:
         written[index : index + pattern.span] = value
     else:
-        known = _ONES[access.size] if value else _ZEROS[access.size]
+        known = ONES[access.size] if value else _ZEROS[access.size]
         np.ndarray((pattern.items,), access.item, written, index)[pattern.index] = known
 
 

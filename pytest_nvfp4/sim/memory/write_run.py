@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from pytest_nvfp4.sim import lanes
 from pytest_nvfp4.sim.lanes import DTYPES, Bits
-from pytest_nvfp4.sim.memory.access import ITEMS, Access
+from pytest_nvfp4.sim.memory.access import Access
 from pytest_nvfp4.sim.memory.coverage import note_items, unclaimed
+from pytest_nvfp4.sim.memory.locate import ONES
 from pytest_nvfp4.sim.memory.pattern import Pattern, pattern_of
 from pytest_nvfp4.sim.memory.tally import Tally
 from pytest_nvfp4.sim.run.warp import Warp
-
-_KNOWN = {size: np.frombuffer(b"\1" * size, item)[0] for size, item in ITEMS.items()}
 
 
 class _Places(NamedTuple):
@@ -82,7 +81,7 @@ def write_run(
     rows = _rows(mask, values, access).view(access.item).reshape(-1)
     np.ndarray((places.items,), access.item, region.data, start)[places.item] = rows
     if region.initialised is not None:
-        np.ndarray((places.items,), access.item, region.initialised, start)[places.item] = _KNOWN[access.size]
+        np.ndarray((places.items,), access.item, region.initialised, start)[places.item] = ONES[access.size]
     if region.owner is not None:
         note_items(region, start, places.item, places.items, access.size, cta.linear, at)
     return True

@@ -60,6 +60,7 @@ class Runs:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    monkeypatch.setattr(runs, "_FEWEST", 4)  # short cases; fewer than that stay single
     return Runs(monkeypatch)
 
 
