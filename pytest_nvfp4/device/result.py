@@ -299,7 +299,7 @@ class OutputWrites(_Open):
     Attributes:
         elements: Number of elements, m * n.
         never: Number of elements that were not written.
-        host: Number of elements that a copy or an operator of the host's wrote last.
+        host: Number of elements that the host's copies or operators wrote last.
         by_two: Number of elements that two CTAs of one launch wrote.
         twice: Number of elements that one CTA wrote more than once.
         ctas: Number of CTAs that wrote any element.

@@ -7,20 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
-from pytest_nvfp4.device.sim import SimDevice
-from pytest_nvfp4.device.simulate import SimulationResult, simulate
-from pytest_nvfp4.problem import parse_shape
+from tests.device.row_writer import HEAD, WRITE, simulated
 
 pytest.importorskip("cutlass")
 pytestmark = pytest.mark.slow
 
-KERNEL = """
-import cutlass
-import cutlass.cute as cute
-import torch
-from cutlass.cute.runtime import make_ptr
-
+KERNEL = (
+    HEAD
+    + """
 
 @cute.kernel
 def exchange(c: cute.Tensor, barrier: cutlass.Int32, constant: cutlass.Constexpr):
@@ -64,6 +58,7 @@ def compared(c):
     assert c[0, :, 0].tolist() == list(range(127, -1, -1))
     go(pointer(c), int(len(CALLS) != 3), True)
 """
+)
 LATER = {
     "another tensor": ("go(start, 1 + len(CALLS), True)", False),
     "another flag": ("go(start, int(len(CALLS) != 3), True)", True),
@@ -72,22 +67,8 @@ LATER = {
 
 
 WRITES = (
-    KERNEL.partition("@cute.kernel")[0]
+    WRITE
     + """
-@cute.kernel
-def write(c: cute.Tensor, first: cutlass.Int32, shift: cutlass.Int32):
-    lane, _, _ = cute.arch.thread_idx()
-    row, _, _ = cute.arch.block_idx()
-    c[row + first, lane] = cutlass.Float16(lane)
-    if shift > 0:
-        c[(row + shift) % 3, lane] = cutlass.Float16(lane)
-
-
-@cute.jit
-def go(start: cute.Pointer, first: cutlass.Int32, rows: cutlass.Int32, shift: cutlass.Int32):
-    c = cute.make_tensor(start, cute.make_layout((3, 128), stride=(128, 1)))
-    write(c, first, shift).launch(grid=(rows, 1, 1), block=(128, 1, 1))
-
 
 CALLS = []
 
@@ -118,15 +99,6 @@ COVERING = {
     ),
 }
 """What a kernel does, the kind of the finding and a pattern in its message."""
-
-
-def simulated(text: str, folder: Path, *, races: bool = False) -> SimulationResult:
-    path = folder / "kernel.py"
-    path.write_text(text)
-    kernel, base = KernelSpec.from_files(path, arch="sm_100a")
-    case = JobCase(problem=ProblemSpec.of(parse_shape("3x128x64")), family="pow2_exact")
-    (done,) = simulate(SimDevice(), kernel, [case], folder=folder / "jobs", base=base, races=races, later_calls=True)
-    return done
 
 
 @pytest.mark.parametrize("later", COVERING)

@@ -7,42 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
-from pytest_nvfp4.device.sim import SimDevice
-from pytest_nvfp4.device.simulate import SimulationResult, simulate
-from pytest_nvfp4.problem import parse_shape
+from pytest_nvfp4.device.simulate import SimulationResult
+from tests.device.row_writer import WRITE, simulated
 
 pytest.importorskip("cutlass")
 pytestmark = pytest.mark.slow
 
-KERNEL = """
-import cutlass
-import cutlass.cute as cute
-import torch
-from cutlass.cute.runtime import make_ptr
+KERNEL = (
+    WRITE
+    + """
+
+CALLS = []
 
 
-@cute.kernel
-def write(c: cute.Tensor, first: cutlass.Int32, shift: cutlass.Int32):
-    lane, _, _ = cute.arch.thread_idx()
-    row, _, _ = cute.arch.block_idx()
-    c[row + first, lane] = cutlass.Float16(lane)
-    if shift > 0:
-        c[(row + shift) % 3, lane] = cutlass.Float16(lane)
-
-
-@cute.jit
-def launch(start: cute.Pointer, first: cutlass.Int32, rows: cutlass.Int32, shift: cutlass.Int32):
-    c = cute.make_tensor(start, cute.make_layout((3, 128), stride=(128, 1)))
-    write(c, first, shift).launch(grid=(rows, 1, 1), block=(128, 1, 1))
-
-
-CALLS, KEPT = [], []
-
-
-def go(tensor, first=0, rows=3, shift=0):
+def put(tensor, rows=3, shift=0):
     start = make_ptr(cutlass.Float16, tensor.data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
-    launch(start, first, rows, shift)
+    go(start, 0, rows, shift)
 
 
 def custom_kernel(data):
@@ -52,33 +32,29 @@ def custom_kernel(data):
     own = torch.empty_like(c)
     THEN
 """
+)
 ALL = 3 * 128
 
 
-def simulated(then: str, folder: Path) -> SimulationResult:
-    path = folder / "kernel.py"
-    path.write_text(KERNEL.replace("THEN", then))
-    kernel, base = KernelSpec.from_files(path, arch="sm_100a")
-    case = JobCase(problem=ProblemSpec.of(parse_shape("3x128x64")), family="pow2_exact")
-    (done,) = simulate(SimDevice(), kernel, [case], folder=folder / "jobs", base=base, later_calls=True)
-    return done
+def called(then: str, folder: Path) -> SimulationResult:
+    return simulated(KERNEL.replace("THEN", then), folder)
 
 
 @pytest.mark.parametrize(
     ("then", "host", "ctas"),
     [
-        ("go(own); return [own]", 0, 3),
-        ("other = torch.empty_like(c); go(other); go(own); return [own]", 0, 3),
-        ("go(own); go(own); return [own]", 0, 3),
-        ("own = torch.zeros_like(c); go(own, rows=2); return [own]", 128, 2),
-        ("go(own); c.copy_(own); return [c]", ALL, 0),
-        ("go(own); c[1:] = own[1:]; go(c, rows=1); return [c]", 256, 1),
-        ("go(own); return [own.clone()]", ALL, 0),
-        ("c.zero_(); go(c); return [c]", 0, 3),
+        ("put(own); return [own]", 0, 3),
+        ("other = torch.empty_like(c); put(other); put(own); return [own]", 0, 3),
+        ("put(own); put(own); return [own]", 0, 3),
+        ("own = torch.zeros_like(c); put(own, rows=2); return [own]", 128, 2),
+        ("put(own); c.copy_(own); return [c]", ALL, 0),
+        ("put(own); c[1:] = own[1:]; put(c, rows=1); return [c]", 256, 1),
+        ("put(own); return [own.clone()]", ALL, 0),
+        ("c.zero_(); put(c); return [c]", 0, 3),
     ],
 )
 def test_who_writes(then: str, host: int, ctas: int, tmp_path: Path) -> None:
-    done = simulated(then, tmp_path)
+    done = called(then, tmp_path)
     assert (done.status, done.findings) == ("passed", ())
     assert done.call is not None
     assert done.call.unrecorded == 0
@@ -92,18 +68,18 @@ def test_who_writes(then: str, host: int, ctas: int, tmp_path: Path) -> None:
     ("then", "kind", "text"),
     [
         (
-            "go(own, rows=2); return [own]",
+            "put(own, rows=2); return [own]",
             "never-written",
             "128 of 384 elements .* the first: .*row 2",
         ),
-        ("go(own, shift=1); return [own]", "written-by-two", "384 elements were written by two CTAs"),
-        ("go(own, rows=1); c[1] = own[0]; return [c]", "never-written", "256 of 384"),
-        ("go(own, rows=3 - later); return [own]", "never-written", "row 2.*in later call 2 on the same inputs"),
-        ("go(own, rows=3 - later); c.copy_(own); return [c]", "", ""),
+        ("put(own, shift=1); return [own]", "written-by-two", "384 elements were written by two CTAs"),
+        ("put(own, rows=1); c[1] = own[0]; return [c]", "never-written", "256 of 384"),
+        ("put(own, rows=3 - later); return [own]", "never-written", "row 2.*in later call 2 on the same inputs"),
+        ("put(own, rows=3 - later); c.copy_(own); return [c]", "", ""),
     ],
 )
 def test_what_is_not_written(then: str, kind: str, text: str, tmp_path: Path) -> None:
-    done = simulated(then, tmp_path)
+    done = called(then, tmp_path)
     assert [finding.kind for finding in done.errors] == [kind] * bool(kind), done.findings
     found = "".join(finding.message for finding in done.errors)
     assert re.search(text, found, re.DOTALL), found
@@ -112,11 +88,11 @@ def test_what_is_not_written(then: str, kind: str, text: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "then",
     [
-        "own = torch.empty((4, 128, 1), dtype=c.dtype, device=c.device)[1:]; go(own); return [own]",
-        "own = torch.empty(4 * 128, dtype=c.dtype, device=c.device)[:ALL].view(3, 128, 1); go(own); return [own]",
+        "own = torch.empty((4, 128, 1), dtype=c.dtype, device=c.device)[1:]; put(own); return [own]",
+        "own = torch.empty(4 * 128, dtype=c.dtype, device=c.device)[:ALL].view(3, 128, 1); put(own); return [own]",
     ],
 )
 def test_a_part_of_another_tensor_is_not_recorded(then: str, tmp_path: Path) -> None:
-    done = simulated(then.replace("ALL", str(ALL)), tmp_path)
+    done = called(then.replace("ALL", str(ALL)), tmp_path)
     assert done.call is not None
     assert (done.status, done.call.outputs, done.call.unrecorded) == ("passed", (), 1)

@@ -44,7 +44,7 @@ def test_a_crash_on_one_problem_spoils_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "shown"), [("internal", True), ("mismatch", False)])
-def test_a_search_for_the_cause_that_fails_is_no_secret(
+def test_a_search_for_the_cause_that_fails_is_reported(
     kind: str, shown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = JobCase(problem=ProblemSpec.of(parse_shape("8x128x256")), family="pow2_exact")

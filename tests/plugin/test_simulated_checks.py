@@ -115,7 +115,7 @@ class TestCoverage:
         copied = call(writers=(None,)).model_copy(
             update={"outputs": (output.model_copy(update={"host": 5, "tiles": 0}),)}
         )
-        assert "elements, 5 of them written by copies or operators of the host's; 1 launch" in coverage_line(copied)
+        assert "elements, 5 of them written by the host's copies or operators; 1 launch" in coverage_line(copied)
         assert "tile" not in coverage_line(copied)
         part = call().model_copy(update={"unrecorded": 1})
         assert "; 1 output not recorded (the kernel returned a part of another tensor, or one" in coverage_line(part)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _KINDS = frozenset({"never-written", "written-by-two"})
 _FINDINGS_SHOWN = 8
-_HOST = "copies or operators of the host's"
+_HOST = "the host's copies or operators"
 _UNRECORDED = "the kernel returned a part of another tensor, or one that it had allocated before the call"
 
 

@@ -98,7 +98,7 @@ class Emitter(Operands):
     def assign_packed(
         self, operand: Operand, expression: str, items: Sequence[str], sources: Iterable[Operand], *, bits: int
     ) -> None:
-        """Assign ``expression``, which packs ``items`` of ``bits`` each: names of ``sources``, or others."""
+        """Assign ``expression``, which packs ``items`` of ``bits`` each: ``sources``, temporaries or literals."""
         total = bits * len(items)
         if isinstance(operand, Register) and operand.slot in self.apart:
             expression = f"({', '.join(items)})"
