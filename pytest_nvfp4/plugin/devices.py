@@ -113,6 +113,13 @@ class Devices:
             raise NoDeviceError(unsupported)
         return device
 
+    def simulates(self, arch: str) -> bool:
+        """Return whether the device of the run for an architecture is the simulator of this machine."""
+        try:
+            return self.remote is None and self.choose(arch) is self.simulator
+        except NoDeviceError:
+            return False
+
     @property
     def local_hardware(self) -> bool:
         """Whether the device is hardware of this machine, which must be idle while a kernel is timed on it."""

@@ -20,7 +20,7 @@ from pytest_nvfp4.plugin.failure import CheckFailure, failure_at, finding_lines
 from pytest_nvfp4.plugin.fitted import FITTED
 from pytest_nvfp4.plugin.remote import remote_error
 from pytest_nvfp4.plugin.simulations import SIMULATIONS
-from pytest_nvfp4.plugin.state import KernelCase
+from pytest_nvfp4.plugin.state import KernelCase, Run
 from pytest_nvfp4.plugin.verifications import VERIFICATIONS
 from pytest_nvfp4.problem import Problem
 from pytest_nvfp4.text import plural
@@ -35,6 +35,12 @@ _OWN_SHAPES = "own-shapes"
 """Variant and label of the case of the input families that have sizes of their own (edges, decode probes)."""
 _FITTED_FAMILY = "nan_pad"
 """Inputs of the fitted problem: exact for any k, every element code and mantissa, and NaN around the tensors."""
+_LARGE = 1 << 28
+"""Multiply-adds of a problem that the simulator takes a second or more for, each call."""
+_LARGE_FAMILIES = frozenset({"gpumode", _FITTED_FAMILY})
+"""Inputs of large problems in the simulator. What the other families show, one problem shows: the smallest has all."""
+_LARGE_BATCH = "large"
+"""Name of the job of large problems: the verdicts on the others do not wait for it."""
 _DEVICE_PROPERTY = "nvfp4_device"
 """Property of test reports, and so of JUnit, that names the device."""
 _WRITTEN_PROPERTY = "nvfp4_written_by"
@@ -61,10 +67,10 @@ class VerifyCheck(Check):
         if kernel.device_options.device == "none":
             return
         for first, *_ in kernel.runnable:
-            chosen = kernel.run.chosen(first.path, first.settings)
-            contract = first.settings.kernel_contract
-            for problem in chosen or first.settings.verify or contract.checked:
+            for problem in _verified(kernel.run, first):
                 yield first.on(problem)
+            contract = first.settings.kernel_contract
+            chosen = kernel.run.chosen(first.path, first.settings)
             if not chosen and _any_own_shapes(contract, kernel.device_options.families):
                 yield first.on(contract.tests[0], label=_OWN_SHAPES, variant=_OWN_SHAPES)
         yield from kernel.fitted_cases()
@@ -76,7 +82,7 @@ class VerifyCheck(Check):
         if (remote := kernel.devices.remote) is not None and item.case.variant != FITTED:
             return Needs(traces) if remote.unusable is None else Needs()
         where = item.case.path, item.case.settings.name
-        preparations = [Preparation((self.name, *where, item.case.variant == FITTED), lambda: self._verify(kernel))]
+        preparations = [Preparation((self.name, *where, _batch(item)), lambda: self._verify(kernel))]
         if item.case.variant == _OWN_SHAPES:
             preparations.append(Preparation(("far end", *where), lambda: _overflows(kernel)))
         return Needs(traces, preparations=tuple(preparations))
@@ -152,16 +158,15 @@ class VerifyCheck(Check):
         fitted = kernel.fitted()
         sms = None if fitted is None else fitted.sms
         verifications = item.config.stash[VERIFICATIONS]
-        batch = FITTED if item.case.variant == FITTED else ""
-        return spec, base, verifications.verify(spec, cases, others=others, batch=batch, sms=sms, base=base)
+        return spec, base, verifications.verify(spec, cases, others=others, batch=_batch(item), sms=sms, base=base)
 
     def _with(self, item: CheckItem) -> list[CheckItem]:
         """Return the items whose cases run in one job with those of an item.
 
         The fitted problem is not among them: the others need not wait until it is known.
         """
-        fitted = item.case.variant == FITTED
-        return [other for other in item.siblings(self.name) if (other.case.variant == FITTED) == fitted]
+        batch = _batch(item)
+        return [other for other in item.siblings(self.name) if _batch(other) == batch]
 
     def _job_cases(self, item: CheckItem) -> list[JobCase]:
         """Return the cases of an item as a job has them, one for each input family."""
@@ -171,7 +176,10 @@ class VerifyCheck(Check):
             return [job_case(KernelUnderTest(item).problem, name) for name in names or [_FITTED_FAMILY]]
         if item.case.variant == _OWN_SHAPES:
             return [job_case(shapes, name) for name, shapes in families.items() if shapes is not None]
-        return [job_case(item.case.problem, name) for name, shapes in families.items() if names or shapes is None]
+        chosen = [name for name, shapes in families.items() if names or shapes is None]
+        if not names and _batch(item) == _LARGE_BATCH:
+            chosen = [name for name in chosen if name in _LARGE_FAMILIES] or chosen
+        return [job_case(item.case.problem, name) for name in chosen]
 
     def _chunks(self, item: CheckItem, *, containers: int) -> list[list[JobCase]]:
         """Return the cases of each remote job of a kernel and configuration, the same for each of its items.
@@ -192,6 +200,27 @@ class VerifyCheck(Check):
             chunks[-1] += new
             held += size
         return [chunk for chunk in chunks if chunk]
+
+
+def _verified(run: Run, first: KernelCase) -> Sequence[Problem]:
+    """Return the problems of one configuration: of the command line, of its settings, or of its contract."""
+    settings = first.settings
+    return run.chosen(first.path, settings) or settings.verify or settings.kernel_contract.checked
+
+
+def _batch(item: CheckItem) -> str:
+    """Return the name of the job that an item's cases run in.
+
+    On a GPU, and on a remote one, a start takes longer than the calls, so that one job has all but the fitted problem.
+    """
+    kernel = KernelUnderTest(item)
+    case, multiply_adds = item.case, item.case.settings.kernel_contract.multiply_adds
+    if case.variant == FITTED:
+        return FITTED
+    if case.variant == _OWN_SHAPES or multiply_adds(case.problem) < _LARGE:
+        return ""
+    smallest = min(_verified(kernel.run, case), key=multiply_adds)
+    return _LARGE_BATCH if kernel.devices.simulates(case.settings.arch) and case.problem != smallest else ""
 
 
 def _check_offsets(kernel: KernelUnderTest) -> None:
