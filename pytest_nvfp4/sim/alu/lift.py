@@ -8,7 +8,7 @@ int beside an array is broadcast. Kernels also see the values of inactive lanes,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any, TypeVar, cast
 
@@ -57,6 +57,12 @@ def spread(value: int, bits: int, count: int = 32) -> Array:
     return array
 
 
+@lru_cache(maxsize=256)
+def _repeated(value: int, bits: int, count: int) -> Array:
+    """Return what ``spread`` does, for the many lanes of several calls, of which fewer arrays are kept."""
+    return spread.__wrapped__(value, bits, count)
+
+
 def kernels(factory: Factory) -> Factory:
     """Cache a factory of kernels; name each kernel after the factory and its arguments, for generated code."""
 
@@ -84,8 +90,8 @@ def on_pairs(kernel: Kernel, bits: int = 16) -> Kernel:
 def lift(kernel: Kernel, *bits: int) -> Callable[..., Any]:
     """Return the kernel as a function of one to four register values of widths ``bits``.
 
-    Its attribute ``together`` makes several calls at once: it takes a tuple for each operand, with its value in each
-    call, and returns the results.
+    Its attribute ``together`` makes several calls at once: it takes a sequence for each operand, with its value in each
+    call, and returns the results. An array of results, or a slice of one, serves as the values of an operand as it is.
     """
     dtypes = [DTYPES[width] for width in bits]
 
@@ -120,17 +126,19 @@ def lift(kernel: Kernel, *bits: int) -> Callable[..., Any]:
             )
         )
 
-    def together(*columns: tuple[Any, ...]) -> Any:
+    def together(*columns: Any) -> Any:
         count = len(columns[0])
         size = next((value.size for column in columns for value in column if value.__class__ is not int), 0)
         if not size or count * size > _MOST_TOGETHER:
             return [lifted(*row) for row in zip(*columns, strict=True)]
         try:
             joined = [
-                np.full(count * size, column[0], dtype)
+                column.reshape(-1)
+                if column.__class__ is np.ndarray
+                else _repeated(column[0], width, count * size)
                 if column[0].__class__ is int and column.count(column[0]) == count
                 else np.concatenate(column)
-                for column, dtype in zip(columns, dtypes, strict=True)
+                for column, width in zip(columns, bits, strict=True)
             ]
         except ValueError:  # an int among arrays
             return _mixed(on_ints, kernel, bits, columns)
@@ -144,7 +152,7 @@ def lift(kernel: Kernel, *bits: int) -> Callable[..., Any]:
 
 
 def _mixed(
-    on_ints: Callable[..., Any], kernel: Kernel, bits: tuple[int, ...], columns: tuple[tuple[Any, ...], ...]
+    on_ints: Callable[..., Any], kernel: Kernel, bits: tuple[int, ...], columns: tuple[Sequence[Any], ...]
 ) -> list[Any]:
     """Return the results of several calls, some operands of which are ints: see ``lift``."""
     rows = list(zip(*columns, strict=True))

@@ -9,7 +9,8 @@ those that guard what follows a line. A line that assigns to no register, such a
 until a line does, so that the calls for several of them are made together.
 
 A call that was put off gives its result a name of its own (``b0``, ``b1``, ...), which stands for the register until
-another line writes that.
+another line writes that. The results of calls that are made together have a name (``j0``, ...) for all of them, too: if
+they are an operand of later such calls, in steps of one length, they are passed on as they are.
 """
 
 from __future__ import annotations
@@ -39,6 +40,14 @@ class _Call(NamedTuple):
     operands: tuple[str, ...]
 
 
+class _Made(NamedTuple):
+    """Calls that are made together: the index of the line, the names of the results, and the call."""
+
+    line: int
+    results: list[str]
+    call: str
+
+
 def batched(
     lines: Sequence[str],
     line_at: Sequence[tuple[int, str]],
@@ -59,7 +68,7 @@ def batched(
             made.put_off(found[2], _Call(at, found[1], tuple(found[3].split(", "))))
         else:
             made.write(line, at)
-    made.release()
+    made.end()
     return made.lines, made.line_at
 
 
@@ -79,6 +88,12 @@ class _Block:
         self._results = 0
         self._held: list[tuple[str, tuple[int, str]]] = []
         """Lines that assign to no register, which wait."""
+        self._made: list[_Made] = []
+        """The calls that are made together."""
+        self._place: dict[str, tuple[int, int]] = {}
+        """By result, its place: the number of these calls, and that of its own call among them."""
+        self._whole: set[int] = set()
+        """Their numbers, of those whose results a later call reads together."""
 
     def put_off(self, function: str, call: _Call) -> None:
         """Put a call off."""
@@ -157,9 +172,34 @@ class _Block:
             for call in calls:
                 self._line(f"    {call.result} = {function}({', '.join(call.operands)})", call.at)
             return
-        results = ", ".join(call.result for call in calls)
-        columns = (f"({', '.join(column)})" for column in zip(*(call.operands for call in calls), strict=True))
-        self._line(f"    {results} = {function}.together({', '.join(columns)})", calls[0].at)
+        columns = ", ".join(map(self._column, zip(*(call.operands for call in calls), strict=True)))
+        made = _Made(len(self.lines), [call.result for call in calls], f"{function}.together({columns})")
+        self._place.update((result, (len(self._made), index)) for index, result in enumerate(made.results))
+        self._made.append(made)
+        self._line("", calls[0].at)  # ``end`` writes it, when its readers are known
+
+    def _column(self, values: tuple[str, ...]) -> str:
+        """Return the expression of an operand of calls that are made together."""
+        number, first = self._place.get(values[0], (-1, 0))
+        if number >= 0:
+            results = self._made[number].results
+            step = self._place.get(values[1], (number, first))[1] - first
+            if step > 0 and tuple(results[first::step][: len(values)]) == values:
+                self._whole.add(number)
+                last = first + step * (len(values) - 1)
+                return f"j{number}" if len(values) == len(results) else f"j{number}[{first}:{last + 1}:{step}]"
+        return f"({', '.join(values)})"
+
+    def end(self) -> None:
+        """Write all that waits, and the calls that are made together."""
+        self.release()
+        read = {name for line in self.lines for name in _RESULT.findall(line)}
+        read.update(name for made in self._made for name in _RESULT.findall(made.call))
+        for number, made in enumerate(self._made):
+            names = [", ".join(made.results)] if not read.isdisjoint(made.results) else []
+            if number in self._whole:
+                names.append(f"j{number}")
+            self.lines[made.line] = f"    {' = '.join([*names, made.call])}"
 
     def _line(self, line: str, at: tuple[int, str]) -> None:
         self.lines.append(line)

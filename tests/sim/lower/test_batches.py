@@ -130,8 +130,12 @@ def test_together_is_one_by_one(size: int, count: int, uniform: int) -> None:
     for column in columns[:uniform]:
         column[-1] = 7
     calls = list(zip(*columns, strict=True))
-    for got, call in zip(add.together(*map(tuple, columns)), calls, strict=True):
+    once = add.together(*map(tuple, columns))
+    for got, call in zip(once, calls, strict=True):
         assert type(got) is type(want := add(*call))
+        assert np.array_equal(got, want)
+    for got, a, b in zip(add.together(once[1::2], once[0:-1:2]), once[1::2], once[0:-1:2], strict=True):
+        assert type(got) is type(want := add(a, b))
         assert np.array_equal(got, want)
 
 
@@ -160,12 +164,30 @@ def test_chains_of_calls_are_made_a_level_at_a_time() -> None:
     chain = ["v1 = mul(v{0}, 7)", "v1 = mul(v1, v{0})", "v9 = mul(v1, 3)", "v{1} = v1"]
     lines = [line.format(10 + number, 20 + number) for number in range(3) for line in chain]
     assert made(*lines, "R[0] = v20; R[1] = v21", "R[2] = v22", "R[3] = v1") == [
-        "    b0, b3, b6 = mul.together((v10, v11, v12), (7, 7, 7))",
-        "    b1, b4, b7 = mul.together((b0, b3, b6), (v10, v11, v12))",
+        "    j0 = mul.together((v10, v11, v12), (7, 7, 7))",
+        "    b1, b4, b7 = mul.together(j0, (v10, v11, v12))",
         "    R[0] = b1; R[1] = b4",
         "    R[2] = b7",
         "    R[3] = b7",
     ]
+
+
+@pytest.mark.parametrize(
+    ("operands", "passed"),
+    [
+        ([(0, 1), (2, 3), (4, 5)], "j0[0:5:2], j0[1:6:2]"),
+        ([(5, 0), (3, 1), (1, 2)], "(b5, b3, b1), j0[0:3:1]"),
+        ([(0, 1), (1, 1), (3, 1)], "(b0, b1, b3), (b1, b1, b1)"),
+    ],
+)
+def test_results_in_steps_of_one_length_are_passed_on_together(operands: list[tuple[int, int]], passed: str) -> None:
+    lines = [f"v{number} = mul(v{number + 10}, 7)" for number in range(6)]
+    lines += [f"v{number + 20} = mul(v{a}, v{b})" for number, (a, b) in enumerate(operands)]
+    found = made(*lines, "R[0] = v20; R[1] = v21; R[2] = v22; R[3] = v4")
+    names = "b0, b1, b2, b3, b4, b5 = " + "j0 = " * ("j0" in passed)
+    assert found[0] == f"    {names}mul.together((v10, v11, v12, v13, v14, v15), (7, 7, 7, 7, 7, 7))"
+    assert found[1] == f"    b6, b7, b8 = mul.together({passed})"
+    assert found[2] == "    R[0] = b6; R[1] = b7; R[2] = b8; R[3] = b4"
 
 
 @pytest.mark.parametrize(
