@@ -33,6 +33,8 @@ _FEW_ROWS = 8
 """Rows of the outputs of which one may have changed, beyond which the whole reference is made again."""
 _FEWEST = 16
 """Wrong outputs that must equal an earlier call's before they count as left over from it."""
+_MOST_EXPLAINED = 3
+"""Most cases of a job whose wrong outputs are compared with those of known faults, which takes seconds for each."""
 
 
 @dataclass(slots=True)
@@ -230,7 +232,7 @@ def _split(buffer: HalfBits, of: Tensor) -> tuple[HalfBits, HalfBits, HalfBits]:
 
 
 def _explained(expected: _Expected, index: int, c: HalfBits, wrong: Mask) -> str:
-    """Return lines that explain the first wrong output of a case; each hypothesis costs a matrix product."""
+    """Return lines that explain the first wrong output of a case, each hypothesis of which costs a matrix product."""
     found = contract_of(expected.inputs.problem).explain(expected.inputs, index, c, wrong)
     return "".join(f"\n  it {explanation}" for explanation in found[:3])
 
@@ -276,6 +278,8 @@ class Judge:
         self._given: tuple[GivenInputs, ...] = ()
         self._drawn_by: int | None = None
         """Key of the job whose inputs the cached ones are; None for the inputs of the cases themselves."""
+        self._to_explain = 0
+        """Cases of the job whose wrong outputs may still be compared with those of known faults."""
 
     def _expected(self, case: JobCase, *, drawn_by: int | None) -> _Expected:
         if drawn_by != self._drawn_by:
@@ -298,6 +302,7 @@ class Judge:
         are only recorded are not judged.
         """
         calls = _Calls.of(job, result, folder)
+        self._to_explain = _MOST_EXPLAINED
         if self._given != job.given:
             self._cases.clear()
             self._given = job.given
@@ -412,8 +417,10 @@ class Judge:
             left = calls.left(output, c, wrong, of)
             if left:
                 message += f"\n  {left}"
-            if not any(finding.kind == "mismatch" for finding in verdict.findings):
-                message += _explained(expected, output.group, c, wrong)
+            if self._to_explain and not any(finding.kind == "mismatch" for finding in verdict.findings):
+                explained = _explained(expected, output.group, c, wrong)
+                self._to_explain = 0 if explained else self._to_explain - 1
+                message += explained
             verdict.findings.append(Finding("mismatch", message))
         if output.late_after is not None:
             by = calls.name(output.late_after)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import tempfile
 import uuid
@@ -31,6 +32,8 @@ PROVENANCE = "provenance"
 _ENDED = frozenset({"deadlock", "out-of-bounds"})
 _EXPLAINED = _ENDED | {"mismatch"}
 """Kinds of findings whose cause may be an operand of an MMA, or memory that nothing has written."""
+_MOST_SEARCHED = 3
+"""Most wrong problems on which the cause is searched for, each of which takes as long as some calls."""
 
 
 class Rounds(NamedTuple):
@@ -118,21 +121,19 @@ class Verifier:
         """Put the cause before a wrong result.
 
         It is an operand of an MMA that read the wrong data (``sim.provenance``), or a use of device memory that nothing
-        has written. The kernel is called once more on each such problem, with tags as inputs. Uses of its allocations
-        count if the outputs depend on what these hold, which they do not on padding.
+        has written. The kernel is called once more, with tags as inputs, on the first wrong problem, and on further
+        ones until a cause is found. Uses of its allocations count if the outputs depend on what these hold, which they
+        do not on padding.
         """
         wrong: dict[ProblemSpec, list[CaseVerdict]] = {}
         for verdict in verdicts:
             if verdict.status == "failed" and any(finding.kind in _EXPLAINED for finding in verdict.findings):
                 wrong.setdefault(verdict.case.problem, []).append(verdict)
-        cases = [several[0].case for several in wrong.values()]
-        if not cases:
-            return
         call = partial(
             simulate, self._device, kernel, folder=self._folder, base=base, deadline_s=self._deadline_s, sms=sms
         )
-        followed = call(cases, provenance=True, unwritten=True)
-        for done, several in zip(followed, wrong.values(), strict=True):
+        for several in itertools.islice(wrong.values(), _MOST_SEARCHED):
+            (done,) = call([several[0].case], provenance=True, unwritten=True)
             ended = any(finding.kind in _ENDED for verdict in several for finding in verdict.findings)
             uses = {"uninitialised"} if ended else {"uninitialised", UNWRITTEN_SOURCE}
             causes = [
@@ -152,6 +153,8 @@ class Verifier:
                 known = {finding.message for finding in verdict.findings}
                 verdict.findings[:0] = [finding for finding in causes if finding.message not in known]
                 verdict.findings += failed
+            if causes:
+                return
 
     def _run(
         self,
