@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -188,8 +189,20 @@ class _Step:
             )
         except subprocess.TimeoutExpired:
             raise HostSideError(f"{Path(self.command[0]).name} took longer than {_LONGEST_S:.0f} s") from None
-        if done.returncode:
-            raise _refused(Path(self.command[0]).name, done.returncode, done.stdout.decode(errors="replace"))
+        if not done.returncode:
+            return
+        log = done.stdout.decode(errors="replace")
+        if flags.LINES not in self.command or not flags.breaks_assembly(log):
+            raise _refused(Path(self.command[0]).name, done.returncode, log)
+        warnings.warn(
+            f"{self.output.stem.partition('-')[2]}.cu is built without lines, so that findings have those of its PTX: "
+            "with them nvcc writes PTX that ptxas refuses, because an instruction in the text of an asm statement goes "
+            "on in a line that begins with a letter; write each instruction in one line",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        plain = [argument for argument in self.command if argument != flags.LINES]
+        dataclasses.replace(self, command=plain).run(until)
 
 
 def _refused(program: str, status: int, text: str) -> CompileError:

@@ -25,6 +25,8 @@ ANY_TOOLKIT: Final = ("-DCCCL_DISABLE_CTK_COMPATIBILITY_CHECK",)
 _EARLY: Final = re.compile(r"--?std=(?:c|gnu)\+\+(98|03|11|14|17)")
 """Standards of C++ that torch's headers may be too new for."""
 _KEPT_DEBUG: Final = frozenset({"-gencode"})
+LINES: Final = "-lineinfo"
+_INSIDE: Final = "Parsing error near '.loc'"
 
 
 def split(options: Sequence[str]) -> tuple[str, ...]:
@@ -53,9 +55,18 @@ def for_device(options: Sequence[str], arch: str) -> list[str]:
     debug = any(option in {"-G", "--device-debug"} for option in own)
     return [
         *_reduced(own),
-        *([] if debug else ["-lineinfo"]),
+        *([] if debug else [LINES]),
         *("-gencode", f"arch=compute_{number},code=[compute_{number},sm_{number}]", "--no-compress"),
     ]
+
+
+def breaks_assembly(log: str) -> bool:
+    """Return whether ptxas refuses what nvcc 13.5 makes of an ``asm`` statement when it writes line information.
+
+    nvcc writes a ``.loc`` before each line of the text that begins with a letter, also inside an instruction that goes
+    on in that line.
+    """
+    return _INSIDE in log
 
 
 def for_host(options: Sequence[str]) -> list[str]:

@@ -184,7 +184,6 @@ class KernelParser:
         location: Location | None = None
         near: Location | None = None
         moved: int | None = None
-        inside_asm = False
         callers: list[tuple[Scope, Location | None, Location | None]] = []
         for token in self._body:
             kind = token.kind
@@ -193,16 +192,15 @@ class KernelParser:
                 if self._instructions[-1].parts[0] in _ENDS:
                     moved = None
             elif kind is Kind.LOC:
-                if not inside_asm:
-                    location = self._locations.find(token)
-                    if location is not None and moved is not None:
-                        self._locate(moved, location)
-                    moved = len(self._instructions) if is_moved(token) else None
-                    if callers:
-                        location = inlined(location, callers[-1][1])
-                    if location is not None and near is not None and (has_no_line(token) or beyond_the_end(location)):
-                        location = near
-                    near = location or near
+                location = self._locations.find(token)
+                if location is not None and moved is not None:
+                    self._locate(moved, location)
+                moved = len(self._instructions) if is_moved(token) else None
+                if callers:
+                    location = inlined(location, callers[-1][1])
+                if location is not None and near is not None and (has_no_line(token) or beyond_the_end(location)):
+                    location = near
+                near = location or near
             elif kind is Kind.OPEN:
                 scope = next(opened)
             elif kind is Kind.CLOSE:
@@ -214,10 +212,6 @@ class KernelParser:
                 self._bind(self._calls[int(token.text)], callers[-1][0], scope)
             elif kind is Kind.LEAVE:
                 scope, location, near = callers.pop()
-            elif kind is Kind.ASM:
-                inside_asm = True
-            elif kind is Kind.PLAIN_ASM:
-                inside_asm = False
             elif kind is Kind.DIRECTIVE:
                 self._directive(token, scope, inside=bool(callers))
             elif kind is not Kind.LABEL and kind is not Kind.SECTION and kind is not Kind.LINE:

@@ -1,9 +1,10 @@
 """Tokens of PTX text: labels, braces, statements, and the directives that end with their line.
 
 A brace opens a scope only where a statement could start, so one pattern anchored at statement starts tells scopes from
-vector operands. Comments are removed first, in one pass that respects strings; only the two that bracket inline
-assembly are kept, because the ``.loc`` lines between them count the lines of the assembly's text, not the user's (see
-``ASM``).
+vector operands. Comments are removed first, in one pass that respects strings. So are the ``.loc`` lines inside inline
+assembly, which two comments bracket: compilers write them with the line of the ``asm`` plus the line inside its text
+(observed in PTX of CuTe DSL 4.4 and 4.8 and of nvcc 13.5), not a line of the user's file, and nvcc 13.5 also between
+the lines of one instruction.
 
 Source: PTX ISA, "Syntax" (comments, statements, identifiers, constants).
 """
@@ -66,8 +67,6 @@ class Kind(Enum):
     PROTOTYPE = auto()
     """A header with a ``;`` instead of a body."""
     SECTION = auto()
-    ASM = auto()
-    PLAIN_ASM = auto()
     ENTER = auto()
     """Start of an inlined body; ``text`` is the number of the call. Only ``inlining`` makes it."""
     LEAVE = auto()
@@ -88,12 +87,8 @@ class Token(NamedTuple):
         return PtxError(message, line=self.line, text=self.text, unsupported=unsupported)
 
 
-ASM = "\x01"
-"""Stands for ``// begin inline asm``. Between it and ``PLAIN_ASM`` the compilers write ``.loc`` with the line of the
-``asm`` plus the line inside its text (observed in PTX of CuTe DSL 4.4 and 4.8), not a line of the user's file."""
-PLAIN_ASM = "\x02"
-"""Stands for ``// end inline asm``."""
-
+_ASSEMBLY = re.compile(r"//[ \t]*begin inline asm.*?//[ \t]*end inline asm", re.DOTALL)
+_LOC_IN_ASM = re.compile(r"^[ \t]*\.loc[ \t][^\n]*", re.MULTILINE)
 _COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _TOKEN = re.compile(
     r"""[ \t\n\f\v]*(?:
@@ -107,8 +102,6 @@ _TOKEN = re.compile(
     | (?P<FUNCTION>(?:\.(?:visible|extern|weak|common)\s+)*\.(?:entry|func)\b[^;{"]*(?:"[^"\n]*"\s*;[^;{"]*)*)(?=\{)
     | (?P<PROTOTYPE>(?:\.(?:visible|extern|weak|common)\s+)*\.(?:entry|func)\b[^;{]*);
     | (?P<DIRECTIVE>\.[^;"]*(?:"[^"\n]*"[^;"]*)*);
-    | (?P<ASM>\x01)
-    | (?P<PLAIN_ASM>\x02)
     | (?P<EMPTY>;)
     | (?P<END>\Z)
     )""",
@@ -122,11 +115,6 @@ def _comment(found: re.Match[str]) -> str:
         return text
     if text[1] == "*":
         return " " + "\n" * text.count("\n")
-    body = text[2:].strip()
-    if body == "begin inline asm":
-        return ASM
-    if body == "end inline asm":
-        return PLAIN_ASM
     return ""
 
 
@@ -140,8 +128,8 @@ def clean(text: str) -> str:
         text = text.rstrip("\0\n\r\t ") + "\n"
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if "\x01" in text or "\x02" in text:
-        text = text.replace("\x01", " ").replace("\x02", " ")
+    if "begin inline asm" in text:
+        text = _ASSEMBLY.sub(lambda found: _LOC_IN_ASM.sub("", found[0]), text)
     cleaned = _COMMENT.sub(_comment, without_assembly_lines(text))
     opened = cleaned.find("/*")
     while opened >= 0:
@@ -177,8 +165,6 @@ def tokens(text: str, *, source: str = "") -> Iterator[Token]:
         if name == "EMPTY":
             continue
         body = found[name]
-        if name == "STATEMENT" and "\n" in body:
-            body = body.replace(ASM, "").replace(PLAIN_ASM, "")
         yield Token(kinds[name], body, line)
         if name == "END":
             return

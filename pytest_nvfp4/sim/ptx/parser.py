@@ -89,7 +89,7 @@ class _ModuleParser:
                 self._directive(token)
             elif token.kind is Kind.LINE:
                 self._line(token)
-            elif token.kind in (Kind.SECTION, Kind.LOC, Kind.ASM, Kind.PLAIN_ASM):
+            elif token.kind in (Kind.SECTION, Kind.LOC):
                 continue
             elif token.kind is Kind.END:
                 break

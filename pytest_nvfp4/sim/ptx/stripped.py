@@ -1,6 +1,6 @@
 """Inline assembly in PTX without comments, as fatbinary leaves it in an extension of torch.
 
-nvcc 13.5 writes ``.loc`` with the line of an ``asm`` plus the line inside its text (see ``lexer.ASM``), and fatbinary
+nvcc 13.5 writes ``.loc`` with the line of an ``asm`` plus the line inside its text (see ``lexer``), and fatbinary
 removes the comments that bracket the text. Empty lines are left: one before the text, two or more behind it (observed
 with 13.5; a text that begins with an empty line is not recognised).
 """

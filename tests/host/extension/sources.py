@@ -17,6 +17,14 @@ needs_nvcc: Final = pytest.mark.skipif(
     reason="needs nvcc and g++: pip install 'pytest-nvfp4[cuda]', apt-get install g++",
 )
 
+SPLIT: Final = r"""__global__ void split(unsigned* out) {
+    unsigned made;
+    asm volatile("{\n.reg .b32 t;\nmov.b32 t, 5;\nnot.b32 %0,\nt;\n}" : "=r"(made));
+    *out = made;
+}
+"""
+"""A kernel with an instruction in inline assembly that goes on in a line that begins with a letter."""
+
 SCALE: Final = r"""#include <cuda_runtime.h>
 #include <cuda.h>
 #include <stdlib.h>

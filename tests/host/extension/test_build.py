@@ -31,6 +31,16 @@ def test_an_error_of_a_compiler_has_its_line(tmp_path: Path) -> None:
     assert "missing" in str(error)
 
 
+@sources.needs_nvcc
+@pytest.mark.slow
+def test_what_ptxas_refuses_for_its_lines_is_built_without_them(tmp_path: Path) -> None:
+    file = tmp_path / "split.cu"
+    file.write_text(sources.SPLIT)
+    with pytest.warns(RuntimeWarning, match=r"split\.cu is built without lines, .* write each instruction in one line"):
+        library, _ = build(Extension(name="split", sources=(file,), torch=False), compilers.find(cuda=True), tmp_path)
+    assert b"not.b32" in library.read_bytes()
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 @pytest.mark.slow
 @pytest.mark.parametrize("allocates", [False, True], ids=["a guard", "the allocator"])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_nvfp4.sim.ptx.lexer import ASM, PLAIN_ASM, Kind, PtxError, clean, tokens
+from pytest_nvfp4.sim.ptx.lexer import Kind, PtxError, clean, tokens
 
 
 def pieces(text: str) -> list[tuple[Kind, str, int]]:
@@ -43,13 +43,15 @@ def test_a_comment_in_a_string_is_text():
     assert pieces('.file 1 "http://x/{;"\nret;')[0] == (Kind.LINE, '.file 1 "http://x/{;"', 1)
 
 
-def test_inline_assembly_is_bracketed():
-    found = pieces("// begin inline asm\nret;\n// end inline asm\n// something inline asm\n")
-    assert [(kind, text) for kind, text, _ in found] == [
-        (Kind.ASM, ASM),
-        (Kind.STATEMENT, "ret"),
-        (Kind.PLAIN_ASM, PLAIN_ASM),
-        (Kind.END, ""),
+def test_lines_inside_inline_assembly_are_removed():
+    """nvcc 13.5 writes them between the lines of one instruction, too."""
+    found = pieces(".loc 1 4 2\n// begin inline asm\nmov.b32 a,\n\t.loc 1 6 2\nb;\n// end inline asm\n.loc 1 9 2\nret;")
+    assert [(kind, text.split(), line) for kind, text, line in found] == [
+        (Kind.LOC, [".loc", "1", "4", "2"], 1),
+        (Kind.STATEMENT, ["mov.b32", "a,", "b"], 3),
+        (Kind.LOC, [".loc", "1", "9", "2"], 7),
+        (Kind.STATEMENT, ["ret"], 8),
+        (Kind.END, [], 8),
     ]
 
 
