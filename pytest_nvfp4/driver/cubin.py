@@ -2,7 +2,8 @@
 
 Host code embeds its CUBIN in a "fat binary" container. A CUBIN is a 64-bit ELF file. Kernel ``k`` has a section
 ``.text.k``; its ``.nv.info.k`` section is a list of attributes, of which each ``EIATTR_KPARAM_INFO`` describes one
-parameter, or each ``EIATTR_KPARAM_INFO_V2`` if all have more than 4 KiB together. The module's ``.nv.info`` has an
+parameter, or each ``EIATTR_KPARAM_INFO_V2`` if all have more than 4 KiB together. A function that is not inlined has
+these sections, too; only a kernel's symbol is marked as an entry. The module's ``.nv.info`` has an
 ``EIATTR_REGCOUNT`` and an ``EIATTR_FRAME_SIZE`` for each function, by the symbol in the section header of ``.text.k``.
 ``cuobjdump -elf`` prints the names of the attribute numbers.
 """
@@ -29,6 +30,8 @@ _EIATTR_REG_RECONFIG: Final = 0x54
 _CTA_GROUPS: Final = {0x51: "cta_group::1", 0x52: "cta_group::2"}
 """EIATTR_TCGEN05_1CTA_USED and EIATTR_TCGEN05_2CTA_USED, and the modifiers of tcgen05 that they stand for."""
 _EIFMT_SIZED: Final = 4
+_SYMBOL: Final = struct.Struct("<IBBHQQ")
+_STO_CUDA_ENTRY: Final = 0x10
 _HEADER_BYTES: Final = 64
 FATBIN_MAGIC: Final = b"\x50\xed\x55\xba"
 _FATBIN_ELF: Final = 2
@@ -133,12 +136,15 @@ def parse(image: bytes) -> dict[str, CubinKernel]:
         sections = _sections(image)
         smem = {s.name.removeprefix(".nv.shared."): s.size for s in sections if s.name.startswith(".nv.shared.")}
         reserved = _RESERVED_SMEM_BYTES if _RESERVED_SMEM in smem else 0
+        functions = _functions(image, sections)
         registers = _counts(image, sections, _EIATTR_REGCOUNT)
         frames = _counts(image, sections, _EIATTR_FRAME_SIZE)
         kernels = {}
         for section in sections:
             if section.name.startswith(".nv.info."):
                 name = section.name.removeprefix(".nv.info.")
+                if name in functions:
+                    continue
                 blob = image[section.offset : section.offset + section.size]
                 params = _params(name, blob)
                 # From sm_90 on, a kernel's section includes the system's reserved shared memory of each CTA, 1024
@@ -192,6 +198,19 @@ def _sections(image: bytes) -> list[_Section]:
     for name, kind, _, _, offset, size, _, info in raw:
         start = names + name
         found.append(_Section(image[start : image.index(b"\0", start)].decode(), kind, offset, size, info))
+    return found
+
+
+def _functions(image: bytes, sections: list[_Section]) -> set[str]:
+    """Return the functions that are no kernels: debug builds inline none."""
+    start, size = next(((each.offset, each.size) for each in sections if each.name == ".symtab"), (0, 0))
+    found = set()
+    for section in sections:
+        at = _SYMBOL.size * (section.info & 0xFF_FFFF)
+        if section.name.startswith(".text.") and at + _SYMBOL.size <= size:
+            _, _, other, *_ = _SYMBOL.unpack_from(image, start + at)
+            if not other & _STO_CUDA_ENTRY:
+                found.add(section.name.removeprefix(".text."))
     return found
 
 
