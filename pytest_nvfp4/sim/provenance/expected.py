@@ -85,6 +85,12 @@ class Content:
         """Whether every row reads zeros."""
         return bool((self.operand.cells == ZERO).all())
 
+    @property
+    def repeats(self) -> bool:
+        """Whether two rows of the tile read one row of a matrix, which no tile of C needs."""
+        inside = self.keys[self.keys >= 0]
+        return bool(np.unique(inside).size < inside.size)
+
     def rows(self) -> NDArray[np.int64]:
         """Return the keys without k."""
         return np.where(self.keys >= 0, self.keys >> _K_BITS, self.keys)
@@ -124,7 +130,7 @@ class Blame:
         tensor: Index of the needed tensor.
         rows: The needed rows, one for each set row of ``mask``.
         k: The first needed k.
-        doubtful: Whether the reference may be wrong instead: only their rows differ.
+        doubtful: Whether the reference may be wrong instead: only their rows differ, and neither reads one twice.
     """
 
     name: str
@@ -175,12 +181,14 @@ def blames(read: Contents, seen: Mapping[str, set[int]], tags: Tags) -> list[Bla
         return found
     for pair in PAIRS:
         differ = differing(*(read[name] for name in pair))
+        repeating = [name for name in pair if read[name].repeats]
+        certain = len(repeating) == 1
         for name, partner in (pair[::-1], pair):
             other = read[partner]
             mask = differ & (other.keys >= 0)
-            if mask.any():
+            if mask.any() and not (certain and name not in repeating):
                 wanted = (group, sides[name[-1]], k)
-                found += _needs(name, partner, mask, other, wanted, tags, doubtful=True)
+                found += _needs(name, partner, mask, other, wanted, tags, doubtful=not certain)
     return found
 
 

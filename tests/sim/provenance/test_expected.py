@@ -66,6 +66,19 @@ def test_other_rows_alone_may_be_either_ones_fault(made: Tags) -> None:
     assert all(blame.doubtful for blame in found)
 
 
+@pytest.mark.parametrize("name", ["B", "SFB"])
+def test_one_that_reads_a_row_twice_is_blamed(made: Tags, name: str) -> None:
+    """A wrong stride in a descriptor, or the same rows for both CTAs of a pair."""
+    read = right(made)
+    operand = read[name].operand
+    cells = operand.cells.copy()
+    cells[64:] = operand.cells[32:96]
+    read[name] = Content.of(type(operand)(name, cells, operand.loads, None, None, None), made)
+    (blame,) = blames(read, {}, made)
+    assert (blame.name, int(np.flatnonzero(blame.mask)[0]), int(blame.rows[0])) == (name, 64, 64)
+    assert not blame.doubtful
+
+
 def test_the_rows_that_something_lies_over(made: Tags) -> None:
     read = right(made)
     over = read["SFA"].operand.cells.copy()
