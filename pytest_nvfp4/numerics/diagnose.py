@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ ENOUGH = 0.98
 """Share of the compared outputs that a hypothesis must reproduce exactly."""
 _SAMPLE = 24
 """Rows or columns that a search samples."""
+_FEWEST = 8
+"""Columns that a search is restricted to: of fewer, rows may agree by chance."""
 _BLOCK = 16
 _BUDGET_S = 4.0
 _PRODUCTS = 40_000_000
@@ -118,6 +120,17 @@ class _Group:
         """Return the group of C transposed: A and B exchange roles, so a search over rows covers columns."""
         return _Group(self.b, self.a, self.sfb, self.sfa, self.got.T, self.wrong.T, self.evidence.T)
 
+    def of_columns(self, columns: NDArray[np.intp]) -> _Group:
+        """Return the group with some columns of C alone."""
+        return replace(
+            self,
+            b=self.b[columns],
+            sfb=self.sfb[columns],
+            got=self.got[:, columns],
+            wrong=self.wrong[:, columns],
+            evidence=self.evidence[:, columns],
+        )
+
     @property
     def m(self) -> int:
         """Rows of the output."""
@@ -181,7 +194,11 @@ def _matches(
 
 
 def _moved(
-    group: _Group, what: str, candidates: Callable[[int], HalfBits], output: Callable[[NDArray[np.intp]], HalfBits]
+    group: _Group,
+    what: str,
+    candidates: Callable[[int], HalfBits],
+    output: Callable[[NDArray[np.intp]], HalfBits],
+    where: str = "",
 ) -> Iterator[Explanation]:
     """Search a move of rows: each wrong row equals one candidate, and ``output`` of the moved rows is the output."""
     rows = group.wrong_rows()
@@ -196,12 +213,19 @@ def _moved(
     same = _same(output(source), group.got)
     share = float(same.mean())
     if share >= ENOUGH and group.explained(same):
-        yield Explanation(f"{what} {words}", share)
+        yield Explanation(f"{what} {words}{where}", share)
 
 
 def _rows_of_c(group: _Group, what: str) -> Iterator[Explanation]:
-    want = group.product(group.sfa)
-    return _moved(group, what, lambda _: want, lambda source: want[source])
+    """Search a move of rows of C, in the columns alone that have wrong outputs: one of several stores may do it."""
+    wrong = np.flatnonzero(group.wrong.any(axis=0))
+    part, where = group, ""
+    if _FEWEST <= wrong.size < group.got.shape[1]:
+        part = group.of_columns(wrong)
+        some = f" ({wrong.size} of them)" if wrong[-1] - wrong[0] >= wrong.size else ""
+        where = f", in {'columns' if what.startswith('rows') else 'rows'} {wrong[0]}-{wrong[-1]}{some}"
+    want = part.product(part.sfa)
+    return _moved(part, what, lambda _: want, lambda source: want[source], where)
 
 
 def _scale_rows(group: _Group, what: str) -> Iterator[Explanation]:

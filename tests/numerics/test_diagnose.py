@@ -43,6 +43,23 @@ def test_a_wrong_kernel_is_named(name: str) -> None:
     assert found[0].share >= 0.98
 
 
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [(np.arange(64, 128), "64-127"), (np.r_[64:128, 192:256], "64-255 (128 of them)")],
+    ids=["a part", "a part of each tile"],
+)
+def test_rows_that_one_of_several_stores_exchanges(columns: np.ndarray, said: str) -> None:
+    by_rows, by_columns = right(), right()
+    by_rows[:, columns] = by_rows[np.arange(256) ^ 1][:, columns]
+    by_columns[columns] = by_columns[columns][:, np.arange(256) ^ 1]
+    for got, text in (
+        (by_rows, f"rows of C of each pair exchanged, in columns {said}"),
+        (by_columns, f"columns of C of each pair exchanged, in rows {said}"),
+    ):
+        first, *_ = explain(inputs(), 0, got, got != right(), budget_s=900)
+        assert (first.text, first.share) == (text, 1)
+
+
 def test_a_group_that_nobody_wrote_is_no_ragged_tile_left_out() -> None:
     """Group 1 is one ragged tile high, so that leaving that tile out leaves out everything."""
     poison = inputs().groups[1].guard.poison
