@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from pytest_nvfp4.bench.roofline import work_of
 from pytest_nvfp4.device.result import SimulatedCall, SimulatedLaunch
+from pytest_nvfp4.driver.kernel_names import short_kernel
 from pytest_nvfp4.layout.launch_facts import FactChange, diff_facts
 from pytest_nvfp4.problem import Problem
 
@@ -93,7 +94,7 @@ def cost_facts(call: SimulatedCall, problem: Problem, names: Mapping[str, str] |
     }
     for index, launch in enumerate(call.launches):
         name = f"launch.{index}"
-        facts[f"{name}.kernel"] = (names or {}).get(launch.kernel) or short_name(launch.kernel)
+        facts[f"{name}.kernel"] = (names or {}).get(launch.kernel) or short_kernel(launch.kernel)
         facts |= {
             f"{name}.{key}": str(value) for key, value in sorted(launch_costs(launch, call.sms).items(), key=_by_name)
         }
@@ -112,11 +113,6 @@ def _by_name(item: tuple[str, int]) -> list[tuple[str, int]]:
     """Return a key that orders names by their words, and by the values of numbers within them."""
     parts = re.split(r"(\d+)", item[0])
     return [(part, 0) if not part.isdigit() else ("", int(part)) for part in parts]
-
-
-def short_name(symbol: str) -> str:
-    """Return the function's name in a symbol of CuTe DSL, without the prefix and the types of arguments after it."""
-    return re.sub(r"_(?:[A-Z]|tensor|tensorptr|ptr).*", "", symbol.removeprefix("kernel_cutlass_")) or symbol
 
 
 def launch_costs(launch: SimulatedLaunch, sms: int) -> dict[str, int]:

@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_nvfp4.bench.cost import short_name
 from pytest_nvfp4.device.modelled import ModelledCall, ModelledLaunch, PathPart
+from pytest_nvfp4.driver.kernel_names import short_kernel
 
 TIME = "modelled_us"
 """Name of the fact that holds the time of the call."""
@@ -66,7 +66,7 @@ def modelled_facts(
     facts = {TIME: _us(call.us)}
     for index, launch in enumerate(call.launches):
         name = f"launch.{index}"
-        facts[f"{name}.kernel"] = (names or {}).get(launch.kernel) or short_name(launch.kernel)
+        facts[f"{name}.kernel"] = (names or {}).get(launch.kernel) or short_kernel(launch.kernel)
         facts[f"{name}.{TIME}"] = _us(launch.us)
         facts[f"{name}.bound"] = launch.bound
         facts[f"{name}.waves"] = f"{launch.waves:.3f}"

@@ -203,10 +203,10 @@ def launch_sections(
     launches: Sequence[SimulatedLaunch], sms: int, *, names: Sequence[str] | None = None
 ) -> Iterator[Section]:
     """Yield the counts of each launch, on a device with a number of SMs. ``names`` are the kernels', if known."""
-    from pytest_nvfp4.bench.cost import short_name
+    from pytest_nvfp4.driver.kernel_names import short_kernel
 
     for index, launch in enumerate(launches):
-        name = short_name(launch.kernel) if names is None else names[index]
+        name = short_kernel(launch.kernel) if names is None else names[index]
         yield Section(
             f"launch {index} {name}: grid {_dims(launch.grid)}, block {_dims(launch.block)}, "
             f"cluster {_dims(launch.cluster)}, {launch.shared_bytes} B of shared memory",

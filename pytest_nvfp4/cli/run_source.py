@@ -218,7 +218,7 @@ def _write(out: Path, done: SourceResult) -> None:
 
 def _document(file: Path, done: SourceResult, wrong: Sequence[str], *, kernel: str | None) -> Document:
     from pytest_nvfp4.cli.cost import launch_sections
-    from pytest_nvfp4.driver.ptx_module import function_name
+    from pytest_nvfp4.driver.kernel_names import short_kernel
 
     passed = done.status == "passed" and not wrong
     status = "failed" if done.status == "passed" and wrong else done.status
@@ -231,7 +231,7 @@ def _document(file: Path, done: SourceResult, wrong: Sequence[str], *, kernel: s
             blocks.append(Section(f"{title}:", [text.rstrip("\n")]))
     if done.arrays:
         blocks.append(Section("arrays:", [Facts([(name, _shown(done, name)) for name in done.arrays])]))
-    names = [kernel or function_name(launch.kernel) for launch in done.launches]
+    names = [kernel or short_kernel(launch.kernel) for launch in done.launches]
     blocks += launch_sections(done.launches, done.sms, names=names)
     simulated = f", simulated on a model of {done.model}" if done.model else ""
     data = {

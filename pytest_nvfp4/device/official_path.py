@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_nvfp4.device.ring_counts import REFILLS, name_of, rings_of
-from pytest_nvfp4.text import clip, plural
+from pytest_nvfp4.driver.kernel_names import short_kernel
+from pytest_nvfp4.text import plural
 
 if TYPE_CHECKING:
     from pytest_nvfp4.contracts.base import Contract
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 Path = tuple[str, tuple[int, ...], tuple[int, ...], int]
 """Symbol, block and cluster of a launch, and its bytes of shared memory."""
 Paths = frozenset[Path]
-_KERNELS, _NAMED, _SYMBOL = 16, 4, 100
-"""Kernels that are named, problems of each, and characters of a kernel's symbol."""
+_KERNELS, _NAMED = 16, 4
+"""Kernels that are named, and problems of each."""
 _TIMES = 4
 """Multiply-adds of the largest official problem that is tried, in those of the largest that is verified by default."""
 
@@ -82,7 +83,7 @@ def described(missing: Mapping[Path, Sequence[str]], own: Paths, searched: Mappi
         what = missing[path]
         others = f" and {len(what) - _NAMED} more" if len(what) > _NAMED else ""
         where = f"; races are searched for on {searched[path].name}" if path in searched else ""
-        name = f"{clip(kernel, _SYMBOL)}{how if kernel in kernels else ''}"
+        name = f"{short_kernel(kernel)}{how if kernel in kernels else ''}"
         yield f"not launched here: {name}, which is for {', '.join(what[:_NAMED])}{others}{where}"
     if len(missing) > _KERNELS:
         yield f"not launched here: {plural(len(missing) - _KERNELS, 'more kernel')}"

@@ -36,7 +36,6 @@ _BEFORE: Final = 100
 """Characters before a variable's state space in which ``.extern`` is searched; more white space than that is none of a
 compiler's."""
 _EXTENT: Final = re.compile(r"\[(\d*)\]")
-_MANGLED: Final = re.compile(r"_Z(\d{1,4})([A-Za-z_]\w*)")
 _TCGEN05: Final = re.compile(r"\btcgen05\.[\w.:]*\b(cta_group::[12])")
 
 
@@ -191,15 +190,6 @@ def _names(text: str, name: str) -> bool:
 
 def _cta_groups(text: str) -> frozenset[str]:
     return frozenset(_TCGEN05.findall(text)) if "tcgen05." in text else frozenset()
-
-
-def function_name(symbol: str) -> str:
-    """Return the name of the function of C++ that a symbol mangles; the symbol, if it is nested or of a template."""
-    found = _MANGLED.match(symbol)
-    if found is None:
-        return symbol
-    name, rest = found[2][: int(found[1])], found[2][int(found[1]) :]
-    return symbol if rest.startswith("I") else name
 
 
 def shared_bytes(scanned: Scanned) -> int:

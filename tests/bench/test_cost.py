@@ -13,7 +13,6 @@ from pytest_nvfp4.bench.cost import (
     cost_facts,
     flops_of,
     instructions_by_role,
-    short_name,
     tolerance_of,
 )
 from pytest_nvfp4.device.result import SimulatedCall
@@ -49,17 +48,6 @@ class TestFacts:
     def test_waves_are_rounds_of_all_sms(self) -> None:
         launch = call().launches[0].model_copy(update={"grid": (297, 1, 1), "ctas_per_sm": 1})
         assert [launch.waves(sms) for sms in (148, 149, 297)] == [3, 2, 1]
-
-    @pytest.mark.parametrize(
-        ("symbol", "name"),
-        [
-            ("kernel_cutlass_group_gemm_kernel_TiledMMA_Thr_0", "group_gemm_kernel"),
-            ("kernel_cutlass_fill_tensorptrf16gmem_0", "fill"),
-            ("plain", "plain"),
-        ],
-    )
-    def test_short_names(self, symbol: str, name: str) -> None:
-        assert short_name(symbol) == name
 
     def test_a_result_of_a_later_version_can_be_read(self) -> None:
         data = call().model_dump(mode="json")

@@ -84,17 +84,3 @@ def test_damaged_text_is_refused(old: str, new: str, problem: str) -> None:
     assert old in TEXT
     with pytest.raises(ptx_module.PtxModuleError, match=problem):
         ptx_module.parse(TEXT.replace(old, new))
-
-
-@pytest.mark.parametrize(
-    ("symbol", "name"),
-    [
-        ("_Z3addPKfS0_Pfi", "add"),
-        ("_Z4k_v2v", "k_v2"),
-        ("_Z5scaleILi3EEvPKfPf", "_Z5scaleILi3EEvPKfPf"),
-        ("_ZN2ns3addEPf", "_ZN2ns3addEPf"),
-        ("kernel_cutlass_add", "kernel_cutlass_add"),
-    ],
-)
-def test_the_function_of_a_symbol(symbol: str, name: str) -> None:
-    assert ptx_module.function_name(symbol) == name

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_nvfp4.bench.cost import short_name
 from pytest_nvfp4.device.modelled import ModelledCall, ModelledLaunch
+from pytest_nvfp4.driver.kernel_names import short_kernel
 from pytest_nvfp4.report.document import Block, Cell, Column, Facts, Items, Section, Styled, Table
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def section(each: Modelled, title: str, findings: Sequence[str]) -> Section:
 def _launch(index: int, launch: ModelledLaunch) -> Section:
     ctas = f"{launch.ctas} CTA" if launch.ctas == 1 else f"{launch.ctas} CTAs"
     return Section(
-        f"launch {index} {short_name(launch.kernel)}: {ctas}, modelled {micro(launch.us)} us",
+        f"launch {index} {short_kernel(launch.kernel)}: {ctas}, modelled {micro(launch.us)} us",
         [
             Facts(list(_times(launch))),
             Section("where the time goes (modelled critical path)", [_path(launch)]),

@@ -25,6 +25,7 @@ from pytest_nvfp4.device.worker.call_recorder import launch_facts
 from pytest_nvfp4.device.worker.sim_findings import in_order, merge_by_statement, worker_finding
 from pytest_nvfp4.device.worker.simulator import SimulatorSettings, new_session
 from pytest_nvfp4.driver import ptx_module
+from pytest_nvfp4.driver.kernel_names import short_kernel
 from pytest_nvfp4.driver.launches import HostSideError, LaunchAttribute, NoCompilerError
 from pytest_nvfp4.driver.tensormap_encoding import encode_tiled
 from pytest_nvfp4.finding import Finding
@@ -237,7 +238,7 @@ def _describer(array: Mapping[str, Any]) -> Callable[[int], str]:
 def simulate(job: Mapping[str, Any], folder: Path, answer: dict[str, Any]) -> None:
     """Compile and launch, and add launches, findings and printed text to the answer. Raises RefusedError."""
     image, text, symbol = compiled(job, folder, answer)
-    shown = job["kernel"] or ptx_module.function_name(symbol)
+    shown = job["kernel"] or short_kernel(symbol)
     settings = SimulatorSettings(
         arch=job["arch"],
         processes=min(4, cores()),
