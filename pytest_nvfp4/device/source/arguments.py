@@ -136,6 +136,10 @@ def prepare(arguments: Sequence[Argument], arrays: Sequence[Array | Uninitialise
         elif isinstance(argument, Reference):
             made.arguments.append({"array": argument.name, "offset": argument.offset})
         elif isinstance(argument, Pointers):
+            if not argument.names:
+                raise ArgumentError(
+                    f"argument {number} is a table of no pointers: name arrays, or pass 0 for a null pointer"
+                )
             made.arguments.append({"pointers": list(argument.names)})
         elif isinstance(argument, TensorMap):
             made.arguments.append({"map": argument})

@@ -102,6 +102,7 @@ def test_a_tensor_map_is_completed_by_its_array() -> None:
     [
         (["x=f32[4]", "x=f32[4]"], "two arrays have the name x"),
         (["&y", "x=f32[4]"], "refers to 'y', which is no array; arrays are x"),
+        (["x=f32[4]", "ptrs()"], "argument 1 is a table of no pointers: name arrays, or pass 0 for a null pointer"),
         (["x=f32[4]", "map(x,box=4,swizzle=9B)"], "swizzle '9B' is none of none, 32B"),
     ],
 )
