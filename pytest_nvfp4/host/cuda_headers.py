@@ -17,9 +17,13 @@ _FORWARDED: Final = (
     *("cstdint", "cstddef", "cstdlib", "cstring", "functional", "initializer_list", "iterator", "limits", "memory"),
     *("numeric", "optional", "ratio", "span", "tuple", "type_traits", "utility", "variant"),
 )
+_OFFSET: Final = """#undef offsetof
+#define offsetof(type, member) ((::size_t) __INTADDR__(&((type *) 0)->member))
+"""
+"""libcu++ defines it as a difference of pointers, which NVRTC accepts in no constant expression."""
 _OF_C: Final = {
     "stdint.h": "#include <cuda/std/cstdint>\n" + "".join(f"using ::cuda::std::{name};\n" for name in _TYPES),
-    "stddef.h": "#include <cuda/std/cstddef>\nusing ::cuda::std::size_t;\nusing ::cuda::std::ptrdiff_t;\n",
+    "stddef.h": "#include <cuda/std/cstddef>\nusing ::cuda::std::size_t;\nusing ::cuda::std::ptrdiff_t;\n" + _OFFSET,
     "limits.h": "#include <cuda/std/climits>\n",
     "float.h": "#include <cuda/std/cfloat>\n",
     **dict.fromkeys(("assert.h", "math.h", "stdio.h", "stdlib.h", "string.h", "stdbool.h", "inttypes.h"), ""),

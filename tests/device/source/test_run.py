@@ -225,6 +225,9 @@ def test_impossible_launches(arguments: dict[str, object], problem: str) -> None
 
 
 HEADERS = """
+#include <cstddef>
+struct Two { int a, b; };
+static_assert(offsetof(Two, b) == 4, "a constant");
 __global__ void copy(const float *x, float *y, const __grid_constant__ CUtensorMap map) {
     cudaGridDependencySynchronize();
     y[threadIdx.x] = x[threadIdx.x] + sizeof(map) + (&map == nullptr);
