@@ -47,6 +47,8 @@ class OperandJudge:
     accumulations: Accumulations = field(init=False)
     _suspicions: list[_Suspicion] = field(default_factory=list)
     _counts: Counter[tuple[object, ...]] = field(default_factory=Counter)
+    _otherwise: list[Finding] = field(default_factory=list)
+    """The first MMA whose descriptor makes something else of its operands."""
 
     def __post_init__(self) -> None:
         self.accumulations = Accumulations(self.recorder)
@@ -57,6 +59,10 @@ class OperandJudge:
     def _multiplied(self, mma: Mma, origins: Sequence[CtaOrigins]) -> None:
         grid = self.recorder.grid
         assert grid is not None
+        if mma.otherwise and not self._otherwise:
+            text = f"the instruction descriptor of the MMA at {words.statement(grid, mma.at)} {mma.otherwise}"
+            where = _where(grid, mma.at, mma.parts[0].cta)
+            self._otherwise.append(Finding(KIND, text, where=where, hint="the bits of the instruction descriptor"))
         for part, memory in zip(mma.parts, origins, strict=True):
             read = contents(part, self.recorder.tags)
             seen = self.accumulations.seen(mma, part)
@@ -90,10 +96,11 @@ class OperandJudge:
         written = self.accumulations.written()
         if made := [self._finding(each) for each in self._told(written)]:
             return made
-        return [
+        faults = [
             Finding(KIND, fault.text, where=_where(fault.grid, fault.at, fault.cta), hint=_HINT)
             for fault in self.accumulations.faults(written)
         ]
+        return faults or self._otherwise
 
     def _told(self, written: Written) -> list[list[_Suspicion]]:
         """Return the suspicions that are reported, those of one MMA together.

@@ -29,6 +29,7 @@ from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.tcgen05 import scales
 from pytest_nvfp4.sim.tcgen05.copy_plan import CopyPlan
+from pytest_nvfp4.sim.tcgen05.descriptor import InstructionDescriptor
 from pytest_nvfp4.sim.tcgen05.mma_plan import CtaOperands, MmaPlan
 from pytest_nvfp4.sim.tcgen05.operand import Geometry
 from pytest_nvfp4.sim.tma.box import TmaBox
@@ -99,13 +100,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mma:
-    """One ``tcgen05.mma``: its statement, whether D is added to, and D's TMEM columns [start, stop)."""
+    """One ``tcgen05.mma``: its statement, whether D is added to, and D's TMEM columns [start, stop).
+
+    Attributes:
+        otherwise: What its instruction descriptor makes of the operands that NVFP4 does not; empty for nothing.
+    """
 
     launch: int
     at: int
     accumulates: bool
     columns: Range
     parts: tuple[Part, ...]
+    otherwise: str
 
 
 @dataclass(slots=True)
@@ -203,7 +209,8 @@ class OperandRecorder:
             Part(each.cta.index, each.cta.linear, self._operands(each, part, plan, b))
             for each, part in zip(origins, plan.parts, strict=True)
         ])  # fmt: skip
-        mma = Mma(w.cta.launch.ordinal, at, plan.enable, (plan.column, plan.column + plan.path.columns), parts)
+        columns = (plan.column, plan.column + plan.path.columns)
+        mma = Mma(w.cta.launch.ordinal, at, plan.enable, columns, parts, _otherwise(ins))
         self.mmas.append(mma)
         if self.listen is not None:
             self.listen(mma, origins)
@@ -246,6 +253,16 @@ class OperandRecorder:
     def _intern(self, cells: Cells) -> Cells:
         """Return one array for equal cells: the tiles of a row or column of C read the same."""
         return self._interned.setdefault(cells.tobytes(), cells)
+
+
+def _otherwise(ins: InstructionDescriptor) -> str:
+    """Return what a descriptor makes of the operands that NVFP4 does not, in words."""
+    changes = [
+        ("reads scale factors as UE8M0 (bit 23), and they are UE4M3", ins.scale == "ue8m0"),
+        ("negates A (bit 13)", ins.negate_a),
+        ("negates B (bit 14)", ins.negate_b),
+    ]
+    return " and ".join(words for words, holds in changes if holds)
 
 
 def _bytes(units: NDArray[np.intp]) -> Range:

@@ -77,6 +77,20 @@ MISTAKES = [
          f"copied by {{{CP_SFA}}}"),
     ),
     Mistake(
+        "the MMA reads scale factors in another format",
+        "tcgen05.MmaMXF4NVF4Op(SF_DTYPE",
+        "tcgen05.MmaMXF4NVF4Op(cutlass.Float8E8M0FNU",
+        MMA,
+        (f"the MMA at {{{MMA}}} reads scale factors as UE8M0 (bit 23), and they are UE4M3",),
+    ),
+    Mistake(
+        "the MMA negates A",
+        "tiled_mma.set(tcgen05.Field.ACCUMULATE, False)",
+        "tiled_mma.set(tcgen05.Field.ACCUMULATE, False); tiled_mma.set(tcgen05.Field.NEGATE_A, True)",
+        MMA,
+        (f"the MMA at {{{MMA}}} negates A (bit 13)",),
+    ),
+    Mistake(
         "SFA and SFB are exchanged on the host",
         "sfa.data_ptr(), sfb.data_ptr(), c.data_ptr()",
         "sfb.data_ptr(), sfa.data_ptr(), c.data_ptr()",
