@@ -255,11 +255,16 @@ class MbarrierFile:
         """
         for barrier in self.barriers.values():
             if barrier.tx and (barrier.arrived or barrier.waiters):
-                self.cta.launch.report(
+                grid = self.cta.launch
+                last = {"announced": barrier.announcer, "sent": barrier.sent}
+                told = [
+                    f"; {grid.place(who[1])} {what} the last bytes" for what, who in last.items() if who is not None
+                ]
+                grid.report(
                     "mbarrier",
-                    f"the CTA ended while the {barrier.name} is unbalanced: {barrier.state()}",
+                    f"the CTA ended while the {barrier.name} is unbalanced: {barrier.state()}{''.join(told)}",
                     hint="compare the bytes given to expect_tx with the bytes of the copies that signal this barrier",
-                    where=self._where(barrier),
+                    where=self._where(barrier.announcer or barrier.sent),
                 )
             else:
                 after = "after the CTA has ended, in memory of the next CTA"
@@ -277,14 +282,14 @@ class MbarrierFile:
                 f"{barrier.name}: on a device they may arrive {arrival}",
                 hint=f"wait for every copy before {limit}; compare the iterations of the loading warp with those of "
                 "the consuming warp",
-                where=self._where(barrier),
+                where=self._where(barrier.sent),
             )
 
-    def _where(self, barrier: Mbarrier) -> Where:
-        """Return the place that sent the last bytes, or the CTA if none arrived."""
-        if barrier.sent is None:
+    def _where(self, who: tuple[Warp, int] | None) -> Where:
+        """Return the place of an instruction of a warp, or the CTA if it is unknown."""
+        if who is None:
             return self.cta.launch.where_cta(self.cta)
-        warp, at = barrier.sent
+        warp, at = who
         return warp.cta.launch.where(warp, at)
 
 

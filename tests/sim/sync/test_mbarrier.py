@@ -368,7 +368,9 @@ def test_bytes_outstanding_at_the_end_are_found():
     arrived = "@%p0 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r99], {};\n"
     body = announced + arrived.format(32)
     assert [kind for kind, _ in findings(body)] == ["mbarrier"]
-    assert "32 more bytes" in findings(body)[0][1]
+    message = findings(body)[0][1]
+    assert "32 more bytes" in message
+    assert "(mbarrier.expect_tx.relaxed.cta.shared::cta.b64) announced the last bytes" in message
     clean(announced + arrived.format(64))
 
 
