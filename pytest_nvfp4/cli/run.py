@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -183,30 +184,43 @@ def _device(subject: Runnable, how: _How, folder: Path) -> Device:
 
 def _run(subject: Runnable, how: _How, device: Device, folder: Path) -> list[SimulationResult]:
     from pytest_nvfp4.device.simulate import SimulationResult, simulate
+    from pytest_nvfp4.device.wrong_results import explained
 
     cases = subject.cases(how.families)
     if device.name == "sim":
-        return simulate(
+        call = partial(
+            simulate,
             device,
             subject.spec,
-            cases,
             folder=folder,
             base=subject.base,
             deadline_s=how.timeout_s,
+            schedule=how.schedule,
+        )
+        done = call(
+            cases,
             outputs=True,
             trace_ctas=how.trace_ctas if how.trace is not None else 0,
-            schedule=how.schedule,
             races=how.races,
             race_warnings=how.race_warnings,
         )
+        return [
+            replace(one, findings=tuple(findings)) for one, findings in zip(done, explained(done, call), strict=True)
+        ]
     from pytest_nvfp4.device.verify import Verifier
 
-    done = Verifier(device, folder=folder, deadline_s=how.timeout_s).verify(subject.spec, cases, base=subject.base)
+    verified = Verifier(device, folder=folder, deadline_s=how.timeout_s).verify(subject.spec, cases, base=subject.base)
     return [
         SimulationResult(
-            verdict.case, verdict.status, tuple(verdict.findings), None, done.device, done.stdout, done.stderr
+            verdict.case,
+            verdict.status,
+            tuple(verdict.findings),
+            None,
+            verified.device,
+            verified.stdout,
+            verified.stderr,
         )
-        for verdict in done.verdicts
+        for verdict in verified.verdicts
     ]
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import secrets
 import tempfile
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -15,25 +14,17 @@ from typing import NamedTuple
 from pytest_nvfp4.device.base import Device, SendsAhead
 from pytest_nvfp4.device.batch import INCONCLUSIVE, CompletedJob, run_batch
 from pytest_nvfp4.device.given import with_given
-from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, ProblemSpec, Simulating, Timing
+from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, Simulating, Timing
 from pytest_nvfp4.device.judged_job import run_and_judge
 from pytest_nvfp4.device.result import DeviceInfo, Result
-from pytest_nvfp4.device.simulate import SimulationResult, simulate
+from pytest_nvfp4.device.simulate import simulate
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
-from pytest_nvfp4.driver.memory import POISON
-from pytest_nvfp4.finding import UNWRITTEN, UNWRITTEN_SOURCE, Finding
-from pytest_nvfp4.sim.run.device_memory import ALLOCATION
+from pytest_nvfp4.device.wrong_results import explained
+from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.temporary import folder_in
 
 _LEAST_SECOND_ROUNDS = 9
 _COUNTED_INPUTS = 3
-PROVENANCE = "provenance"
-"""Kind of the finding that names the wrong operand of an MMA (``sim.provenance.judge``)."""
-_ENDED = frozenset({"deadlock", "out-of-bounds"})
-_EXPLAINED = _ENDED | {"mismatch"}
-"""Kinds of findings whose cause may be an operand of an MMA, or memory that nothing has written."""
-_MOST_SEARCHED = 3
-"""Most wrong problems on which the cause is searched for, each of which takes as long as some calls."""
 
 
 class Rounds(NamedTuple):
@@ -112,49 +103,12 @@ class Verifier:
                 by_case.update(zip(alone, again, strict=True))
             verdicts = [by_case[case] for case in cases]
         if self._device.name == "sim":
-            self._explain(kernel, verdicts, base=base, sms=sms)
+            call = partial(
+                simulate, self._device, kernel, folder=self._folder, base=base, deadline_s=self._deadline_s, sms=sms
+            )
+            for verdict, findings in zip(verdicts, explained(verdicts, call), strict=True):
+                verdict.findings[:] = findings
         return Verification(tuple(verdicts), result.device, seed, result.stdout, result.stderr)
-
-    def _explain(
-        self, kernel: KernelSpec, verdicts: Sequence[CaseVerdict], *, base: Path | None, sms: int | None
-    ) -> None:
-        """Put the cause before a wrong result.
-
-        It is an operand of an MMA that read the wrong data (``sim.provenance``), or a use of device memory that nothing
-        has written. The kernel is called once more, with tags as inputs, on the first wrong problem, and on further
-        ones until a cause is found. Uses of its allocations count if the outputs depend on what these hold, which they
-        do not on padding.
-        """
-        wrong: dict[ProblemSpec, list[CaseVerdict]] = {}
-        for verdict in verdicts:
-            if verdict.status == "failed" and any(finding.kind in _EXPLAINED for finding in verdict.findings):
-                wrong.setdefault(verdict.case.problem, []).append(verdict)
-        call = partial(
-            simulate, self._device, kernel, folder=self._folder, base=base, deadline_s=self._deadline_s, sms=sms
-        )
-        for several in itertools.islice(wrong.values(), _MOST_SEARCHED):
-            (done,) = call([several[0].case], provenance=True, unwritten=True)
-            ended = any(finding.kind in _ENDED for verdict in several for finding in verdict.findings)
-            uses = {"uninitialised"} if ended else {"uninitialised", UNWRITTEN_SOURCE}
-            causes = [
-                replace(finding, kind=UNWRITTEN) if finding.kind in uses else finding
-                for finding in done.findings
-                if finding.kind in {PROVENANCE, *uses}
-            ]
-            own = [finding for finding in causes if finding.kind == UNWRITTEN and ALLOCATION in finding.message]
-            if own and not ended and not _depends_on_memory(call, done.case):
-                causes = [finding for finding in causes if finding not in own]
-            failed = [
-                replace(finding, message=f"the search for the cause of wrong results failed: {finding.message}")
-                for finding in done.findings
-                if finding.kind == "internal"
-            ]
-            for verdict in several:
-                known = {finding.message for finding in verdict.findings}
-                verdict.findings[:0] = [finding for finding in causes if finding.message not in known]
-                verdict.findings += failed
-            if causes:
-                return
 
     def _run(
         self,
@@ -174,15 +128,6 @@ class Verifier:
                 job = _with_draws_sent(self._device, job)
             job, result, verdicts = run_and_judge(self._device, job, Judge(), folder=folder, base=base)
             return result, verdicts, job.order_seed
-
-
-def _depends_on_memory(call: Callable[..., Sequence[SimulationResult]], case: JobCase) -> bool:
-    """Return whether the outputs of a wrong case depend on what new memory of the kernel holds."""
-    judged = set()
-    for poison in (POISON, 0):
-        (done,) = call([case], outputs=True, poison=poison)
-        judged.add((done.status, *(str(finding) for finding in done.findings if finding.kind == "mismatch")))
-    return len(judged) > 1
 
 
 def verify_job(

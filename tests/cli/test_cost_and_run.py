@@ -10,6 +10,7 @@ from pytest_nvfp4.cli.cost import floor, floor_text
 from pytest_nvfp4.problem import GPUMODE_BENCH, parse_shape
 from tests.cli.helpers import ROOT
 from tests.device.source.fill import fill as fill_ptx
+from tests.sim.provenance.mistakes import MISTAKES
 
 SHIPPED = ROOT / "kernels" / "nvfp4_group_gemm" / "steps" / "map_updates.py"
 SHAPE = "40x128x256"
@@ -156,6 +157,18 @@ class TestRun:
         assert "it counts steps of the simulator, not time" in shown.err
         data = json.loads(file.read_text())
         assert len({event["pid"] for event in data["traceEvents"]}) == 3
+
+    @pytest.mark.slow
+    def test_the_cause_of_a_wrong_result_comes_first(self, cli, fill) -> None:
+        mistake = MISTAKES[1]
+        fill.write_text(mistake.text())
+        shown = cli("run", str(fill), "--problem", "128x128x256", "--device", "sim", "--json")
+        assert shown.code == 1
+        (one,) = json.loads(shown.out)["runs"]
+        cause, *others = one["findings"]
+        assert (cause["kind"], cause["line"]) == ("provenance", mistake.line(mistake.at))
+        assert "reads SFB of group 0" in cause["message"]
+        assert others[0]["kind"] == "mismatch", "what is wrong with C follows"
 
     @pytest.mark.slow
     def test_races_are_searched_for_on_request(self, cli, fill) -> None:
