@@ -177,6 +177,10 @@ side = torch.cuda.Stream()
 with torch.cuda.stream(side) as nothing:
     said["raw_stream"] = [raw(0) == side.cuda_stream, torch.accelerator.current_stream() == side, nothing]
 said["raw_stream"].append(raw(0))
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool, device=0):
+    in_pool = torch.zeros(3, device="cuda")
+said["pools"] = [in_pool.tolist(), pool.id != torch.cuda.memory.MemPool().id, refused(torch.cuda.MemPool, object())]
 said["external"] = torch.cuda.get_stream_from_external(77, "cuda").cuda_stream
 said["accelerator"] = [torch.accelerator.is_available(), torch.accelerator.device_count(),
     str(torch.accelerator.current_accelerator()), torch.accelerator.synchronize()]
@@ -415,6 +419,14 @@ def test_what_does_not_go_through_torch_cuda(said):
     assert said["external"] == 77
     assert said["accelerator"] == [True, 1, "cuda:0", None]
     assert said["context_class"]
+
+
+def test_memory_pools_change_no_result(said):
+    values, own, refused = said["pools"]
+    assert values == [0.0, 0.0, 0.0]
+    assert own
+    assert refused[0] == "HostSideError"
+    assert "with an allocator of its own has no stand-in" in refused[1]
 
 
 def test_compiled_functions_run_as_they_are(said):
