@@ -14,7 +14,7 @@ Behind ``redirect``:
 - ``nvrtc_calls``: NVRTC for host code, on ``nvrtc``; ``source_lines``: the author's lines in its source;
   ``cuda_headers``: headers of C and C++ that it has not.
 - ``kernel_libraries``: libraries over the driver that compile and launch kernels (``cuda_core``, ``cupy_kernels``,
-  ``torch_kernels``, on ``kernel_objects``); ``stand_in_modules`` finds them at import.
+  ``torch_kernels``, on ``kernel_objects``; ``quack_tuning``); ``stand_in_modules`` finds them at import.
 - ``stream_calls``: streams, events, copies and allocations, for both of them.
 - ``graphs``: capture and replay of CUDA graphs.
 - ``tvm_ffi``: kernels compiled with TVM-FFI, called without it.

@@ -1,4 +1,7 @@
-"""Libraries over the driver that compile and launch kernels, in terms of the stand-ins: cuda.core, cupy, torch."""
+"""Libraries over the driver that compile, tune and launch kernels, in terms of the stand-ins.
+
+They are cuda.core, cupy, torch and quack.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import contextlib
 from types import ModuleType
 
 from pytest_nvfp4.driver.device_model import DeviceModel
-from pytest_nvfp4.host import cuda_core, cupy_kernels
+from pytest_nvfp4.host import cuda_core, cupy_kernels, quack_tuning
 from pytest_nvfp4.host.after_import import after_import
 from pytest_nvfp4.host.device_side import DeviceSide
 from pytest_nvfp4.host.kernel_objects import Library
@@ -36,6 +39,7 @@ class KernelLibraries:
         self._modules.install()
         self._stack.callback(self._modules.remove)
         self._stack.callback(after_import("torch", self._patch_torch))
+        quack_tuning.install(self._stack)
 
     def remove(self) -> None:
         """Restore what was there."""
