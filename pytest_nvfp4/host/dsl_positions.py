@@ -10,10 +10,14 @@ a line of the user's file. Here it gets the first frame outside the DSL, as in 4
 The DSL takes all modules below ``cutlass`` for its own, NVIDIA's kernels in ``cutlass.operators`` (the package
 nvidia-cutlass-operators) among them, so that each of their instructions would have the line of ``@cute.kernel``. Here
 they are code of a user.
+
+A function that passes on whatever its caller gives it (``def create(*args, **kwargs): Pipeline.create(*args,
+**kwargs)``, of which FlashAttention 4 makes all its pipelines) says nothing of an operation: its caller's line does.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
 import importlib
 import inspect
@@ -24,6 +28,8 @@ from typing import Any
 
 _KERNELS = ("cutlass.operators", "cutlass.kernels")
 """Modules of NVIDIA's kernels, beside the DSL's own ones."""
+_TAKES_ALL = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+_UNPACKING_CALL = dis.opmap["CALL_FUNCTION_EX"]
 
 
 class _UserFrames:
@@ -33,7 +39,7 @@ class _UserFrames:
     def currentframe() -> SimpleNamespace:
         """Return a frame whose caller is the user's frame; without one, the frame that calls the operation."""
         caller = frame = sys._getframe(2)
-        while _is_of_dsl(frame.f_globals.get("__name__", "")):
+        while _is_of_dsl(frame.f_globals.get("__name__", "")) or _passes_on(frame):
             if frame.f_back is None:
                 return SimpleNamespace(f_back=caller)
             frame = frame.f_back
@@ -77,7 +83,7 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
                 key = id(code), frame.f_lasti
                 if (found := users.get(key)) is not None:
                     return found[1]
-                if not holds(frame):
+                if not holds(frame) and not _passes_on(frame):
                     users[key] = code, place(frame)
                     return users[key][1]
             frame = frame.f_back
@@ -145,6 +151,12 @@ def _by_code(
         return found[1]
 
     return holds
+
+
+def _passes_on(frame: FrameType) -> bool:
+    """Return whether a frame's function takes any arguments, and is at a call with unpacked ones."""
+    code = frame.f_code
+    return code.co_flags & _TAKES_ALL == _TAKES_ALL and code.co_code[frame.f_lasti] == _UNPACKING_CALL
 
 
 def _is_of_dsl(module: object) -> bool:

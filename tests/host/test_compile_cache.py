@@ -161,6 +161,15 @@ def wrapper(look):
 library = {"__name__": "cutlass.of_a_library", "wrapper": wrapper}
 exec("def within(look): return wrapper(look)", library)
 
+def passed_on(*given, **named):
+    return wrapper(*given, **named)
+
+def used(*given, **named):
+    return wrapper(given[0])
+
+def asking(call, look):
+    return call(look).function
+
 def called_from(look):
     found = []
     for call in (wrapper, library["within"]):
@@ -179,6 +188,7 @@ if all(said["patched"]):
     said["many"] = len(set(looked_up(ours[0])))
     said["from"] = called_from(ours[2])
     said["again"] = called_from(ours[2]) == called_from(ours[2])
+    said["passed on"] = [asking(call, ours[2]) for call in (passed_on, used) for _ in range(2)]
     of_dsl = lambda look, name: look(eval("sys._getframe()", {"__name__": name, "sys": sys}))
     locate, place = op._get_location_from_frame_info, wrapper(ours[2])
     located = []
@@ -209,4 +219,5 @@ def test_places_of_operations_are_those_of_the_dsl(tmp_path: Path) -> None:
         assert said["their library"] == [False, True, True, True, True], "NVIDIA's kernels need no exception any more"
         assert said["from"] == said["theirs"]
         assert [function for _, _, function, _, _ in said["from"]] == ["called_from"] * 2
+        assert said["passed on"] == ["asking", "asking", "used", "used"]
         assert said["given back"]

@@ -58,3 +58,12 @@ def test_dsl_4_4_attributes_an_operation_to_the_first_frame_outside_the_dsl(
     found = outer.call(within.call, operations.operation)
     assert found.filename == file
     assert found.code_context is None or "outer.call" in found.code_context[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "file"), [("given[0](*given[1:], **named)", __file__), ("given[0](given[1])", "of.py")]
+)
+def test_dsl_4_4_attributes_what_is_passed_on_to_who_gave_it(call: str, file: str, operations: ModuleType) -> None:
+    within = _module("cutlass.utils.inner", CALLER)
+    library = _module("of", f"def create(*given, **named):\n    return {call}\n")
+    assert library.create(within.call, operations.operation).filename == file
