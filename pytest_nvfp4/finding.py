@@ -21,6 +21,9 @@ UNWRITTEN = "unwritten"
 ``uninitialised``, which a simulation reports by itself, it may have nothing to do with the order of work."""
 UNWRITTEN_SOURCE = "unwritten-source"
 """Kind of the finding of an asynchronous copy of device memory that nothing had written; it may be padding."""
+OUTSIDE = "outside-box"
+"""Kind of the finding of a tensor copy whose box lies wholly outside its tensor, as boxes at the edge of a problem may.
+It is made on request (``Machine.reports_outside``)."""
 CALL_GOES_ON = frozenset(
     {"race", "proxy", "tensormap", "uninitialised", UNWRITTEN_SOURCE, "tmem-overlap", "written-by-two"}
 )

@@ -51,6 +51,24 @@ print(torch.cuda.get_device_name(0), int(c.sum()))
 sys.exit(int(sys.argv[1]))
 """
 
+OUTSIDE = """
+import sys
+import torch
+import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+@triton.jit
+def copied(source, target, row):
+    tile = source.load([row, 0])
+    target.store([0, 0], tile)
+
+
+x = torch.ones(64, 32, device="cuda")
+y = torch.zeros_like(x)
+copied[(1,)](*[TensorDescriptor.from_tensor(each, [64, 32]) for each in (x, y)], int(sys.argv[1]))
+assert not sys.argv[2] or y.sum() == 64 * 32
+"""
 ENDLESS = """
 import multiprocessing, torch, triton
 import triton.language as tl
@@ -221,6 +239,28 @@ def test_uses_of_what_nothing_has_written(tmp_path: Path, last: str, options: li
     assert done.err.count("simulated, ") == bool(unwritten), done.err
     assert all(word in done.err for word in unwritten), done.err
     assert ("program.py:8: simulated, unwritten: ld.global" in done.err) is bool(unwritten)
+
+
+@pytest.mark.parametrize(
+    ("row", "checked", "code"), [(0, "checked", 0), (64, "", 0), (64, "checked", 1)], ids=["right", "passes", "fails"]
+)
+def test_a_box_outside_its_tensor_is_told_of_a_program_that_fails(
+    tmp_path: Path, row: int, checked: str, code: int
+) -> None:
+    """The last tiles of a right program may have such boxes, too."""
+    pytest.importorskip("triton")
+    program = tmp_path / "program.py"
+    program.write_text(OUTSIDE)
+    done = run("--device", "sim", program, row, checked)
+    assert done.code == code, done.err
+    _, failed, after = done.err.partition("AssertionError")
+    assert bool(failed) is bool(code)
+    assert done.err.count("simulated, ") == after.count("simulated, ") == code, done.err
+    if code:
+        assert "program.py:10: simulated, outside-box: cp.async.bulk.tensor.2d" in after
+        assert "the box at coordinates (0, 64) lies wholly outside its tensor (device allocation" in after
+        assert "x, made at program.py:14" in after
+        assert "32 x 64 in the tensor map" in after
 
 
 @pytest.mark.slow

@@ -33,6 +33,8 @@ def _run_simulated(folder: Path, run: Callable[[], int]) -> int:
     with SimulatedProcess(folder, settings) as process:
         status = run()
         sys.stdout.flush()
+        if status:
+            process.explain()
     return status & 0xFF or int(settings.races and process.failed)
 
 

@@ -6,18 +6,19 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pytest_nvfp4.finding import UNWRITTEN_SOURCE, Finding, Where
+from pytest_nvfp4.finding import OUTSIDE, UNWRITTEN_SOURCE, Finding, Where
 from pytest_nvfp4.sim.run.source import described, lines_of, stated, statement
 
 _WARNING_KINDS = frozenset(
     {
         *("exit-before-read", "lanes-rounding", "mbarrier-reuse", "own-quadrant", "parity", "prefetch"),
         *("race-warning", "reserved-bits", "unaligned-box", "written-twice"),
+        OUTSIDE,
     }
 )
 """Kinds that are warnings."""
 _MERGED_KINDS = frozenset(
-    {"lanes-rounding", "out-of-bounds", "tmem", "tmem-overlap", "uninitialised", UNWRITTEN_SOURCE}
+    {"lanes-rounding", "out-of-bounds", "tmem", "tmem-overlap", "uninitialised", OUTSIDE, UNWRITTEN_SOURCE}
 )
 """Kinds that occur for each instruction of an unrolled statement, and are reported once for the statement."""
 _CAUSES = frozenset({"race", "proxy", "uninitialised"})

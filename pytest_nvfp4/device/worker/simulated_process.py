@@ -29,7 +29,7 @@ from pytest_nvfp4.device.worker.sim_findings import in_order, merge_by_statement
 from pytest_nvfp4.device.worker.simulator import simulate
 from pytest_nvfp4.driver.launches import Launch
 from pytest_nvfp4.driver.user_line import user_line, user_variable
-from pytest_nvfp4.finding import UNWRITTEN, UNWRITTEN_SOURCE, Finding
+from pytest_nvfp4.finding import OUTSIDE, UNWRITTEN, UNWRITTEN_SOURCE, Finding
 from pytest_nvfp4.host import redirect
 from pytest_nvfp4.host.compile_cache import CompileCache, folder_name
 from pytest_nvfp4.isolation.limits import DEADLINE_VARIABLE, called_in_time
@@ -42,6 +42,8 @@ _MOST_FINDINGS = 50
 _FAILED = "failed"
 _ONCE = frozenset({"lanes-rounding"})
 """Kinds that are reported once for each line, whatever launch they are in."""
+_OF_FAILURES = frozenset({OUTSIDE, UNWRITTEN_SOURCE})
+"""Kinds that are reported if the program fails: a result may depend on what they found, or it is padding."""
 _FIGURES = re.compile(r"\d+")
 
 
@@ -65,6 +67,7 @@ class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
         self._stack = contextlib.ExitStack()
         self._seen = (0, 0)
         self._said: set[tuple[str, str]] = set()
+        self._perhaps: list[Finding] = []
         self._forked_after_use = False
         self._overdue = False
         self._at_exit: Finalize | None = None
@@ -93,6 +96,7 @@ class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
             os.environ[_DUMP_VARIABLE] = wanted
         self._session.memory.allocating = _allocating
         self._session.memory.tracks_writes = settings.races
+        self._session.machine.reports_outside = True
         if threading.current_thread() is threading.main_thread():
             deadline = os.environ.get(DEADLINE_VARIABLE)
             self._stack.enter_context(called_in_time(self._report_overdue))
@@ -113,6 +117,10 @@ class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
     def failed(self) -> bool:
         """Whether a process of the program has reported an error."""
         return (self._folder / _FAILED).exists()
+
+    def explain(self) -> None:
+        """Write what a wrong result of the program may depend on, and what is right where it does not."""
+        self._say(self._perhaps)
 
     def _forked(self) -> None:
         self._forked_after_use = bool(self._session.launches)
@@ -150,8 +158,9 @@ class SimulatedProcess(contextlib.AbstractContextManager["SimulatedProcess"]):
         new = [finding for record in launches[self._seen[0] :] for finding in record.findings]
         new += between[self._seen[1] :]
         self._seen = (len(launches), len(between))
-        new = [finding for finding in new if finding.kind != UNWRITTEN_SOURCE]  # it may be padding
-        self._say(in_order(ended, map(_of_program, merge_by_statement(new))))
+        merged = merge_by_statement(new)
+        self._perhaps += [_of_program(finding) for finding in merged if finding.kind in _OF_FAILURES]
+        self._say(in_order(ended, [_of_program(finding) for finding in merged if finding.kind not in _OF_FAILURES]))
 
     def _report_overdue(self) -> None:
         """Write once where the warps are of the launch that runs; a signal handler."""
@@ -191,7 +200,8 @@ def _of_program(finding: Finding) -> Finding:
 
     Without a reference nobody knows whether a result depends on it: kernels read and use padding.
     """
-    if finding.kind != "uninitialised" or ALLOCATION not in finding.message:
+    used = finding.kind == "uninitialised" and ALLOCATION in finding.message
+    if not used and finding.kind != UNWRITTEN_SOURCE:
         return worker_finding(finding)
     return replace(worker_finding(replace(finding, kind=UNWRITTEN)), severity="warning")
 

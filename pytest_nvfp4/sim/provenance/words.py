@@ -13,6 +13,7 @@ from pytest_nvfp4.sim.provenance.recorder import Load, Mma, OperandRecorder
 from pytest_nvfp4.sim.provenance.tags import Tags
 from pytest_nvfp4.sim.run.grid import Grid
 from pytest_nvfp4.sim.run.source import place_of
+from pytest_nvfp4.sim.tma.box import outside_text
 
 
 def span(numbers: NDArray[np.int64] | list[int]) -> str:
@@ -32,10 +33,8 @@ def k_range(k: int, count: int = 64) -> str:
 
 
 def box_text(load: Load) -> str:
-    """Return the box of a tensor load: its coordinates and its tensor."""
-    tensor = f"{load.tensor}, " if load.tensor else ""
-    sizes = " x ".join(map(str, load.extents or ()))
-    return f"at coordinates {load.coordinates} lies wholly outside its tensor ({tensor}{sizes} in the tensor map)"
+    """Return the box of a tensor load outside its tensor: its coordinates and its tensor."""
+    return outside_text(load.coordinates or (), load.tensor, load.extents or ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ class Machine(HasUnits):
         barrier_log: The log of operations on mbarriers of the running launch, if they are recorded.
         debugger: The debugger that stops warps, if any.
         int8_product: Returns a fast product of matrices of 8-bit integers (``tcgen05.step_tiles``), or None.
+        reports_outside: Whether tensor copies wholly outside their tensor are findings (``finding.OUTSIDE``).
         elected_lane: Lane that ``elect.sync`` elects if it is a member; None for the lowest.
     """
 
@@ -53,6 +54,7 @@ class Machine(HasUnits):
         self.barrier_log: BarrierLog | None = None
         self.debugger: Debugger | None = None
         self.int8_product: Callable[[], Product | None] = lambda: None
+        self.reports_outside = False
         self.elected_lane: int | None = self.asynchronous.elected_lane
         self._ticks = 0
 

@@ -236,6 +236,13 @@ def _box(
     return TmaBox(tile, region, address - region.start, cut)
 
 
+def outside_text(coordinates: tuple[int, ...], tensor: str, extents: tuple[int, ...]) -> str:
+    """Return the words for a box wholly outside its tensor, whose name is empty if it is unknown."""
+    name = f"{tensor}, " if tensor else ""
+    sizes = " x ".join(map(str, extents))
+    return f"at coordinates {coordinates} lies wholly outside its tensor ({name}{sizes} in the tensor map)"
+
+
 def gather4(boxes: list[TmaBox], order: BoxOrder, shared: SharedMemory, index: int) -> None:
     """Copy the rows of ``tile::gather4``, one box each, to shared memory."""
     data = np.concatenate([box.dense() for box in boxes])

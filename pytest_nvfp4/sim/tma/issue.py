@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_nvfp4.finding import OUTSIDE
 from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.lanes import bools, lanes
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, InFlight, SharedMemory
@@ -16,6 +17,7 @@ from pytest_nvfp4.sim.monitor import CopyTarget
 from pytest_nvfp4.sim.run.cta import Cta
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.mbarrier import complete_tx, resolve
+from pytest_nvfp4.sim.tma.box import TmaBox, outside_text
 
 SPACES = ("global", "shared::cta", "shared::cluster")
 """State spaces of a copy: the opcode names the destination's, then the source's."""
@@ -28,6 +30,22 @@ CopyAction = Callable[[SharedMemory, int], None]
 def signed(value: int) -> int:
     """Interpret 32 bits as a signed number."""
     return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+
+
+def report_outside(w: Warp, boxes: Sequence[TmaBox], coordinates: tuple[int, ...], *, what: str) -> None:
+    """Report a copy whose boxes lie wholly outside their tensor, if that is requested."""
+    launch = w.cta.launch
+    if not launch.machine.reports_outside or any(box.region is not None for box in boxes):
+        return
+    tensor_map = boxes[0].tile.map
+    region = launch.machine.memory.find(tensor_map.address)
+    text = outside_text(coordinates, "" if region is None else region.name, tensor_map.dims)
+    launch.report(
+        OUTSIDE,
+        f"{what}: the box {text}, so that a load fills in zeros, and a store writes nothing",
+        hint="its coordinates, which count elements, those of the contiguous dimension first; right where the grid or "
+        "the last tile is larger than the tensor",
+    )
 
 
 def by_lane(

@@ -35,7 +35,7 @@ from pytest_nvfp4.sim.ptx.syntax import Instruction, TensorAddress
 from pytest_nvfp4.sim.run.warp import Warp
 from pytest_nvfp4.sim.sync.addresses import shared_operand
 from pytest_nvfp4.sim.tma.box import TmaBox, box_at, gather4
-from pytest_nvfp4.sim.tma.issue import SPACES, InboundCopy, by_lane, submit_inbound, targets
+from pytest_nvfp4.sim.tma.issue import SPACES, InboundCopy, by_lane, report_outside, submit_inbound, targets
 from pytest_nvfp4.sim.tma.route import Route, Routes
 from pytest_nvfp4.sim.tma.tensormap import use_map
 from pytest_nvfp4.sim.tma.tile import ALIGN, TmaTile
@@ -174,6 +174,7 @@ def _issue(
         boxes = [box]
         size = tile.bytes
         copy = partial(box.load, order)
+    report_outside(w, boxes, coordinates, what=what)
     for each in boxes:
         if (unwritten := each.unwritten(what)) is not None:
             launch.report_fault(unwritten)

@@ -38,7 +38,7 @@ from pytest_nvfp4.sim.sync.addresses import shared_operand
 from pytest_nvfp4.sim.tma.box import TmaBox, box_at, gathered
 from pytest_nvfp4.sim.tma.box_order import BoxOrder
 from pytest_nvfp4.sim.tma.groups import BulkGroups, OutboundCopy, submit_outbound
-from pytest_nvfp4.sim.tma.issue import SPACES, by_lane, signed
+from pytest_nvfp4.sim.tma.issue import SPACES, by_lane, report_outside, signed
 from pytest_nvfp4.sim.tma.load import boxes_of_rows, check_rank, tensor_coordinates, tensor_mode
 from pytest_nvfp4.sim.tma.reduction import GLOBAL_TYPES, OPERATIONS, reduce_bytes
 from pytest_nvfp4.sim.tma.tensormap import use_map
@@ -105,6 +105,7 @@ def _issue(
         boxes = boxes_of_rows(tile, w, coordinates, write=True, what=what)
     else:
         boxes = [box_at(tile, coordinates, machine.memory, write=True, what=what)]
+    report_outside(w, boxes, coordinates, what=what)
     order = tile.order(address, four_rows=form.four_rows)
     shared = cta.shared
     index = shared.index(address, order.footprint, what=what, align=ALIGN)

@@ -26,6 +26,17 @@ def test_a_load_delivers_the_box(at, schedule):
     assert ran.grid.findings == []
 
 
+@pytest.mark.parametrize(("at", "outside"), [((64, 30), False), ((-8, -3), False), ((200, 0), True), ((0, -16), True)])
+def test_a_box_wholly_outside_is_reported_on_request(at, outside):
+    def request(grid):
+        grid.machine.reports_outside = True
+
+    found = simple(F16, at, prepare=request).grid.findings
+    assert [finding.kind for finding in found] == ["outside-box"] * outside
+    if outside:
+        assert f"the box at coordinates {at} lies wholly outside its tensor (x, 96 x 40 in" in found[0].message
+
+
 @pytest.mark.parametrize(
     ("dst", "tail", "operands"),
     [

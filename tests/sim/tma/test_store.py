@@ -24,6 +24,14 @@ def test_a_store_writes_the_box(at, schedule):
         assert ran.grid.counters["tma.store.bytes"] == 32 * 2 * 10
 
 
+def test_a_box_wholly_outside_is_reported_on_request():
+    def request(grid):
+        grid.machine.reports_outside = True
+
+    for at, kinds in (((64, 30), []), ((96, 0), ["outside-box"])):
+        assert [finding.kind for finding in simple(F16, at, prepare=request).grid.findings] == kinds
+
+
 def test_cache_hints_and_scatter4():
     ran = simple(F16, (8, 2), issue=store(F16, (8, 2), tail=".L2::cache_hint", operands=", %rd99"))
     assert (ran["x"] == expected(F16, noise(F16.extent + 64), ran["in"], (8, 2))).all()
