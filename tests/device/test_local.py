@@ -90,7 +90,7 @@ def test_cheats_go_red(device: LocalDevice, tmp_path: Path, cheat: str) -> None:
         ("def custom_kernel(data):\n    import os; os.kill(os.getpid(), 9)\n", "crashed", "SIGKILL"),
         ("def custom_kernel(data):\n    return None\n", "failed", "returned NoneType"),
         ("def custom_kernel(data):\n    return []\n", "failed", "returned 0 outputs"),
-        ("def custom_kernel(data):\n    return [c.float() for _, _, c in data[0]]\n", "failed", "not torch.float16"),
+        ("def custom_kernel(data):\n    return [c.double() for _, _, c in data[0]]\n", "failed", "not torch.float16"),
         ("def custom_kernel(data):\n    return [c[:1] for _, _, c in data[0]]\n", "failed", "has shape"),
         ("def custom_kernel(data):\n    return [c for _, _, c in data[0]]\n", "failed", "it still holds the poison"),
         (

@@ -50,6 +50,7 @@ def called(then: str, folder: Path) -> SimulationResult:
         ("put(own); c.copy_(own); return [c]", ALL, 0),
         ("put(own); c[1:] = own[1:]; put(c, rows=1); return [c]", 256, 1),
         ("put(own); return [own.clone()]", ALL, 0),
+        ("put(own); return [own.float()]", ALL, 0),
         ("c.zero_(); put(c); return [c]", 0, 3),
     ],
 )

@@ -24,7 +24,7 @@ from pytest_nvfp4.device.worker.conversation import ConversationLog
 from pytest_nvfp4.device.worker.kernel_fork import ForkedKernel
 from pytest_nvfp4.device.worker.kernel_stack import CRASHES, crash
 from pytest_nvfp4.device.worker.memory import HostMemory
-from pytest_nvfp4.device.worker.returned_tensors import Returned
+from pytest_nvfp4.device.worker.returned_tensors import Returned, counts
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.machine.server import Server
 from pytest_nvfp4.machine.values import Decoder, Encoder, device_fields
@@ -127,7 +127,7 @@ class KernelProcess:
     def call(self, slot: CallBuffers) -> list[Returned]:
         """See ``CalledKernel``. Raises KernelError."""
         arguments, given = slot.arguments()
-        return self._returned(self.call_on(*arguments, outputs=given, returns=slot.returns), given)
+        return self._returned(self.call_on(*arguments, outputs=given, returns=slot.returns), given, slot.returns)
 
     def call_late(self, slot: CallBuffers, *, between: AbstractContextManager[Any]) -> list[Returned]:
         """See ``CalledKernel``. Raises KernelError.
@@ -198,8 +198,10 @@ class KernelProcess:
         finally:
             server.operators.largest, session.memory.most = before
 
-    def _returned(self, answer: Message, given: list[Any]) -> list[Returned]:
+    def _returned(self, answer: Message, given: list[Any], returns: str) -> list[Returned]:
         """Return what the kernel returned; its own tensors must be device memory, which stays as long as the job."""
+        import torch
+
         described = answer.fields.get("returned")
         if not isinstance(described, list) or len(described) != len(given):
             self._violate(f"it describes {type(described).__name__} for {len(given)} outputs")
@@ -218,7 +220,7 @@ class KernelProcess:
                 tensor = Decoder((), blocks.tensor).decode({"tensor": fields})
             except Exception as error:
                 self._violate(f"its output is no device tensor: {error}")
-            if tensor.shape != c.shape or tensor.dtype != c.dtype:
+            if tensor.shape != c.shape or not counts(torch, tensor, c, returns=returns):
                 self._violate(f"its output has shape {list(tensor.shape)[:4]} and type {tensor.dtype}")
             blocks.keep(fields[0])
             returned.append(Returned("other", tensor))

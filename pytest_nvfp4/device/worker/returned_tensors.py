@@ -29,7 +29,7 @@ class Returned(NamedTuple):
 
     Attributes:
         description: ``c`` (the tensor that it was given), ``other`` (a tensor of its own), or what is wrong with it.
-        tensor: The kernel's own tensor, of the output's shape and type; None otherwise.
+        tensor: The kernel's own tensor, of the output's shape and a type that counts (``counts``); None otherwise.
     """
 
     description: str
@@ -69,7 +69,16 @@ def inspect_returned(
     if len(values) != len(given):
         what = "groups" if returns == "list" else "of the contract"
         return [Returned(f"custom_kernel returned {len(values)} outputs for {len(given)} {what}")] * len(given)
-    return [_inspect(torch, value, c, kind or torch.Tensor) for value, c in zip(values, given, strict=True)]
+    kind = kind or torch.Tensor
+    return [_inspect(torch, value, c, kind, returns=returns) for value, c in zip(values, given, strict=True)]
+
+
+def counts(torch: Any, own: Any, c: Any, *, returns: str) -> bool:
+    """Return whether a tensor counts as an output by its type, which a contract of the user's names.
+
+    GPU MODE compares in fp32, whatever type a kernel returns: sums of its own in fp32 are rounded here (`read_tensor`).
+    """
+    return own.dtype == c.dtype or (returns != "any" and (own.dtype, c.dtype) == (torch.float32, torch.float16))
 
 
 def _left_mode(torch: Any) -> str | None:
@@ -87,7 +96,7 @@ def _left_mode(torch: Any) -> str | None:
     return next((kind.__name__[:80] for kind in kinds if not any(kind is known for known in allowed)), None)
 
 
-def _inspect(torch: Any, value: Any, c: Any, kind: Any) -> Returned:
+def _inspect(torch: Any, value: Any, c: Any, kind: Any, *, returns: str) -> Returned:
     kind = kind if c.is_meta else type(c)
     if value is c:
         return Returned("c")
@@ -97,7 +106,7 @@ def _inspect(torch: Any, value: Any, c: Any, kind: Any) -> Returned:
         return Returned(f"an output is a {type(value).__module__}.{type(value).__name__}, not a tensor")
     if tuple(value.shape) != tuple(c.shape):
         return Returned(f"an output has shape {tuple(value.shape)}, not {tuple(c.shape)}")
-    if value.dtype != c.dtype:
+    if not counts(torch, value, c, returns=returns):
         return Returned(f"an output is {value.dtype}, not {c.dtype}")
     if not c.is_meta and _place(value) == _place(c):
         return Returned("c")
@@ -111,17 +120,25 @@ def _place(tensor: Any) -> tuple[int, tuple[int, ...]]:
 
 
 def read_tensor(memory: DeviceMemory, tensor: Any, like: Tensor) -> bytes:
-    """Return the elements of a tensor in the order of the memory of an output of the same shape, read by address."""
+    """Return the elements of a tensor in the order of the memory of an output of the same shape, read by address.
+
+    Those of a tensor in fp32 for an output in fp16 are rounded.
+    """
     shape = tuple(int(size) for size in tensor.shape)
     address, strides = _place(tensor)
     if 0 in shape:
         return b""
+    item = int(type(tensor).element_size(tensor))
     extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    flat = np.frombuffer(memory.read(address, extent * like.item), dtype=np.dtype((np.void, like.item)))
-    view = np.lib.stride_tricks.as_strided(flat, shape, [stride * like.item for stride in strides], writeable=False)
+    flat = np.frombuffer(memory.read(address, extent * item), dtype=np.dtype((np.void, item)))
+    view = np.lib.stride_tricks.as_strided(flat, shape, [stride * item for stride in strides], writeable=False)
     # A dimension of one element has its place in no order.
     order = sorted(range(len(shape)), key=lambda dimension: -like.strides[dimension])
-    return np.ascontiguousarray(view.transpose(order)).tobytes()
+    bits = np.ascontiguousarray(view.transpose(order)).tobytes()
+    if item == like.item:
+        return bits
+    with np.errstate(over="ignore"):
+        return np.frombuffer(bits, np.float32).astype(np.float16).tobytes()
 
 
 def _read_output(memory: DeviceMemory, tensor: Tensor, buffer: Buffer | None, own: Any | None) -> bytes:

@@ -142,14 +142,17 @@ class Simulation:
         """Return an output that the kernel allocated itself; None if its writers are not recorded."""
         of, where = self._tensors[group], extent(tensor)
         region = self.session.machine.memory.find(where.address)
-        if region is None or region.owner is None or region.owner_bytes != of.item:
+        item = tensor.element_size()
+        if region is None or region.owner is None or region.owner_bytes != item:
             return None
-        if (region.start, region.size) != (where.address, of.size):
+        if (region.start, region.size) != (where.address, of.size // of.item * item):
             return None
         strides = zip(tensor.shape, tensor.stride(), of.strides, strict=True)
         if any(one != other for size, one, other in strides if size > 1):
             return None
         region.name, region.describe = of.name, of.describe
+        if (described := of.describe) is not None and item != of.item:
+            region.describe = lambda offset: described(offset // item * of.item)
         return WatchedOutput(group, region, of.columns)
 
     def recorded_first(self) -> AbstractContextManager[FirstCall | None]:
@@ -218,7 +221,9 @@ class Simulation:
         self._outputs = []
         self._tensors = [tensor for tensor, _ in slot.results]
         if not self._sampled:  # the kernel may return tensors of its own
-            self.session.memory.watched = {tensor.size: tensor.item for tensor in self._tensors if tensor.size}
+            sizes = [(tensor.size // tensor.item, tensor.item) for tensor in self._tensors if tensor.size]
+            rounded = {4 * count: 4 for count, item in sizes if item == 2}  # in fp32 (`returned_tensors.counts`)
+            self.session.memory.watched = rounded | {count * item: item for count, item in sizes}
         for index, (_, buffer) in enumerate(slot.results):
             if buffer is not None and buffer.tensor.size:
                 self._name_output(index, buffer)
