@@ -40,6 +40,11 @@ with one and two CTAs and overlapping accumulators, grouped with static and dyna
 exchanged, quantisers, prefill and decoding of a layer of experts), and quack 0.6.5's GEMMs: for sm_100a ``gemm_dact``,
 ``gemm_dgated``, gathered rows, NVFP4 and MXFP8, for sm_90a plain, ``gemm_act``, ``gemm_dact`` and gathered rows. GPU
 MODE's templates of ``nvfp4_gemv``, ``nvfp4_gemm`` and ``nvfp4_dual_gemm`` have no race, under DSL 4.8.1 and 4.4.0.
+
+Of flashinfer 0.7.4, beside torch: ``prims_ts`` (task scheduling: NVFP4 linear and SwiGLU by pairs in clusters of 2x2
+with cluster launch control, paged decoding, MLA decoding of 16 heads), ``mm_fp4`` in CuTe DSL (split-K by DSMEM, one
+and two CTAs; for sm_120a the default and ``b12x``), ``mm_bf16`` with split-K; quack's ``gemm`` and FlashAttention 4
+with cluster launch control, forward: no error.
 """
 
 from __future__ import annotations
@@ -333,6 +338,37 @@ EXAMINED = (
         "All lanes of the producer load the phase of a stage from shared memory and toggle it there, without a "
         "barrier of the warp. The ISA asks that all warps of the warpgroup execute the same setmaxnreg.",
         "tests.sim.sync.test_control::test_a_whole_warpgroup_executes_it",
+    ),
+    Examined(
+        "flashinfer 0.7.4 prims_ts.batch_prefill (D = 128, dense and ragged)",
+        "race and exit-before-read: warps write O to shared memory that a TMA store may still read",
+        "real",
+        "gmem_o_store_wait_after_write holds for paired heads and for a head dimension in stages. In other "
+        "configurations the storing warp executes no wait_group before it releases the stage, nor before it ends.",
+        "tests.sim.tma.test_store::test_a_group_that_is_not_committed_or_not_waited_for_is_found",
+    ),
+    Examined(
+        "flashinfer 0.7.4 prims_ts.batch_mla_decode_with_paged_kv_cache (128 heads, pairs of CTAs)",
+        "race: tcgen05.mma reads what the peer's threads stored, behind an arrive of .cta scope; setmaxnreg: three of "
+        "four warps execute the second one",
+        "real",
+        "As in mla_decode. The MMA warp of the CTA that issues no MMA skips its task, and the setmaxnreg at its start.",
+        "tests.sim.races.test_scopes::test_what_is_told",
+    ),
+    Examined(
+        "flashinfer 0.7.4 prims_ts.fp8_linear, N not a multiple of the tile",
+        "out-of-bounds: the epilogue loads scales of columns behind the last one",
+        "real",
+        "The load of the tile's weight_scale has no guard, while that of rows and the stores have one.",
+        "tests.sim.run.test_gang::test_a_fault_names_the_warp_and_lane",
+    ),
+    Examined(
+        "FlashAttention 4 (4.0.0b36), backward, pairs of CTAs",
+        "race: tcgen05.mma reads what the peer's threads stored, behind an arrive of .cta scope; exit-before-read: the "
+        "last cp.reduce.async.bulk of dK and dV; race: a CTA may end before a peer's multicast commit",
+        "real",
+        "As in mla_decode. The loop over parts of dK and dV commits and waits behind all of them but the last.",
+        "tests.sim.races.test_leaving::test_an_arrive_at_a_peer_comes_before_its_end",
     ),
     Examined(
         "a public nvfp4_group_gemm, persistent, two stages of the accumulator, epilogue warps that skip rows beyond M",
