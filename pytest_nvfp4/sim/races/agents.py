@@ -48,7 +48,7 @@ class WarpAgent(Agent):
         lane_order: What its lanes release to other warps.
         st, st_issued, st_waited: Agent of its ``tcgen05.st``, the number issued, and the number waited for.
         ld, ld_issued, ld_waited: The same for ``tcgen05.ld``.
-        loaded: By ``tcgen05.ld``, the tick in which the warp executed it last.
+        loaded: By load of shared memory or TMEM, the tick in which the warp executed it last.
         seen, seen_issued: See ``access.TensorIssuer``.
         uses: By instruction, its use of tensor memory.
         queue, pipe: The tcgen05 pipe that it issued to last.

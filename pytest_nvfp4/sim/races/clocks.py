@@ -51,7 +51,7 @@ class Copy(NamedTuple):
 
 
 class PendingLoads(NamedTuple):
-    """The loads in a tick of an agent, a warp, that an arrive at an mbarrier may not have waited for.
+    """The loads in a tick of an agent, a warp, that an arrive at a barrier may not have waited for.
 
     Attributes:
         agent: Its number.

@@ -230,6 +230,8 @@ class LaunchRaces:
         lanes = self.lane_sets[shadow.clocks.number].get(old.agent)
         partial: PartialRelease | None = None
         pending = conflict.proxy and not conflict.old_writes
+        if pending and (wrote := shadow.writes[conflict.part]) is not None and self._allocates(wrote.at):
+            return  # Triton's code overwrites the address of TMEM by TMA, long after all warps have loaded it
         if lanes is not None and isinstance(old.detail, LaneItems) and not pending:
             touching = touching_lanes(old.detail, self.shared.units(conflict.part))
             proxy = conflict.old_writes and conflict.new.flags & ASYNC
@@ -244,7 +246,7 @@ class LaunchRaces:
         place = f"{shadow.name} bytes [{low}, {high})" + ("" if size == high - low else f" ({size} bytes of them)")
         if conflict.proxy and shadow.clocks.infos[old.agent].kind == "cp.async":
             self._pair(conflict, WARNING, place, missing=(COPY_FENCE,))
-        elif conflict.proxy and self.grid.kernel.instructions[old.at].root == "tcgen05":
+        elif conflict.proxy and self._allocates(old.at):
             self._pair(conflict, WARNING, place, missing=(ALLOC_FENCE,))
         else:
             kind, read = PROXY if conflict.proxy else RACE, self._shared_read(conflict)
@@ -255,6 +257,9 @@ class LaunchRaces:
                 return
         if not pending:
             _count_as_ordered(shadow.clocks, conflict.ticks, old, ASYNC_SHARED if conflict.proxy else None)
+
+    def _allocates(self, at: int) -> bool:
+        return self.grid.kernel.instructions[at].root == "tcgen05"
 
     def tmem_conflict(self, conflict: Conflict) -> None:
         """Report two accesses to tensor memory that lack an order or a tcgen05 instruction."""

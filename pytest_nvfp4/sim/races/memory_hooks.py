@@ -59,6 +59,7 @@ class MemoryHooks(Hooks):
         access = make_access((number, agent.epoch(), STRONG if order.strong else 0, at, agent.id, items, None))
         ticks = agent.clock.ticks
         if kind == READ:
+            agent.loaded[at] = access.tick
             memory.shared.read(footprint.parts, access, ticks)
         else:
             self.storing = shared.data if kind == WRITE and not order.strong else None

@@ -165,7 +165,7 @@ class Messages:
         else:
             missing = (
                 "may not have read it yet: neither a use of the loaded value nor a fence.proxy.async is between it and "
-                "the arrive that frees the memory, which does not wait for loads"
+                "the barrier or arrive that frees the memory, which does not wait for loads"
             )
         message = (
             f"{self._describe(new)} {verb}s {pair.place}{self._detail(new)} through the async proxy, and "

@@ -173,7 +173,7 @@ class Shadow:
             writes[part] = access
 
     def _check_pending(self, parts: Sequence[int], access: Access, ticks: Ticks) -> None:
-        """Report loads before the write that are ordered by an arrive that did not wait for them."""
+        """Report loads before the write that are ordered by an arrive that did not wait for them, and by no fence."""
         pending = self.clocks.pending
         checked: Reads = None
         for part in parts:
@@ -184,6 +184,8 @@ class Shadow:
             for read in known.values() if isinstance(known, dict) else (known,):
                 behind = pending.get((read[4], read[1]))
                 if behind is None or read[3] not in behind.last or ticks[BEFORE, read[0]] < read[1]:
+                    continue
+                if not self.in_order and ticks[ASYNC_SHARED, read[0]] >= read[1]:
                     continue
                 if ticks[BEFORE, behind.agent] <= behind.last[read[3]]:
                     self.report(Conflict(self, part, read, False, access, True, ticks, proxy=True))

@@ -190,6 +190,8 @@ class SyncHooks(Hooks):
                 _release_relaxed(agent, state, at, scope=CLUSTER)
             else:
                 agent.release(state.arrived)
+        if (loads := agent.launch.pending_loads.get(at)) is not None:
+            _note_pending(agent, loads)
 
     def barrier_completed(self, barrier: NamedBarrier | ClusterBarrier) -> None:
         """Complete the round."""
@@ -245,17 +247,8 @@ def _release(agent: WarpAgent, state: BarrierState, at: int, barrier: Mbarrier) 
 def _note_pending(agent: WarpAgent, loads: frozenset[int]) -> None:
     """Note the loads that may be pending at an arrive; a later release, which may wait for them, ends another tick."""
     known, tick = agent.clocks.pending, agent.tick
-    shared = loads - agent.loaded.keys()
-    for load in loads - shared:
+    for load in loads & agent.loaded.keys():
         known.setdefault((agent.id, agent.loaded[load]), PendingLoads(agent.number, {})).last[load] = tick
-    known.setdefault((agent.id, tick), PendingLoads(agent.number, {})).last.update(dict.fromkeys(shared, tick))
-    earlier = tick - 1
-    while (before := known.get((agent.id, earlier))) is not None:
-        still = [load for load in shared if before.last.get(load) == tick - 1]
-        if not still:
-            break
-        before.last.update(dict.fromkeys(still, tick))
-        earlier -= 1
     agent.advance()
     agent.epoch()
 

@@ -1,4 +1,4 @@
-"""An arrive at an mbarrier does not wait for the loads before it, so that a copy behind it may overwrite them."""
+"""A barrier does not wait for the loads before it, so that a copy behind it may overwrite what they read."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def kinds(between: str = "", *, use: str = "st.global.b32 [%rd1], %r20;", **part
         ("fence.proxy.async;", []),
         ("fence.acq_rel.cta;", []),
         ("membar.cta;", []),
-        ("bar.sync 1, 32;", []),
+        ("bar.sync 1, 32;", ["proxy"]),
+        ("bar.sync 1, 32;" + FENCE, []),
+        ("bar.sync 1, 32;" + USE, []),
     ],
 )
 def test_a_load_is_done_before_the_arrive(between: str, said: list[str]) -> None:
@@ -97,6 +99,71 @@ def test_a_later_arrive_may_wait_for_the_load() -> None:
     assert kinds(arrive=first + USE + second) == []
     assert kinds(arrive=first + second) == ["proxy"]
     assert kinds(arrive=second + USE + first) == ["proxy"]
+
+
+EMPTY = "EMPTY: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r3+4104], 0; @!%p3 bra EMPTY;"
+LOAD = "ld.shared.b32 %r20, [%r6];"
+MEET = "bar.sync 1, 64;"
+
+
+def met(
+    between: str, *, arrive: str = MEET, again: str = COPY, met: str = MEET, use: str, load: str = LOAD
+) -> list[str]:
+    """Return the kinds of findings of a ring of one stage whose consumer and producer meet at ``bar.sync``."""
+    assert EMPTY in RING
+    names = {"copy": COPY, "again": again, "last": "1", "load": load, "between": between}
+    body = RING.replace(EMPTY, met).format_map(names | {"arrive": arrive, "use": use})
+    found, faults = findings_of(body, as_it_is=True)
+    assert not faults
+    return [finding.kind for finding in found]
+
+
+def test_a_barrier_waits_for_no_load() -> None:
+    late = "st.global.b32 [%rd1], %r20;"
+    assert met("", use=late) == ["proxy"]
+    assert met(USE, use=late) == []
+    assert met(FENCE, use=late) == []
+    assert met("", use="") == []
+
+
+def test_a_fence_of_any_warp_before_the_copy_is_enough() -> None:
+    late = "st.global.b32 [%rd1], %r20;"
+    assert met("", again=FENCE + COPY, use=late) == []
+    assert met("", met=FENCE + MEET, use=late) == ["proxy"]
+    assert kinds(again=FENCE + COPY) == []
+
+
+def test_a_later_barrier_may_wait_for_the_load() -> None:
+    """A value is used between two barriers, and what the first one frees is filled behind the second one."""
+    late = "st.global.b32 [%rd1], %r20;"
+    assert met("", arrive=MEET + USE + MEET, met=MEET + MEET, use=late) == []
+    assert met("", arrive=MEET + MEET, met=MEET + MEET, use=late) == ["proxy"]
+
+
+def test_a_load_that_is_executed_again_has_its_earlier_value() -> None:
+    """The copy behind the second barrier fills what the first load has read, and the second one is still pending."""
+    loop = (
+        "st.shared.b32 [%r6+256], %r2; mov.u32 %r40, 0; mov.u32 %r21, 0; LOOP: ld.shared.b32 %r20, [%r6];"
+        + MEET
+        + "add.u32 %r21, %r21, %r20;"
+    )
+    loop += "add.u32 %r6, %r6, 256; add.u32 %r40, %r40, 1; setp.lt.u32 %p9, %r40, 2; @%p9 bra LOOP;"
+    total = "st.global.b32 [%rd1], %r21;"
+    assert met(loop, arrive="", met=2 * MEET, use=total, load="") == []
+    assert met(loop, arrive="", again=COPY + MEET, use=total, load="") == ["proxy"]
+
+
+def test_the_address_of_tensor_memory_is_no_stage() -> None:
+    """Triton loads it in all warps, and lets a copy overwrite it."""
+    alloc = "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r3], 32;"
+    first = "MADE: setp.ne.u32 %p9, %r1, 1; @%p9 bra HELD; " + alloc + " HELD: bar.sync 1, 64;"
+    wait = "CONSUMER: mbarrier.try_wait.parity.shared::cta.b64 %p4, [%r12], 0; @!%p4 bra CONSUMER;"
+    body = RING.replace("MADE:", first).replace(wait, "CONSUMER:").replace(EMPTY, MEET)
+    names = {"copy": "", "again": COPY, "last": "0", "between": "", "arrive": MEET}
+    names |= {"load": "ld.shared.b32 %r20, [%r3];", "use": "st.global.b32 [%rd1], %r20;"}
+    found, _ = findings_of(body.format_map(names), as_it_is=True)
+    assert [finding.kind for finding in found] == ["race-warning", "tmem"]
+    assert "a tcgen05.alloc" in found[0].message
 
 
 def test_the_message_names_the_load_and_the_copy() -> None:
