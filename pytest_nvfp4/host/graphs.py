@@ -78,5 +78,4 @@ def torch_table(queue: LaunchQueue, stream_context: Callable[[Any], AbstractCont
         "CUDAGraph": CUDAGraph,
         "graph": graph,
         "graph_pool_handle": lambda: (0, 1),
-        "is_current_stream_capturing": lambda: queue.capturing,
     }

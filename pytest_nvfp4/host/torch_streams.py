@@ -14,6 +14,8 @@ from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.driver.streams import Streams
 
 _FIRST_STREAM: Final = 0x5C0000000001
+_PRIORITIES: Final = (0, -5)
+"""The least and the greatest priority of a stream (``cudaDeviceGetStreamPriorityRange``)."""
 
 
 class _Stream:
@@ -50,6 +52,13 @@ class _Stream:
     def query(self) -> bool:
         self.synchronize()
         return True
+
+    def is_capturing(self) -> bool:
+        return self._work.capturing and self == self._work.current
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        return _PRIORITIES
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self.cuda_stream
@@ -149,6 +158,11 @@ class TorchStreams:
         return self.streams.add(next(self._handles), blocking=False)
 
     @property
+    def capturing(self) -> bool:
+        """Whether work is captured into a graph. The capture is of one stream, the current one."""
+        return self.streams.captured is not None
+
+    @property
     def current(self) -> _Stream:
         """``torch.cuda.current_stream`` of this thread."""
         return self._thread.current or self.default
@@ -175,5 +189,6 @@ class TorchStreams:
             "stream": self.context_class,
             "StreamContext": self.context_class,
             "set_stream": self.set,
+            "is_current_stream_capturing": lambda: self.capturing,
             "synchronize": lambda *_, **__: self.streams.synchronize_device(),
         }

@@ -64,6 +64,7 @@ graph = torch.cuda.CUDAGraph()
 stream = torch.cuda.Stream()
 with torch.cuda.graph(graph, stream=stream):
     said["capturing"] = torch.cuda.is_current_stream_capturing()
+    said["streams_capturing"] = [s.is_capturing() for s in (torch.cuda.current_stream(), torch.cuda.default_stream())]
     go(tensor, 2, cuda.CUstream(torch.cuda.current_stream().cuda_stream))
     go(tensor, 3, cuda.CUstream(torch.cuda.current_stream().cuda_stream))
 x.record_stream(stream)
@@ -82,6 +83,7 @@ except ZeroDivisionError:
         tmp_path,
     )
     assert said["capturing"]
+    assert said["streams_capturing"] == [True, False]
     assert said["after_capture"] == [1]
     assert said["after_replay"] == [1, 2, 3, 2, 3]
     assert said["streams"] == [False, True, True]

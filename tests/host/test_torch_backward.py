@@ -9,6 +9,7 @@ from tests.host.redirect_worker import TORCH_PRELUDE, run_script
 
 NAMES = (
     "layers",
+    "trained",
     "parts",
     "twice",
     "again",
@@ -113,6 +114,14 @@ def layers(d):
     net = net.to(d)
     torch.nn.functional.cross_entropy(net(new(4, 5, device=d)), torch.tensor([0, 1, 1, 0]).to(d)).backward()
     return [p.grad for p in net.parameters()]
+
+def trained(d):
+    torch.manual_seed(3)
+    net = torch.nn.Linear(5, 2).to(d)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    net(new(4, 5, device=d)).square().sum().backward()
+    optimizer.step()
+    return list(net.parameters())
 
 def parts(d):
     a = new(3, 4, device=d)
