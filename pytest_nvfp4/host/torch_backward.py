@@ -383,4 +383,4 @@ def _priority(node: Any) -> int:
 def is_on_device(outputs: Any) -> bool:
     """Return whether one of the outputs of a backward pass is a device tensor."""
     listed = [outputs] if isinstance(outputs, torch.Tensor) else outputs
-    return any(isinstance(output, HostCudaTensor) for output in listed)
+    return any(isinstance(output, torch.Tensor) and output.is_cuda for output in listed)

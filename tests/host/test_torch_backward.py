@@ -10,6 +10,7 @@ from tests.host.redirect_worker import TORCH_PRELUDE, run_script
 NAMES = (
     "layers",
     "trained",
+    "functional",
     "parts",
     "twice",
     "again",
@@ -122,6 +123,9 @@ def trained(d):
     net(new(4, 5, device=d)).square().sum().backward()
     optimizer.step()
     return list(net.parameters())
+
+def functional(d):
+    return [torch.func.grad(lambda t: (t.sin() * t).sum())(new(3, device=d).detach())]
 
 def parts(d):
     a = new(3, 4, device=d)
