@@ -37,8 +37,37 @@ class DeviceWork(Protocol):
         """Fill memory with ``count`` repetitions of a pattern."""
 
 
+class HeldMemory:
+    """The bytes of device memory that the tensors of this process hold.
+
+    Attributes:
+        now, most: Their number now, and the greatest one since ``most`` was set.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.most = 0
+
+    def hold(self, size: int, release: Callable[[], None]) -> Callable[[], None]:
+        """Count a block of ``size`` bytes until the returned function is called, which calls ``release``."""
+        self.now += size
+        self.most = max(self.most, self.now)
+
+        def freed() -> None:
+            self.now -= size
+            release()
+
+        return freed
+
+
 class DeviceOperators(Protocol):
-    """Operators of torch. Device tensors come and go as CPU tensors over the addresses of their elements."""
+    """Operators of torch. Device tensors come and go as CPU tensors over the addresses of their elements.
+
+    Attributes:
+        held: The memory of those that ``run`` has returned.
+    """
+
+    held: HeldMemory
 
     def run(
         self,
@@ -125,6 +154,7 @@ class LocalOperators:
     """Implements ``DeviceOperators`` by the machine's own execution (``machine.operators``)."""
 
     def __init__(self, memory: DeviceMemory, streams: Streams) -> None:
+        self.held = HeldMemory()
         self._memory = memory
         self._streams = streams
         self._repeated: set[int] = set()
@@ -190,7 +220,7 @@ class LocalOperators:
             sizes=tensor.size(),
             strides=tensor.stride(),
             offset=int(tensor.storage_offset()),
-            release=lambda: self._free(address),
+            release=self.held.hold(size, lambda: self._free(address)) if size else None,
         )
         if not size:
             return block

@@ -23,7 +23,7 @@ from pytest_nvfp4.driver.launch_queue import Captured, LaunchQueue
 from pytest_nvfp4.driver.launches import HostSideError, Launch, LaunchRejectedError, ModuleImage
 from pytest_nvfp4.driver.streams import LEGACY, Extent, Streams
 from pytest_nvfp4.driver.user_line import UserLine, user_line
-from pytest_nvfp4.host.device_side import DeviceSide, over
+from pytest_nvfp4.host.device_side import DeviceSide, HeldMemory, over
 from pytest_nvfp4.machine.blocks import DTYPES
 from pytest_nvfp4.machine.operators import is_random
 from pytest_nvfp4.machine.values import Encoder, device_fields, host_tensor, write_bytes
@@ -273,6 +273,7 @@ class RemoteOperators:
     """Implements ``DeviceOperators`` by requests."""
 
     def __init__(self, requests: Requests) -> None:
+        self.held = HeldMemory()
         self._requests = requests
 
     def run(
@@ -337,7 +338,7 @@ class RemoteOperators:
 
     def _new(self, fields: Any) -> torch.Tensor:
         *shape, size = fields
-        return block(shape, size, release=lambda: self._requests.drop(shape[0]))
+        return block(shape, size, release=self.held.hold(size, lambda: self._requests.drop(shape[0])))
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """See ``DeviceOperators``."""

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from pytest_nvfp4.driver.launches import HostSideError, Launch
 from pytest_nvfp4.driver.user_line import call_native
+from pytest_nvfp4.host import typed_tensors
 from pytest_nvfp4.host.device_side import DeviceSide, local
 from pytest_nvfp4.host.storage import DeviceStorage
 from pytest_nvfp4.machine.operators import is_cuda, is_view
@@ -147,6 +148,11 @@ def _new_tensor(tensor: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
         return torch.tensor(data, **given)
 
 
+def _new(tensor: torch.Tensor, *args: Any, **_: Any) -> torch.Tensor:
+    with HostCudaTensor.modes():
+        return typed_tensors.make(tensor.dtype, args)
+
+
 def _indexed(call: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``__getitem__`` or ``__setitem__`` whose lists are index tensors of the host.
 
@@ -195,6 +201,7 @@ _REPLACEMENTS: Final[dict[Any, Callable[..., Any]]] = {
     torch.Tensor.__getitem__: _indexed(torch.Tensor.__getitem__),
     torch.Tensor.__setitem__: _indexed(torch.Tensor.__setitem__),
     torch.Tensor.new_tensor: _new_tensor,
+    torch.Tensor.new: _new,
     torch.Tensor.numpy: _numpy,
     torch.Tensor.__array__: _array,
     torch.Tensor.pin_memory: _pinned,

@@ -21,6 +21,7 @@ import functools
 import importlib
 import importlib.util
 import sys
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final, Self
@@ -31,7 +32,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_nvfp4.driver.device_model import B200, DeviceModel
 from pytest_nvfp4.driver.launches import HostSideError
-from pytest_nvfp4.host import graphs, torch_driver, torch_files, torch_profilers, torch_streams
+from pytest_nvfp4.host import (
+    graphs,
+    torch_driver,
+    torch_files,
+    torch_memory,
+    torch_profilers,
+    torch_streams,
+    typed_tensors,
+)
 from pytest_nvfp4.host.after_import import after_import
 from pytest_nvfp4.host.device_side import DeviceSide, local
 from pytest_nvfp4.host.tensor import HostCudaTensor, dispatch, no_launches
@@ -99,6 +108,8 @@ class _FunctionMode(TorchFunctionMode):
             if func is torch.tensor:
                 kwargs.pop("pin_memory", None)
             kwargs["device"] = device
+        elif func is torch.Tensor.type and (made := typed_tensors.converted(*args, **kwargs)) is not NotImplemented:
+            return made
         elif func is torch.Tensor.pin_memory and not isinstance(args[0], HostCudaTensor):
             return args[0].clone()  # pinned memory is host memory; only its transfer speed differs
         return func(*args, **kwargs)
@@ -202,8 +213,17 @@ class TorchCuda(contextlib.AbstractContextManager["TorchCuda"]):
         torch._C._ensureCUDADeviceGuardSet()
         for name, value in self._cuda_table().items():
             self._patch(torch.cuda, name, value)
-        for owner, name, value in (*torch_driver.overrides(self._work), *torch_profilers.overrides()):
+        for owner, name, value in (
+            *torch_driver.overrides(self._work),
+            *torch_profilers.overrides(),
+            *torch_memory.overrides(self._side.operators.held, self._device),
+        ):
             self._patch(owner, name, value)
+        for name in torch_memory.REFUSED:
+            for module in (torch.cuda, torch.cuda.memory):
+                if hasattr(module, name):
+                    self._patch(module, name, _no_stand_in(f"torch.cuda.{name}"))
+        self._patch(torch, "set_default_tensor_type", typed_tensors.setting_default(torch.set_default_tensor_type))
         self._patch(HostCudaTensor, "side", self._side)
         self._patch(HostCudaTensor, "modes", staticmethod(self._modes))
         self._patch(torch, "_disable_dynamo", _without_dynamo(vars(torch)["_disable_dynamo"]))
@@ -252,6 +272,13 @@ class TorchCuda(contextlib.AbstractContextManager["TorchCuda"]):
             shared_memory_per_block=model.smem_per_block,
             shared_memory_per_block_optin=model.smem_per_block_optin,
             shared_memory_per_multiprocessor=model.smem_per_sm,
+            clock_rate=model.clock_khz,
+            memory_clock_rate=model.memory_clock_khz,
+            memory_bus_width=model.memory_bus_bits,
+            pci_domain_id=0,
+            pci_bus_id=0,
+            pci_device_id=0,
+            uuid=uuid.uuid5(uuid.NAMESPACE_DNS, model.name),
             L2_cache_size=model.l2_bytes,
             warp_size=model.warp_size,
             gcnArchName=model.name,
@@ -275,21 +302,23 @@ class TorchCuda(contextlib.AbstractContextManager["TorchCuda"]):
             "get_device_name": lambda *_: model.name,
             "get_device_properties": lambda *_: properties,
             "get_arch_list": lambda: [f"sm_{model.capability[0]}{model.capability[1]}"],
-            "empty_cache": nothing,
-            "ipc_collect": nothing,
-            "mem_get_info": lambda *_: (model.memory_bytes, model.memory_bytes),
-            "reset_peak_memory_stats": nothing,
             "manual_seed": self._seed,
             "manual_seed_all": self._seed,
+            "seed": self._generator.seed,
+            "seed_all": self._generator.seed,
             **self._work.table(),
+            **typed_tensors.device_types(),
             "initial_seed": self._generator.initial_seed,
             "get_rng_state": lambda *_: self._generator.get_state(),
             "set_rng_state": lambda state, *_: self._generator.set_state(state),
+            "get_rng_state_all": lambda: [self._generator.get_state()],
+            "set_rng_state_all": lambda states: self._generator.set_state(next(iter(states))),
+            "default_generators": (self._generator,),
         }
         for name in (
-            *("CUDAGraph", "graph", "graph_pool_handle", "make_graphed_callables", "memory_allocated"),
-            *("max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_stats", "memory_snapshot"),
+            *("CUDAGraph", "graph", "graph_pool_handle", "make_graphed_callables", "current_blas_handle"),
             *("utilization", "clock_rate", "power_draw", "temperature", "can_device_access_peer"),
+            *("device_memory_used", "memory_usage"),
         ):
             table[name] = _no_stand_in(f"torch.cuda.{name}")
         if self._launches is not None:

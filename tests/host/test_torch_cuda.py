@@ -54,6 +54,8 @@ factories = {
     "view_fp4": lambda: torch.zeros(4, 4, dtype=torch.uint8, device="cuda").view(torch.float4_e2m1fn_x2),
     "fp8": lambda: torch.ones(4, device="cuda").to(torch.float8_e4m3fn),
     "op": lambda: x + 1, "out": lambda: torch.add(x, 1, out=torch.empty_like(x)), "clone": lambda: x.clone(),
+    "FloatTensor": lambda: torch.cuda.FloatTensor([1, 2]), "new": lambda: x.new([1]), "new_sizes": lambda: x.new(2, 3),
+    "type": lambda: h.type(torch.cuda.HalfTensor), "type_name": lambda: h.type("torch.cuda.IntTensor"),
     "deepcopy": lambda: copy.deepcopy(x), "from_dlpack": lambda: torch.from_dlpack(x),
 }
 said["devices"] = {name: str(make().device) for name, make in factories.items()}
@@ -64,6 +66,11 @@ with torch.device("cuda"):
     said["device_context"] = [str(t.device) for t in (torch.tensor([1]), torch.empty(2), torch.arange(3))]
 torch.set_default_device("cuda")
 said["default_device"] = [str(torch.tensor([1]).device), str(torch.ones(2).device)]
+torch.set_default_device(None)
+torch.set_default_tensor_type(torch.cuda.DoubleTensor)
+said["default_type"] = [str(torch.ones(2).device), str(torch.ones(2).dtype)]
+torch.set_default_tensor_type("torch.cuda.FloatTensor")
+said["default_type"] += [str(torch.ones(2).device), str(torch.ones(2).dtype)]
 torch.set_default_device(None)
 said["cpu_stays"] = [str(t.device) for t in (torch.tensor([1]), torch.empty(2), h + 1, torch.zeros(2, device="cpu"))]
 
@@ -143,9 +150,29 @@ said["second_gpu"] = refused(torch.empty, 2, device="cuda:1")
 said["storage"] = refused(lambda: x.untyped_storage().resize_(0))
 said["metadata_in_place"] = refused(x.t_)
 said["graph"] = refused(torch.cuda.CUDAGraph)
-said["allocated"] = refused(torch.cuda.memory_allocated)
+said["snapshot"] = [refused(m.memory_snapshot) for m in (torch.cuda, torch.cuda.memory)]
 said["pickle"] = refused(copy.copy, x)
 said["twice"] = refused(torch_cuda.install)
+
+# the older types of tensors
+kinds = torch.cuda.LongTensor([[1, 2]]), torch.cuda.HalfTensor(2, 3), torch.cuda.FloatTensor(), h.new([3])
+said["types of old"] = [[kind.type(), list(kind.shape)] for kind in kinds]
+said["values of old"] = [kinds[0].tolist(), x.new([3]).tolist(), h.type(torch.cuda.IntTensor).tolist(),
+    x.type(torch.FloatTensor)[0].tolist()]
+said["instances of old"] = [isinstance(t, torch.cuda.FloatTensor) for t in (gpu, h, x)]
+
+# memory
+torch.cuda.reset_peak_memory_stats()
+held = torch.cuda.memory_allocated()
+big = torch.empty(1000, device="cuda")
+more = [torch.cuda.memory_allocated() - held, torch.cuda.memory.max_memory_allocated() - held]
+del big
+more += [torch.cuda.memory_allocated() - held, torch.cuda.max_memory_allocated() - held]
+more.append(torch.cuda.memory_stats()["allocated_bytes.all.peak"] - held)
+torch.cuda.reset_peak_memory_stats()
+free, total = torch.cuda.mem_get_info()
+said["memory"] = [*more, torch.cuda.max_memory_allocated() - held, total - free - held,
+    torch.accelerator.memory_allocated() - held]
 
 # values
 said["numbers"] = [x.sum().item(), x.tolist(), f"{x.sum()}", f"{x.float().mean():.2f}", bool(x.max() == 5), len(x)]
@@ -224,6 +251,13 @@ said["generator"] = [str(g.device), *(isinstance(v, torch.Generator) for v in (g
 
 # torch.cuda
 p = torch.cuda.get_device_properties(0)
+said["properties"] = [len(str(p.uuid)), p.clock_rate > 0, p.memory_bus_width > 0]
+said["priorities"] = torch.cuda.Stream.priority_range()
+torch.cuda.seed_all()
+state = torch.cuda.get_rng_state_all()
+drawn = torch.rand(2, device="cuda")
+torch.cuda.set_rng_state_all(state)
+said["states"] = [len(state), torch.equal(drawn, torch.rand(2, device="cuda"))]
 said["cuda"] = [torch.cuda.is_available(), torch.cuda.device_count(), torch.cuda.current_device(),
     list(torch.cuda.get_device_capability()), torch.cuda.get_device_name(), p.multi_processor_count, p.major]
 s = torch.cuda.Stream()
@@ -330,7 +364,23 @@ def test_every_way_to_make_a_device_tensor(said):
     assert said["types"]
     assert said["device_context"] == ["cuda:0"] * 3
     assert said["default_device"] == ["cuda:0"] * 2
+    assert said["default_type"] == ["cuda:0", "torch.float64", "cuda:0", "torch.float32"]
     assert said["cpu_stays"] == ["cpu"] * 4
+
+
+@pytest.mark.slow
+def test_older_types_of_tensors(said):
+    assert said["types of old"] == [
+        ["torch.cuda.LongTensor", [1, 2]], ["torch.cuda.HalfTensor", [2, 3]], ["torch.cuda.FloatTensor", [0]],
+        ["torch.FloatTensor", [1]],
+    ]  # fmt: skip
+    assert said["values of old"] == [[[1, 2]], [3], [0, 1, 2, 3, 4, 5], [0.0, 1.0, 2.0]]
+    assert said["instances of old"] == [True, False, False]
+
+
+@pytest.mark.slow
+def test_memory_that_tensors_hold(said):
+    assert said["memory"] == [4000, 4000, 0, 4000, 4000, 0, 0, 0]
 
 
 @pytest.mark.slow
@@ -393,7 +443,7 @@ def test_what_has_no_equivalent_is_an_error_with_its_name(said):
     assert "torch.UntypedStorage.resize_" in said["storage"][1]
     assert "aten::t_" in said["metadata_in_place"][1]
     assert "torch.cuda.CUDAGraph" in said["graph"][1]
-    assert "memory_allocated" in said["allocated"][1]
+    assert all("torch.cuda.memory_snapshot has no stand-in" in refused[1] for refused in said["snapshot"])
     assert "pickled" in said["pickle"][1]
     assert "already installed" in said["twice"][1]
     for name in ("wrong_device", "wrong_guard"):
@@ -461,6 +511,9 @@ def test_random_numbers_are_reproducible_and_apart(said):
 
 def test_torch_cuda_answers_for_the_modelled_device(said):
     assert said["cuda"] == [True, 1, 0, [10, 0], "NVIDIA B200", 148, 10]
+    assert said["properties"] == [36, True, True]
+    assert said["priorities"] == [0, -5]
+    assert said["states"] == [1, True]
     assert said["stream"] == [True, True, 0, 0]
     assert said["elapsed_nan"]
 
