@@ -192,5 +192,5 @@ def contents(library: Library, work: DeviceWork) -> Mapping[str, Any]:
         "asarray": same,
         "fromDlpack": same,
         "cuda": cuda,
-        "__version__": "13.6.0",
+        "__version__": "13.6.0",  # the first release for CUDA 13, the version of the modelled driver
     }
