@@ -9,11 +9,13 @@ return NaN.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 from pytest_nvfp4.host.triton_pick import OPTION, Pick, index_of
+from pytest_nvfp4.host.triton_updates import updated
 
 _NO_TIME: Final = (math.inf, math.inf, math.inf)
 _MEASURING: Final = ("do_bench", "do_bench_cudagraph", "do_bench_proton")
@@ -48,11 +50,14 @@ class Tuning:
     Attributes:
         compiling: Whether a configuration is only compiled, and launches are left out.
         chosen: The choices, in order, each once.
+        unrestored: File, line and text about each argument that benchmarks on a GPU would leave with another value.
     """
 
     def __init__(self) -> None:
         self.compiling = False
         self.chosen: dict[Chosen, None] = {}
+        self.unrestored: dict[tuple[str, int, str], None] = {}
+        self._benchmarked: WeakSet[Any] = WeakSet()
         self._decided: WeakSet[Any] = WeakSet()
 
     def patches(self, autotuner: type[Any], testing: Any) -> list[tuple[Any, str, Any]]:
@@ -62,11 +67,13 @@ class Tuning:
             (autotuner, "_bench", self._choosing(autotuner.__dict__["_bench"])),
             (autotuner, "run", self._recording(autotuner.__dict__["run"])),
             *((testing, name, bench) for name in _MEASURING if hasattr(testing, name)),
+            (testing, "nvsmi", _nvsmi),
         ]
 
     def _pruning(self, original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         def prune_configs(tuner: Any, kwargs: dict[str, Any]) -> list[Any]:
             self._decided.discard(tuner)
+            self._benchmarked.add(tuner)
             tuner.cache_results = False  # no time is measured that another process could use
             return original(tuner, kwargs)
 
@@ -86,14 +93,36 @@ class Tuning:
 
     def _recording(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+            self._benchmarked.discard(tuner)
             returned = original(tuner, *args, **kwargs)
             if len(tuner.configs) > 1:
+                if tuner in self._benchmarked:
+                    self._warn_of_updates(tuner, returned)
                 code, config = tuner.base_fn.__code__, tuner.best_config
                 place = (tuner.base_fn.__name__, code.co_filename, code.co_firstlineno)
                 self.chosen[Chosen(*place, str(config), index_of(tuner, config), len(tuner.configs))] = None
             return returned
 
         return run
+
+    def _warn_of_updates(self, tuner: Any, compiled: Any) -> None:
+        """Warn of arguments that each benchmark on a GPU changes once more, and that the tuner does not restore."""
+        if getattr(tuner, "user_defined_pre_hook", False) or tuner.best_config.pre_hook is not None:
+            return
+        code, restored = tuner.base_fn.__code__, {*tuner.reset_to_zero, *tuner.restore_value}
+        for name, line, adds in updated(getattr(compiled, "asm", {}).get("ttir", "")):
+            if name in restored:
+                continue
+            does, way = ("adds to", "reset_to_zero") if adds else ("reads and writes", "restore_value")
+            text = (
+                f"{tuner.base_fn.__name__} {does} its argument {name}. triton.autotune on a GPU runs each of its "
+                f"{len(tuner.configs)} configurations many times on the same memory before the first result, which is "
+                f'another one than here unless a further run changes nothing: write {way}=["{name}"]'
+            )
+            place = (code.co_filename, line or code.co_firstlineno, text)
+            if place not in self.unrestored:
+                self.unrestored[place] = None
+                warnings.warn_explicit(text, RuntimeWarning, *place[:2])
 
     def _compile(self, call: Callable[[], object], **_: Any) -> list[float]:
         """Compile what a call would launch. Raises what Triton raises for a configuration that does not fit."""
@@ -103,6 +132,11 @@ class Tuning:
         finally:
             self.compiling = False
         return [0.0, 0.0, 0.0]
+
+
+def _nvsmi(attrs: Sequence[str]) -> list[float]:
+    """Replace ``triton.testing.nvsmi``, which returns what nvidia-smi measures."""
+    return [math.nan for _ in attrs]
 
 
 def bench(function: Callable[[], object], *_: Any, quantiles: Any = None, return_mode: str = "mean", **__: Any) -> Any:

@@ -48,6 +48,8 @@ CASES = (
     "scaled",
     "profiled",
     "tuned",
+    "unrestored",
+    "measured",
     "wrapped",
     "hooks",
     "beyond",
@@ -118,6 +120,22 @@ def test_the_first_configuration_that_fits_is_executed_once_and_never_measured(s
     assert best.startswith("BM: 64, BN: 64, BK: 64")
     assert (launched, after) == (1, 2)
     assert time == "nan"
+
+
+def test_benchmarks_that_would_change_an_argument_are_warned_of(said):
+    warned = said["unrestored"]["result"]
+    ((total, at_total),), ((out, at_out),) = warned["out"], warned["none"]  # each text once
+    assert out.startswith("accumulated adds to its argument out. ")
+    assert "each of its 2 configurations" in out
+    assert out.endswith('write reset_to_zero=["out"]')
+    assert total.startswith("accumulated reads and writes its argument total. ")
+    assert total.endswith('write restore_value=["total"]')
+    assert (at_out, at_total) == (7, 9)
+    assert [warned[name] for name in ("both", "hook", "of configurations", "one")] == [[]] * 4
+
+
+def test_a_driver_without_a_clock_answers_code_that_measures(said):
+    assert said["measured"]["result"] == ["cuda:0", "[nan, nan]"]
 
 
 def test_kernels_that_torch_wraps_run_as_if_called_directly(said):

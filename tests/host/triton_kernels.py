@@ -56,6 +56,21 @@ def total(x, out, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def accumulated(x, out, total, kept, lock, n, BLOCK: tl.constexpr):
+    at = x + tl.arange(0, BLOCK)
+    value = tl.zeros([BLOCK], tl.float32)
+    for _ in range(0, n, BLOCK):
+        value += tl.load(at)
+        at += BLOCK
+    tl.atomic_add(out, tl.sum(value))
+    if n > 1:
+        tl.store(total, tl.load(total) + n)
+    tl.store(kept, tl.load(x))
+    tl.atomic_cas(lock, 0, 1)
+    tl.atomic_xchg(lock, 0)
+
+
+@triton.jit
 def spilling(x, out, N: tl.constexpr):
     i = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
     value = tl.load(x + i)
@@ -287,6 +302,42 @@ def case_tuned(session: Session) -> Any:
     launched = len(session.launches)
     time = triton.testing.do_bench(call)
     return [torch.equal(c.cpu(), want), launched, str(time), len(session.launches), str(tuned.best_config)]
+
+
+def case_unrestored(_: Session) -> Any:
+    """Tuned kernels that add to an argument, with what restores it, and without; what is warned of, at which lines."""
+    import warnings
+
+    def configs(**options: Any) -> list[triton.Config]:
+        return [triton.Config({"BLOCK": block}, **options) for block in (64, 128)]
+
+    tuners = {
+        "out": triton.autotune(configs(), key=["n"], reset_to_zero=["out"]),
+        "none": triton.autotune(configs(), key=["n"]),
+        "both": triton.autotune(configs(), key=["n"], reset_to_zero=["out"], restore_value=["total"]),
+        "hook": triton.autotune(configs(), key=["n"], pre_hook=lambda *_, **__: None),
+        "of configurations": triton.autotune(configs(pre_hook=lambda _: None), key=["n"]),
+        "one": triton.autotune(configs()[:1], key=["n"]),
+    }
+    first = accumulated.fn.__code__.co_firstlineno
+    warned: dict[str, list[Any]] = {}
+    for name, tuner in tuners.items():
+        kernel = tuner(accumulated)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for n in (128, 128, 256):
+                lock = torch.zeros(1, dtype=torch.int32, device="cuda")
+                kernel[(1,)](torch.ones(256, device="cuda"), *torch.zeros(3, 1, device="cuda"), lock, n)
+        warned[name] = [[str(each.message), each.lineno - first] for each in caught if "autotune" in str(each.message)]
+    return warned
+
+
+def case_measured(_: Session) -> Any:
+    """What code that measures asks the driver and nvidia-smi."""
+    driver = triton.runtime.driver.active
+    cache = driver.get_empty_cache_for_benchmark()
+    driver.clear_cache(cache)
+    return [str(cache.device), str(triton.testing.nvsmi(["clocks.max.sm", "clocks.sm"]))]
 
 
 def case_wrapped(_: Session) -> Any:

@@ -232,6 +232,8 @@ def _report_capture(session: TraceSession, launches: _Launches, side: redirect.H
     for chosen in side.triton.driver.tuning.chosen:
         message = chosen.described(picks.of(chosen.kernel))
         session.report(Finding("autotune", message, severity="warning", file=chosen.file, line=chosen.line))
+    for file, line, message in side.triton.driver.tuning.unrestored:
+        session.report(Finding("autotune", message, severity="warning", file=file, line=line))
     if not session.failed:
         for message in picks.unused():
             session.report(Finding("options", message, file=str(session.kernel)))
