@@ -20,6 +20,7 @@ from typing import Any, Final
 import torch
 from torch.autograd.function import BackwardCFunction
 
+from pytest_nvfp4.driver.launches import HostSideError
 from pytest_nvfp4.host.tensor import HostCudaTensor
 
 _ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
@@ -89,7 +90,15 @@ class BackwardPasses:
 
         Raises:
             RuntimeError: What the engine raises for tensors that need no gradient, and for inputs that are not used.
+            HostSideError: It would run for several gradients at a time.
         """
+        functorch = torch._C._functorch
+        transform = functorch.peek_interpreter_stack()
+        if transform is not None and transform.key() == functorch.TransformType.Vmap:
+            raise HostSideError(
+                "a backward pass inside torch.vmap (torch.func.jacrev, torch.func.hessian) has no stand-in without a "
+                "GPU: use torch.func.jacfwd or torch.autograd.functional"
+            )
         roots = [_edge(output) for output in outputs]
         for at, (node, _) in enumerate(roots):
             if node is None:

@@ -164,6 +164,11 @@ def run(
     def placed(tensor: torch.Tensor) -> torch.Tensor:
         if not to_device or id(tensor) in arguments:
             return tensor
+        if tensor.layout is not torch.strided:
+            raise HostSideError(
+                f"{name} makes a tensor of the layout {tensor.layout}, which has no stand-in without a GPU: "
+                "call .cpu() first, or run the kernel on a GPU"
+            )
         if tensor.device != _META and tensor.untyped_storage().data_ptr() in viewed:
             return tensor
         fresh.append(place(tensor, name not in _UNINITIALISED))

@@ -150,6 +150,8 @@ said["second_gpu"] = refused(torch.empty, 2, device="cuda:1")
 said["storage"] = refused(lambda: x.untyped_storage().resize_(0))
 said["metadata_in_place"] = refused(x.t_)
 said["graph"] = refused(torch.cuda.CUDAGraph)
+said["layouts"] = [refused(grid.cuda().to_sparse), refused(grid.cuda().to_sparse_csr)]
+said["batched"] = refused(torch.func.jacrev(torch.sin), gpu)
 said["snapshot"] = [refused(m.memory_snapshot) for m in (torch.cuda, torch.cuda.memory)]
 said["pickle"] = refused(copy.copy, x)
 said["twice"] = refused(torch_cuda.install)
@@ -443,6 +445,10 @@ def test_what_has_no_equivalent_is_an_error_with_its_name(said):
     assert "torch.UntypedStorage.resize_" in said["storage"][1]
     assert "aten::t_" in said["metadata_in_place"][1]
     assert "torch.cuda.CUDAGraph" in said["graph"][1]
+    for (kind, message), layout in zip(said["layouts"], ("sparse_coo", "sparse_csr"), strict=True):
+        assert kind == "HostSideError"
+        assert f"makes a tensor of the layout torch.{layout}, which has no stand-in" in message
+    assert "a backward pass inside torch.vmap" in said["batched"][1]
     assert all("torch.cuda.memory_snapshot has no stand-in" in refused[1] for refused in said["snapshot"])
     assert "pickled" in said["pickle"][1]
     assert "already installed" in said["twice"][1]
