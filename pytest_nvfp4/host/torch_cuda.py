@@ -112,7 +112,23 @@ class _FunctionMode(TorchFunctionMode):
             return made
         elif func is torch.Tensor.pin_memory and not isinstance(args[0], HostCudaTensor):
             return args[0].clone()  # pinned memory is host memory; only its transfer speed differs
+        elif func is torch.nn.functional.scaled_dot_product_attention and any(
+            isinstance(each, HostCudaTensor) for each in (*args, *kwargs.values())
+        ):
+            with _math_attention():
+                return func(*args, **kwargs)
         return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _math_attention() -> Iterator[None]:
+    """Let attention be computed by its formula, also where the program has chosen kernels of torch for GPUs."""
+    before = torch.backends.cuda.math_sdp_enabled()  # type: ignore[no-untyped-call]
+    torch.backends.cuda.enable_math_sdp(True)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_math_sdp(before)
 
 
 def _from_dlpack(original: Callable[..., Any]) -> Callable[..., Any]:

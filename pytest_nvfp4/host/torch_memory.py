@@ -17,7 +17,7 @@ from pytest_nvfp4.host.device_side import HeldMemory
 
 _KINDS: Final = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
 REFUSED: Final = (
-    *("memory_snapshot", "memory_summary", "_record_memory_history", "_dump_snapshot", "_snapshot", "MemPool"),
+    *("memory_snapshot", "memory_summary", "_record_memory_history", "_dump_snapshot", "_snapshot"),
     *("caching_allocator_alloc", "caching_allocator_delete", "change_current_allocator"),
 )
 """Names in ``torch.cuda`` and ``torch.cuda.memory`` without a stand-in."""

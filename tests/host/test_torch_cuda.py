@@ -15,6 +15,7 @@ import copy
 import numpy
 import torch
 from torch import library
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch._subclasses.fake_tensor import FakeTensorMode
 from pytest_nvfp4.host import torch_cuda
 from pytest_nvfp4.driver.launches import HostSideError
@@ -58,6 +59,11 @@ factories = {
     "type": lambda: h.type(torch.cuda.HalfTensor), "type_name": lambda: h.type("torch.cuda.IntTensor"),
     "deepcopy": lambda: copy.deepcopy(x), "from_dlpack": lambda: torch.from_dlpack(x),
 }
+q = torch.randn(1, 2, 16, 32, device="cuda", dtype=torch.float16)
+usual = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+    chosen = torch.nn.functional.scaled_dot_product_attention(query=q, key=q, value=q, is_causal=True)
+    said["attention"] = [bool((chosen == usual).all()), torch.backends.cuda.math_sdp_enabled()]
 said["devices"] = {name: str(make().device) for name, make in factories.items()}
 said["is_cuda"] = all(make().is_cuda for make in factories.values())
 said["types"] = all(isinstance(make(), torch.Tensor) for make in factories.values())
@@ -556,6 +562,11 @@ def test_memory_comes_from_the_pool_of_the_current_stream(said):
     assert said["block"] == [True, True]
     assert said["freed"]
     assert said["not_done"] == [False, False, True]
+
+
+def test_attention_by_a_kernel_for_gpus_is_computed_by_its_formula(said):
+    """And the choice holds for tensors of the host."""
+    assert said["attention"] == [True, False]
 
 
 def test_closing_restores_torch(said):
