@@ -16,6 +16,13 @@ STANDARD = str(Path(os.__file__).parent)
 assert Path(colorsys.__file__).parent == Path(STANDARD)
 
 
+@pytest.fixture(autouse=True)
+def _without_distutils(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget setuptools' replacement of a standard module, which another test of this process may have imported."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "distutils"]:
+        monkeypatch.delitem(sys.modules, name)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
     (tmp_path / "colorsys.py").touch()
