@@ -232,7 +232,7 @@ def _split(buffer: HalfBits, of: Tensor) -> tuple[HalfBits, HalfBits, HalfBits]:
 
 
 def _explained(expected: _Expected, index: int, c: HalfBits, wrong: Mask) -> str:
-    """Return lines that explain the first wrong output of a case, each hypothesis of which costs a matrix product."""
+    """Return lines that explain the first wrong output of a case; each hypothesis costs a matrix product."""
     found = contract_of(expected.inputs.problem).explain(expected.inputs, index, c, wrong)
     return "".join(f"\n  it {explanation}" for explanation in found[:3])
 

@@ -1,7 +1,7 @@
 """``torch.cuda``'s statistics of memory: the bytes that a process's device tensors hold, now and at most.
 
-torch's allocator keeps more than that reserved, which these numbers leave out. Its history, its snapshots and its pools
-have no stand-in.
+torch's allocator keeps more than that reserved, which these numbers leave out. Its history and its snapshots have no
+stand-in.
 """
 
 from __future__ import annotations
