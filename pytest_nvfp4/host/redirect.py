@@ -223,10 +223,13 @@ class HostSide(contextlib.AbstractContextManager["HostSide"]):
         side = self
 
         class HostSideExecutionEngine(original):  # type: ignore[misc]
-            """The DSL's engine, with runtime calls overridden before the first lookup."""
+            """The DSL's engine, with runtime calls overridden before the first lookup.
+
+            The level is 0: to optimise host code takes longer than its calls (0.2 s of ``sm100.py``, in each process).
+            """
 
             def __init__(self, *args: Any, **kwargs: Any) -> None:
-                super().__init__(*args, **kwargs)
+                super().__init__(*args, **{**kwargs, "opt_level": 0})
                 own = side._host.callbacks(side._dumps.new_ptx())
                 for name, callback in own.items():
                     self.raw_register_runtime(name, ctypes.cast(callback, ctypes.c_void_p))

@@ -157,7 +157,15 @@ def constant(value):
         fill(t).launch(grid=[1, 1, 1], block=[32, 1, 1])
     return host
 launches.clear()
+from cutlass._mlir import execution_engine
+levels = []
+class Engine(execution_engine.ExecutionEngine.__mro__[1]):
+    def __init__(self, *arguments, **named):
+        levels.append(named["opt_level"])
+        super().__init__(*arguments, **named)
+execution_engine.ExecutionEngine.__bases__ = (Engine,)
 first = cute.compile(constant(11111), tensor)
+said["levels"] = levels
 second = cute.compile(constant(22222), tensor)
 first(tensor); second(tensor); first(tensor)
 said["constants"] = [[str(v) in l.module.ptx for v in (11111, 22222)] for l in launches]
@@ -173,6 +181,11 @@ said["read_back"] = ctypes.c_int32.from_address(struct.unpack("<Q", launches[0].
 @pytest.mark.slow
 def test_compiling_launches_nothing(launched):
     assert launched["compile_launches"] == 0
+
+
+@pytest.mark.slow
+def test_host_code_is_compiled_without_optimisation(launched):
+    assert launched["levels"] == [0, 0], "first and second: optimising takes longer than their few calls"
 
 
 @pytest.mark.slow
