@@ -33,6 +33,26 @@ for m, n, k in ((1, 1, 16), (3, 8, 64), (128, 24, 7168), (127, 256, 16384)):
         assert found.dtype == np.int32
         assert (found == a.astype(np.int64) @ b.astype(np.int64).T).all(), (m, n, k, low)
     assert (product(a, -b) == -product(a, b)).all()
+
+
+class Seen(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        raise AssertionError(function)
+
+
+class Dispatched(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        raise AssertionError(function)
+
+
+for mode in (Seen, Dispatched):
+    with mode():
+        assert (product(a, b) == found).all(), "modes of the kernel's torch do not see it"
+        try:
+            torch.ones(1) + 1
+        except AssertionError:
+            continue
+        raise SystemExit(f"{mode} sees nothing")
 """
 
 

@@ -31,7 +31,9 @@ def int8_product() -> Product | None:
 
 def _product(a: NDArray[np.int8], b: NDArray[np.int8]) -> NDArray[np.int32]:
     torch: Any = sys.modules["torch"]
-    ints: NDArray[np.int32] = torch._int_mm(torch.from_numpy(a), torch.from_numpy(b).t()).numpy()
+    # The modes of a process whose "cuda" is simulated (``host.torch_cuda``) would see five operators here.
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        ints: NDArray[np.int32] = torch._int_mm(torch.from_numpy(a), torch.from_numpy(b).t()).numpy()
     return ints
 
 
