@@ -40,9 +40,11 @@ _GANG = 128
 _WORTH = 64
 """Fewest instructions for which it pays off to form a gang."""
 _CYCLE = 32
-"""Blocks within which a warp must return to the same state, when it has run few blocks without a change."""
+"""Fewest blocks within which a warp must return to the same state. Comparing states takes twice as long as running."""
+_SEARCHED = 8
+"""The blocks that it has run without a change, as a multiple of those in which a longer cycle is searched for."""
 _LONG_CYCLE = 20_000
-"""The same, after a whole turn without a change."""
+"""Most such blocks."""
 _UNENDING = 1 << 11
 """Turns without the end of a warp after which the others that can do something do it: see ``Scheduler._watch``."""
 
@@ -194,7 +196,7 @@ class Scheduler:
                 if any(group.pc in self.program.polling for group in warp.groups) and self._spins(warp, _POLL):
                     return True
                 self._idle[warp] = idle, 2 * check
-            elif self._spins(warp, _CYCLE if idle < _SLICE else _LONG_CYCLE):
+            elif self._spins(warp, min(max(_CYCLE, idle // _SEARCHED), _LONG_CYCLE)):
                 return True
             else:
                 self._idle[warp] = idle, 2 * check

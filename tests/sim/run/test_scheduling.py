@@ -9,8 +9,11 @@ import pytest
 
 from pytest_nvfp4.driver.device_model import B200
 from pytest_nvfp4.sim.fault import Fault
+from pytest_nvfp4.sim.run import scheduler
 from pytest_nvfp4.sim.run.asynchronous import Lazy, schedule
 from pytest_nvfp4.sim.run.machine import Machine
+from pytest_nvfp4.sim.run.repetition import places
+from pytest_nvfp4.sim.run.warp import Warp
 from tests.sim.ptx_case import run_ptx
 
 FLAG = """
@@ -100,12 +103,22 @@ def test_ctas_that_do_not_fit_at_once_cannot_wait_for_each_other() -> None:
     assert any("have not started" in note for note in caught.value.notes)
 
 
-def test_a_long_loop_that_ends_is_no_deadlock() -> None:
+def test_a_long_loop_that_ends_is_no_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its states are compared in an eighth of its blocks, and not in most of them."""
+    compared: list[Warp] = []
+    monkeypatch.setattr(scheduler, "places", lambda warp: compared.append(warp) or places(warp))
     ran = run_ptx(
         "mov.b32 %r1, 0; L: add.s32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 60000; @%p1 bra L; st.global.b32 [%rd100], %r1;",
         buffers={"out": np.zeros(1, np.uint32)},
     )
     assert ran["out"][0] == 60000
+    assert 0 < len(compared) < 60000 / 5
+
+
+@pytest.mark.parametrize("rounds", [1, 20, 1_000, 15_000])
+def test_an_endless_loop_is_found_however_long_its_cycle_is(rounds: int) -> None:
+    with pytest.raises(Fault, match="no warp can continue"):
+        run_ptx(f"M: mov.b32 %r1, 0; L: add.s32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, {rounds}; @%p1 bra L; bra M;")
 
 
 def test_an_empty_endless_loop_is_found() -> None:
