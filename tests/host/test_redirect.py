@@ -185,7 +185,7 @@ def test_compiling_launches_nothing(launched):
 
 @pytest.mark.slow
 def test_host_code_is_compiled_without_optimisation(launched):
-    assert launched["levels"] == [0, 0], "first and second: optimising takes longer than their few calls"
+    assert launched["levels"] == [0, 0], "the engines of the first and the second"
 
 
 @pytest.mark.slow

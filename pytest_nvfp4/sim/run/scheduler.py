@@ -40,11 +40,11 @@ _GANG = 128
 _WORTH = 64
 """Fewest instructions for which it pays off to form a gang."""
 _CYCLE = 32
-"""Fewest blocks within which a warp must return to the same state. Comparing states takes twice as long as running."""
-_SEARCHED = 8
-"""The blocks that it has run without a change, as a multiple of those in which a longer cycle is searched for."""
+"""Fewest blocks within which a warp must return to the same state."""
+_PART = 8
+"""Longer cycles are searched for in this part (1 / 8) of the blocks that the warp has run without a change."""
 _LONG_CYCLE = 20_000
-"""Most such blocks."""
+"""Most blocks of a cycle."""
 _UNENDING = 1 << 11
 """Turns without the end of a warp after which the others that can do something do it: see ``Scheduler._watch``."""
 
@@ -196,7 +196,7 @@ class Scheduler:
                 if any(group.pc in self.program.polling for group in warp.groups) and self._spins(warp, _POLL):
                     return True
                 self._idle[warp] = idle, 2 * check
-            elif self._spins(warp, min(max(_CYCLE, idle // _SEARCHED), _LONG_CYCLE)):
+            elif self._spins(warp, min(max(_CYCLE, idle // _PART), _LONG_CYCLE)):
                 return True
             else:
                 self._idle[warp] = idle, 2 * check

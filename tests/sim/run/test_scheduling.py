@@ -104,7 +104,7 @@ def test_ctas_that_do_not_fit_at_once_cannot_wait_for_each_other() -> None:
 
 
 def test_a_long_loop_that_ends_is_no_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its states are compared in an eighth of its blocks, and not in most of them."""
+    """Its states are compared in about an eighth of its blocks."""
     compared: list[Warp] = []
     monkeypatch.setattr(scheduler, "places", lambda warp: compared.append(warp) or places(warp))
     ran = run_ptx(
