@@ -85,11 +85,10 @@ class AccessSets:
         """Return the number of stored sets."""
         return len(self._sets)
 
-    def joined(self, number: int, access: int, covers: Callable[[Access], bool], *, settled: bool = False) -> int:
+    def joined(self, number: int, access: int, covers: Callable[[Access], bool]) -> int:
         """Return a set with one access more.
 
-        ``covers`` returns whether everything that races with an earlier access also races with the new one. With
-        ``settled`` the lanes are synchronised behind the access, whose number of synchronisations is not needed then.
+        ``covers`` returns whether everything that races with an earlier access also races with the new one.
         """
         if not number:
             return access << 1
@@ -97,17 +96,14 @@ class AccessSets:
         if union is None:
             if len(self._unions) >= _MOST_UNIONS:
                 self._unions.clear()
-            union = self._unions[number, access] = self._join(number, access, covers, settled=settled)
+            union = self._unions[number, access] = self._join(number, access, covers)
         return union
 
-    def _join(self, number: int, access: int, covers: Callable[[Access], bool], *, settled: bool) -> int:
+    def _join(self, number: int, access: int, covers: Callable[[Access], bool]) -> int:
         known = self._sets[number >> 1] if number & 1 else {self._key(number >> 1): number >> 1}
         key = self._key(access)
         old = known.get(key)
-        if old is not None and (
-            self._age(old) >= self._age(access)
-            or (settled and self.accesses[old - 1][:4] == self.accesses[access - 1][:4])
-        ):
+        if old is not None and self._age(old) >= self._age(access):
             return number
         result = dict(known)
         result.pop(key, None)

@@ -311,6 +311,7 @@ class ClusterAgents:
             if isinstance(agent, WarpAgent):
                 agent.uses.clear()
                 agent.lane_order.dissolve()
+                agent.lanes.synchronise()  # ``SoleItems`` refer to it
         self.clocks.dissolve()
         for table in (
             self.barriers, self.rounds, self.pipes, self.bulk, self.copies, self.warpgroups, self.map_reads,

@@ -5,8 +5,8 @@ later accesses are checked against; the other has the reads, for later writes.
 
 A weak write replaces everything before it: it happened after that, or was reported. Two strong accesses never race, so
 a strong write may follow accesses that are unordered with it, and hides none of them: it joins the writes, one of each
-agent, and the reads stay. Reads of a region before its first write are recorded as boxes, because inputs are read by
-many and never written: for each place only the first readers.
+agent, and the reads stay. Reads of a region before its first write are kept apart (``settle``), because inputs are read
+by many and never written: of each box or warp's items only the first readers.
 
 An ``atom`` that returns a value comes behind all strong writes so far in the order of the place's writes (PTX ISA,
 "Memory Consistency Model", "Coherence"), and what happens after it cannot come before them. So a weak access that is
@@ -22,7 +22,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -34,12 +33,12 @@ from pytest_nvfp4.sim.races.access import ASYNC, STRONG, Access
 from pytest_nvfp4.sim.races.access_sets import AccessSets
 from pytest_nvfp4.sim.races.clocks import Clock
 from pytest_nvfp4.sim.races.map_uses import MAP_BYTES
-from pytest_nvfp4.sim.races.region_shadow import ARRAYS, EarlyReads, Offsets, RegionShadow, Rows, item_rows
+from pytest_nvfp4.sim.races.region_shadow import ARRAYS, MOST_READERS, BoxReads, Offsets, RegionShadow, Rows
+from pytest_nvfp4.sim.races.sole_items import EarlyRead, ItemKey, SoleItems, Touch, by_single_lanes
 from pytest_nvfp4.sim.races.ticks import ASYNC_GLOBAL, BEFORE, VISIBLE
 from pytest_nvfp4.sim.races.touched import READ, STRONG_READ, STRONG_WRITE, WRITE, TouchedUnits
+from pytest_nvfp4.sim.races.warp_lanes import WarpLanes
 
-_READERS = 4
-"""Readers recorded per place before the first write."""
 _FEW = 64
 """Units whose numbers are listed at once; of more, it is first asked whether there are any."""
 _EMPTY: Set[int] = frozenset({0})
@@ -94,6 +93,7 @@ class GlobalShadow:
         sync_count: Number of synchronisations of the lanes of the warp whose access is checked; 0: no lanes' access.
         settled: Whether the lanes are synchronised behind that access.
         again: Set if that access touches a unit that the warp has touched since its lanes were last synchronised.
+        held: Set if ``SoleItems`` have that access, so that it need not be recorded with the lanes.
     """
 
     def __init__(self, report: Callable[[GlobalConflict], None]) -> None:
@@ -103,6 +103,7 @@ class GlobalShadow:
         self.sync_count = 0
         self.settled = False
         self.again = False
+        self.held = False
         self._observed: dict[int, tuple[Access, Iterable[int]]] = {}
         self._limit = _SETS
 
@@ -110,7 +111,7 @@ class GlobalShadow:
         """Return the history of a region."""
         shadow = self.regions.get(region.start)
         if shadow is None or shadow.region is not region:
-            shadow = self.regions[region.start] = RegionShadow(region)
+            shadow = self.regions[region.start] = RegionShadow(region, self.sets)
         return shadow
 
     def read_box(self, shadow: RegionShadow, key: object, rows: Rows, access: Access, clock: Clock) -> None:
@@ -118,34 +119,26 @@ class GlobalShadow:
         if shadow.written:
             self.read(shadow, shadow.units(*rows()), access, clock)
             return
-        early = shadow.boxes.get(key)
-        if early is None:
-            early = shadow.boxes[key] = EarlyReads(rows)
-        self._add_reader(early, access)
-
-    def records_read(self, shadow: RegionShadow, offset: int, where: Pattern | int, cluster: int, agent: int) -> bool:
-        """Return whether ``read_early`` would record a read."""
-        early = shadow.boxes.get((offset, where))
-        return early is None or len(early.readers) < _READERS or (cluster, agent) in early.readers
-
-    def read_early(self, shadow: RegionShadow, offset: int, where: Pattern | int, access: Access) -> None:
-        """Record a warp's read of a region before its first write."""
-        early = shadow.boxes.get((offset, where))
-        if early is None:
-            early = shadow.boxes[offset, where] = EarlyReads(partial(item_rows, offset, where))
-        self._add_reader(early, access)
-
-    def _add_reader(self, early: EarlyReads, access: Access) -> None:
-        readers = early.readers
+        reads = shadow.boxes.get(key)
+        if reads is None:
+            reads = shadow.boxes[key] = BoxReads(rows)
         reader = (access[4].cluster, access[0])
-        if len(readers) < _READERS or reader in readers:
-            readers[reader] = self.sets.number(access, self.sync_count)
+        if len(reads.readers) < MOST_READERS or reader in reads.readers:
+            reads.readers[reader] = self.sets.number(access)
 
     def read(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock) -> None:
         """Check and record a read of units."""
         if shadow.writes is not None:
             self._check(shadow, shadow.writes[units], units, access, clock, old_writes=True, new_writes=False)
-        self._join(shadow.array("reads"), units, self.sets.number(access, self.sync_count), clock)
+        self._join(shadow.array("reads"), units, self._number(access), clock)
+
+    def _number(self, access: Access) -> int:
+        """Return the number of an access in ``sets``.
+
+        An access that the lanes are synchronised behind is older than all later ones, whichever count it has: with one
+        count for all, the tests of a polling loop share a number.
+        """
+        return self.sets.number(access, 1 if self.settled else self.sync_count)
 
     def written(self, shadow: RegionShadow, units: NDArray[np.intp] | slice) -> tuple[Access, int] | None:
         """Return a recorded write of the first of some units that has one, and its offset."""
@@ -158,18 +151,22 @@ class GlobalShadow:
         members = self.sets.members(int(shadow.writes[first // shadow.unit]))
         return self.sets.access(next(iter(members))), first
 
-    def touch_own(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, *, writes: bool) -> bool:
-        """Record a warp's weak access to units of which it alone has made the recorded accesses, weakly and alike.
+    def touch_own(
+        self, shadow: RegionShadow, key: ItemKey, mask: int, lanes: WarpLanes, access: Access, *, writes: bool
+    ) -> bool:
+        """Record a warp's weak access to items of which it alone has made the recorded accesses, weakly and alike.
 
-        That is what ``read`` and ``write_items`` would do, faster: such accesses are in order.
+        That is what ``read`` and ``write_items`` would do, faster: such accesses are in order. What nothing has touched
+        before, or the warp in several rounds between synchronisations of its lanes, is left to ``SoleItems``.
 
         Returns:
-            Whether the units are such ones.
+            Whether the items are such ones.
         """
         sets = self.sets
         sync_count = self.sync_count
-        again = False
+        again = repeated = recent = False
         younger = True
+        units = shadow.items(*key)
         for array, checked in ((shadow.writes, True), (shadow.reads, writes)):
             if array is None:
                 continue
@@ -188,17 +185,28 @@ class GlobalShadow:
             count = sets.sync_counts[(number >> 1) - 1]
             if not count:
                 return False
+            repeated = True
+            recent |= count == sync_count
             if checked:
                 again |= count == sync_count
             else:
                 younger = old[1] < access[1] or count < sync_count
         self.again = again
+        if not repeated and shadow.holds_first and by_single_lanes(key[1], mask):
+            items = SoleItems(key, mask, units, access, lanes)
+            items.touch(access.tick, access.at, writes=writes)
+            shadow.hold_first(items)
+            self.held = True
+            return True
         if writes:
             if shadow.reads is not None:
                 shadow.reads[units] = 0
             shadow.array("writes")[units] = sets.number(access, sync_count) << 1
         elif younger:
             shadow.array("reads")[units] = sets.number(access, sync_count) << 1
+        # ``SoleItems`` compare nothing with what other lanes have touched since they were last synchronised.
+        if repeated and not recent and by_single_lanes(key[1], mask) and shadow.repeated(key):
+            shadow.hold(SoleItems(key, mask, units, access, lanes))
         return True
 
     def _join(
@@ -220,11 +228,11 @@ class GlobalShadow:
             return clock is not None and _covers(sets.access(number), old, clock)
 
         if len(different) == 1:
-            array[units] = sets.joined(next(iter(different)), number, covers, settled=self.settled)
+            array[units] = sets.joined(next(iter(different)), number, covers)
             return
         new = here.copy()
         for known in different:
-            new[here == known] = sets.joined(known, number, covers, settled=self.settled)
+            new[here == known] = sets.joined(known, number, covers)
         array[units] = new
 
     def _collect(self) -> None:
@@ -247,14 +255,13 @@ class GlobalShadow:
 
     def write(self, shadow: RegionShadow, offsets: Offsets, size: int, access: Access, clock: Clock) -> None:
         """Check and record a write of items of ``size`` bytes."""
-        self._settle(shadow)
+        self.settle(shadow)
         self._write(shadow, shadow.units(offsets, size), access, clock)
 
     def write_items(
         self, shadow: RegionShadow, offset: int, where: Pattern | int, access: Access, clock: Clock
     ) -> None:
-        """Check and record a warp's write of its items."""
-        self._settle(shadow)
+        """Check and record a warp's write of its items in a settled region."""
         self._write(shadow, shadow.items(offset, where), access, clock)
 
     def _write(self, shadow: RegionShadow, units: NDArray[np.intp] | slice, access: Access, clock: Clock) -> None:
@@ -265,7 +272,7 @@ class GlobalShadow:
             self._check(shadow, reads[units], units, access, clock, old_writes=False, new_writes=True)
         if shadow.maps:
             self._write_maps(shadow, units, access, clock)
-        number = self.sets.number(access, self.sync_count)
+        number = self._number(access)
         if access[2] & STRONG:
             self._join(writes, units, number, clock)
             return
@@ -309,12 +316,13 @@ class GlobalShadow:
         if shadow.writes is None:
             return
         units = slice(offset // shadow.unit, (offset + MAP_BYTES) // shadow.unit)
+        shadow.release(units)
         for number in set(shadow.writes[units].tolist()):
             for old in map(self.sets.access, self.sets.members(number)):
                 if not _ordered(old, access, clock, VISIBLE):
                     self.report(GlobalConflict(shadow, offset, old, True, access, False, clock, False, map_use=True))
 
-    def _settle(self, shadow: RegionShadow) -> None:
+    def settle(self, shadow: RegionShadow) -> None:
         """Move the reads before the first write to the arrays."""
         if not shadow.written:
             shadow.written = True
@@ -324,13 +332,29 @@ class GlobalShadow:
                 for number in early.readers.values():
                     units = shadow.units(offsets, size)
                     self._join(shadow.array("reads"), units, number, None)
+            items, shadow.early = shadow.early, {}
+            for key, reads in items.items():
+                self._settle_items(shadow, key, reads)
+
+    def _settle_items(self, shadow: RegionShadow, key: ItemKey, reads: list[EarlyRead]) -> None:
+        units = shadow.items(*key)  # before the array, which this may replace
+        (access, mask, lanes, sync_count), *others = reads
+        untouched = shadow.reads is None or not np.count_nonzero(shadow.reads[units])
+        if untouched and not others and shadow.holds_first and by_single_lanes(key[1], mask):
+            held = SoleItems(key, mask, units, access, lanes)
+            held.read = Touch(access.tick, access.at, sync_count)
+            shadow.hold_first(held)
+            return
+        for read in reads:
+            self._join(shadow.array("reads"), units, self.sets.number(read.access, read.sync_count), None)
+            read.record(shadow.region.start, key)
 
     def conflicting(self, region: Region, rows: Rows, access: Access, *, writes: bool) -> EarlierAccess | None:
         """Return an access of this launch that an unordered access of another launch would race with."""
         shadow = self.regions.get(region.start)
         if shadow is None or shadow.region is not region or not (writes or shadow.written):
             return None
-        self._settle(shadow)
+        self.settle(shadow)
         units = shadow.units(*rows())
         for name in ARRAYS if writes else ("writes",):
             array: NDArray[np.int32] | None = getattr(shadow, name)
@@ -346,7 +370,8 @@ class GlobalShadow:
     def touched(self) -> Iterator[TouchedUnits]:
         """Yield how each region is touched, for ``touched``."""
         for shadow in list(self.regions.values()):
-            self._settle(shadow)
+            self.settle(shadow)
+            shadow.release()
             size = self.sets.end
             window = shadow.window
             count = window.stop - window.start
@@ -405,6 +430,8 @@ def _distinct(numbers: NDArray[np.int32]) -> Set[int]:
     """Return the different numbers of units' sets, in the units' order; most often, many units have none."""
     if numbers.size > _FEW and not numbers.any():
         return _EMPTY
+    if numbers.size == 1:
+        return {numbers.item()}
     data = numbers.tobytes()
     first = data[:4]
     if data == first * (len(data) >> 2):

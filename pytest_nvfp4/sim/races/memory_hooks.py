@@ -128,20 +128,30 @@ class MemoryHooks(Hooks):
                 offset += distance
                 if where.same:
                     where, mask = where.size, using
-        early = not writes and not shadow.written and not order.strong
-        if early and launch.overlap is None and not memory.records_read(
-            shadow, offset, where, agent.id.cluster, agent.number
-        ):  # fmt: skip
-            return
+        lanes = agent.lanes
+        key = offset, where
+        early = False
+        if not shadow.written:
+            if writes:
+                memory.settle(shadow)
+            elif not order.strong:
+                early = True
+                if launch.overlap is None and not shadow.records_read(key, lanes):
+                    return
+        alone = shadow.written and not (order.strong or shadow.maps or launch.non_coherent[at])
+        if alone and launch.overlap is None:
+            sole = shadow.sole.get(key)
+            if sole is not None and sole.lanes is lanes and sole.mask == mask:
+                sole.touch(agent.epoch(), at, writes=writes)
+                return
         access = make_access((agent.number, agent.epoch(), STRONG if order.strong else 0, at, agent.id, None, None))
         if launch.overlap is not None:
             launch.overlap.check(agent, region, partial(item_rows, offset, where), access, writes=writes)
-        lanes = agent.lanes
-        memory.sync_count, memory.settled, memory.again = lanes.sync_count, order.acquires, False
-        alone = shadow.written and not (order.strong or shadow.maps or launch.non_coherent[at])
         if early:
-            memory.read_early(shadow, offset, where, access)
-        elif alone and memory.touch_own(shadow, shadow.items(offset, where), access, writes=writes):
+            shadow.read_early(key, mask, lanes, access)
+            return
+        memory.sync_count, memory.settled, memory.again, memory.held = lanes.sync_count, order.acquires, False, False
+        if alone and memory.touch_own(shadow, key, mask, lanes, access, writes=writes):
             pass
         elif not writes:
             units = shadow.items(offset, where)
@@ -153,7 +163,10 @@ class MemoryHooks(Hooks):
             memory.write_items(shadow, offset, where, access, agent.clock)
             self.storing = None
         memory.sync_count, memory.settled = 0, False
-        if mask or where.__class__ is not int:
+        if memory.held:
+            return
+        # An access that the lanes are synchronised behind is compared, and need not be recorded.
+        if (mask or where.__class__ is not int) and (memory.again or not order.acquires):
             low = region.start + offset
             high = low + (where if where.__class__ is int else where.span)  # type: ignore[union-attr]
             lane_access = GlobalLaneAccess(low, high, where, mask, order.strong, at, writes)

@@ -101,9 +101,10 @@ class WarpLanes:
 
     Attributes:
         sync_count: Number of synchronisations that global accesses were before, from 1.
+        touched: Whether ``SoleItems`` have an access since the last one.
     """
 
-    __slots__ = ("_by_line", "_compared", "_wide", "accesses", "reads", "sync_count", "writes")
+    __slots__ = ("_by_line", "_compared", "_wide", "accesses", "reads", "sync_count", "touched", "writes")
 
     def __init__(self) -> None:
         self.reads: list[SharedLaneAccess] = []
@@ -116,6 +117,7 @@ class WarpLanes:
         self._compared: dict[tuple[int, Pattern | int, int, int, bool], int] = {}
         """By place, lanes, strength and kind of an access, with how many ``accesses`` such a one was compared last."""
         self.sync_count = 1
+        self.touched = False
 
     def synchronise(self) -> None:
         """Order all accesses so far before the next ones."""
@@ -124,6 +126,9 @@ class WarpLanes:
             self._by_line = {}
             self._wide = {}
             self._compared = {}
+            self.touched = True
+        if self.touched:
+            self.touched = False
             self.sync_count += 1
         if self.reads:
             self.reads = []

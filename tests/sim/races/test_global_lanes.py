@@ -86,9 +86,9 @@ def test_warps_are_told_apart():
 
 def test_a_warp_that_touches_very_much_forgets(monkeypatch):
     monkeypatch.setattr(warp_lanes, "_CAPACITY", 3)
-    far = "".join(f"st.global.b32 [%rd5+{4 * i}], 1;" for i in range(4))
-    assert lanes(STORE + far + OTHER) == []
-    assert lanes(STORE + far[: far.index(";") + 1] + OTHER) == ["race"]
+    far = "".join(f"st.global.b32 [%rd101+{4 * i}], 1;" for i in range(4))
+    assert lanes(UNIFORM + ALL + far + UNIFORM) == []
+    assert lanes(UNIFORM + ALL + far[: far.index(";") + 1] + UNIFORM) == ["race"]
 
 
 def test_lanes_are_told_with_what_they_touch():
