@@ -254,6 +254,8 @@ class RoundState:
             warp arrived: a warp may go on late, when others have completed further rounds.
         last, coming: By warp, the instruction of its arrival in the last complete round, and in the current one.
         passed: By warp, what it acquired last.
+        joined: By warp, its ``version`` less its ``tick`` when ``arrived`` last had all of its clock: while these stay
+            the same, nothing but the warp's own tick has changed.
         performed: Everything before its relaxed arrives (see ``cta_exit``).
     """
 
@@ -265,7 +267,27 @@ class RoundState:
         self.last: dict[WarpId, int] = {}
         self.coming: dict[WarpId, int] = {}
         self.passed: dict[WarpId, Copy] = {}
+        self.joined: dict[WarpId, int] = {}
         self.performed: Clock | None = None
+
+    def join(self, agent: WarpAgent) -> None:
+        """Release everything that a warp has done and seen to the barrier."""
+        if self.joined.get(agent.id) == agent.version - agent.tick and not agent.relaxed_reads:
+            ticks, number = self.arrived.ticks, agent.number
+            ticks[BEFORE, number] = ticks[VISIBLE, number] = agent.tick
+            agent.advance()
+        else:
+            agent.release(self.arrived)
+            self.joined[agent.id] = agent.version - agent.tick
+
+    def acquire(self, agent: WarpAgent) -> None:
+        """Order what was released to the last round in which a warp arrived before its next action."""
+        warp = agent.id
+        complete = self.passed[warp] = self.complete.get(warp) or self.complete[None]
+        joined = self.joined.get(warp) == agent.version - agent.tick
+        agent.acquire_copy(complete)
+        if joined:
+            self.joined[warp] = agent.version - agent.tick
 
     def finish(self) -> None:
         """Complete the round."""

@@ -32,7 +32,7 @@ from pytest_nvfp4.sim.races.ticks import (
     proxy_fenced,
 )
 
-_FIRST = 48
+_FIRST = 16
 """Initial columns of a clock; they double when a cluster has more agents."""
 
 
@@ -81,8 +81,8 @@ class Clock:
     def join(self, other: Clock) -> None:
         """Join the clock of the same cluster."""
         np.maximum(self.ticks, other.ticks, out=self.ticks)
-        if other.foreign:
-            self._join_foreign(other.foreign)
+        if (foreign := other.foreign) and foreign is not self.foreign:
+            self._join_foreign(foreign)
 
     def copy(self) -> Copy:
         """Return what the clock has now."""
@@ -90,9 +90,13 @@ class Clock:
 
     def join_copy(self, other: Copy) -> None:
         """Join a copy of a clock of the same cluster."""
-        self.join_ticks(other.ticks)
-        if other.foreign:
-            self._join_foreign(other.foreign)
+        mine, ticks = self.ticks, other.ticks
+        if mine.shape == ticks.shape:
+            np.maximum(mine, ticks, out=mine)
+        else:
+            self.join_ticks(ticks)
+        if (foreign := other.foreign) and foreign is not self.foreign:
+            self._join_foreign(foreign)
 
     def join_performed(self, other: Clock, generic: NDArray[np.bool_]) -> None:
         """Join the clock of the same cluster, without the visibility of the writes of some agents."""
@@ -102,8 +106,7 @@ class Clock:
 
     def _join_foreign(self, foreign: Snapshot) -> None:
         mine = self.foreign
-        if mine is not foreign:
-            self.foreign = foreign if mine is None else self._joins.of_snapshots(mine, foreign)
+        self.foreign = foreign if mine is None else self._joins.of_snapshots(mine, foreign)
 
     def join_ticks(self, ticks: Ticks) -> None:
         """Join ticks of the same cluster, possibly copied when it had fewer agents."""
@@ -119,7 +122,7 @@ class Clock:
         ticks = snapshot.get(own)
         if ticks is not None:
             self.join_ticks(ticks)
-        if len(snapshot) > (ticks is not None):
+        if len(snapshot) > (ticks is not None) and snapshot is not self.foreign:
             self._join_foreign(snapshot)
 
 
@@ -232,20 +235,22 @@ class Agent:
 
     def acquire_relaxed(self, variable: Hashable, snapshot: Snapshot) -> None:
         """Order what a relaxed read of a variable brings of a snapshot; later reads of it bring all of it, too."""
-        own, joins = self.clocks.number, self.clocks.joins
-        if own in snapshot:
-            self.clock.join_snapshot(own, joins.relaxed_part({own: snapshot[own]}))
+        own = snapshot.get(self.clocks.number)
+        if own is not None and (part := self.clocks.joins.relaxed_ticks(own)) is not None:
+            self.clock.join_ticks(part)
         self.relaxed_reads[variable] = snapshot
         self.version += 1
 
     def _join_relaxed(self) -> None:
+        self.version += 1
         for snapshot in self.relaxed_reads.values():
             self.clock.join_snapshot(self.clocks.number, self.clocks.joins.relaxed_part(snapshot))
         self.relaxed_reads.clear()
 
     def snapshot(self) -> Snapshot:
         """Return a copy of the agent's clock."""
-        self._join_relaxed()
+        if self.relaxed_reads:
+            self._join_relaxed()
         clock = self.clock
         return {**(clock.foreign or {}), self.clocks.number: clock.ticks.copy()}
 
@@ -290,7 +295,8 @@ class Agent:
 
     def fence_sc(self) -> None:
         """Execute a ``fence.sc`` of the device: acquire what earlier ones covered, then cover everything before."""
-        self._join_relaxed()
+        if self.relaxed_reads:
+            self._join_relaxed()
         ticks = self.clock.ticks
         seen = ticks[:ASYNC_SHARED]
         np.maximum(seen, ticks[SC], out=seen)

@@ -59,9 +59,9 @@ class Joins:
     def _within(self, part: Snapshot, whole: Snapshot) -> bool:
         """Return whether a snapshot is known to be in another one, which was made from it, perhaps in steps."""
         at = part
-        for _ in range(_MOST_STEPS):
+        for steps in range(_MOST_STEPS):
             if at is whole:
-                if at is not part:
+                if steps > 1:
                     self._record(part, whole)
                 return True
             step = self._wholes.get(id(at))
@@ -111,21 +111,28 @@ class Joins:
         before = self._of_snapshot.get((id(snapshot), change))
         if before is not None:
             return before[1]
-        known = self._of_ticks
-        if len(known) >= _MOST_JOINS:
-            known.clear()
         result: Snapshot = {}
         same = True
         for number, ticks in snapshot.items():
-            made = known.get((id(ticks), change))
-            if made is None:
-                made = known[id(ticks), change] = ticks, change(ticks)
-            same &= made[1] is ticks
-            if made[1] is not None:
-                result[number] = made[1]
+            made = self._changed_ticks(ticks, change)
+            same &= made is ticks
+            if made is not None:
+                result[number] = made
         if same:
             result = snapshot
         if len(self._of_snapshot) >= _MOST_SNAPSHOTS:
             self._of_snapshot.clear()
         self._of_snapshot[id(snapshot), change] = snapshot, result
         return result
+
+    def relaxed_ticks(self, ticks: Ticks) -> Ticks | None:
+        """Return the part of the ticks of one cluster that a relaxed access passes on; None for nothing."""
+        return self._changed_ticks(ticks, relaxed_covered)
+
+    def _changed_ticks(self, ticks: Ticks, change: Change) -> Ticks | None:
+        known = self._of_ticks.get((id(ticks), change))
+        if known is None:
+            if len(self._of_ticks) >= _MOST_JOINS:
+                self._of_ticks.clear()
+            known = self._of_ticks[id(ticks), change] = ticks, change(ticks)
+        return known[1]

@@ -8,6 +8,7 @@ is relaxed at system scope; ``atom`` and ``red`` without an order are relaxed at
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from pytest_nvfp4.sim.ptx.syntax import Instruction
 
@@ -61,11 +62,13 @@ def order_of(instruction: Instruction) -> Order:
     )
 
 
+@cache
 def is_sc(kind: str) -> bool:
     """Return whether a fence is sequentially consistent at the scope of the device: membar.gl, fence.sc.gpu ..."""
     return fence_scope(kind) == GPU and (kind in _SCOPES or kind.startswith("sc."))
 
 
+@cache
 def fence_scope(kind: str) -> int | None:
     """Return the scope of a thread fence (``acq_rel.gpu``, ``gl`` ...); None for any other fence."""
     parts = kind.split(".")

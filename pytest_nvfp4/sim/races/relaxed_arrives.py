@@ -46,11 +46,10 @@ class RelaxedArrives:
                 del self._last[next(iter(self._last))]
         known.append(_Arrive(tick, at))
 
-    def observe(self, warp: WarpId, accesses: PeerAccesses, clock: Clock | None) -> None:
+    def observe(self, warp: WarpId, accesses: PeerAccesses, clock: Clock) -> None:
         """Record that a warp comes behind arrives, and what its CTA has observed as performed by that."""
-        if clock is not None:
-            accesses.observe(clock)
-            self._observed[warp.cta] = accesses
+        accesses.observe(clock)
+        self._observed[warp.cta] = accesses
 
     def missing(self, old: Access, new: Access, *, threads: bool) -> Missing | None:
         """Return what two accesses lack if a relaxed arrive and a wait are between them; None otherwise.

@@ -140,7 +140,8 @@ class SyncHooks(Hooks):
                 else:
                     agent.acquire(complete)
                 agent.lanes.synchronise()
-            launch.relaxed_arrives.observe(agent.id, agent.memory.peer_accesses, state.performed)
+            if state.performed is not None:
+                launch.relaxed_arrives.observe(agent.id, agent.memory.peer_accesses, state.performed)
 
     def mbarrier_refused(self, w: Warp, mask: int, barrier: Mbarrier, at: int) -> None:
         """Record a test for the current phase that returned false."""
@@ -185,11 +186,14 @@ class SyncHooks(Hooks):
         ):
             _report_mixed(agent, state, barrier, at)
         state.coming[agent.id] = at
-        with agent.lane_order.releasing(mask, w.live, at):
-            if agent.launch.relaxed[at]:
-                _release_relaxed(agent, state, at, scope=CLUSTER)
-            else:
-                agent.release(state.arrived)
+        if not (agent.lane_order.open or agent.launch.relaxed[at]):
+            state.join(agent)
+        else:
+            with agent.lane_order.releasing(mask, w.live, at):
+                if agent.launch.relaxed[at]:
+                    _release_relaxed(agent, state, at, scope=CLUSTER)
+                else:
+                    state.join(agent)
         if (loads := agent.launch.pending_loads.get(at)) is not None:
             _note_pending(agent, loads)
 
@@ -202,10 +206,10 @@ class SyncHooks(Hooks):
         """Acquire from the round."""
         agent = w.units.get(WarpAgent) or self._warp(w)
         state = agent.agents.rounds[barrier]
-        complete = state.passed[agent.id] = state.complete.get(agent.id) or state.complete[None]
-        agent.acquire_copy(complete)
+        state.acquire(agent)
         agent.lanes.synchronise()
-        agent.launch.relaxed_arrives.observe(agent.id, agent.memory.peer_accesses, state.performed)
+        if state.performed is not None:
+            agent.launch.relaxed_arrives.observe(agent.id, agent.memory.peer_accesses, state.performed)
         if not isinstance(barrier, NamedBarrier):
             agent.memory.cluster_ticks.setdefault(agent.number, agent.epoch())
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
-import numpy as np
-
 from pytest_nvfp4.sim.races.clocks import Agent
 from pytest_nvfp4.sim.races.joins import Joins
 from pytest_nvfp4.sim.races.names import WarpId
@@ -159,7 +157,7 @@ class FenceState:
         if not agent.relaxed_reads.keys() <= {variable} or agent.clock.foreign is not self.foreign:
             return False
         before, now = fenced[agent.clocks.number], agent.clock.ticks
-        return before.shape == now.shape and np.array_equal(before[TENSOR:], now[TENSOR:])
+        return before.shape == now.shape and before[TENSOR:].tobytes() == now[TENSOR:].tobytes()
 
 
 class SyncVariables:
