@@ -1,14 +1,16 @@
 """``nvfp4 bench-self``: the figures are differences of medians, and the layouts measured are not all alike."""
 
 import json
+import shutil
 from collections import Counter
 
 import pytest
 
 from pytest_nvfp4.cli.errors import InputError
 from pytest_nvfp4.layout.diff import diff_listings
-from pytest_nvfp4.selfcheck.speed import layouts, processes
-from pytest_nvfp4.selfcheck.speed.figures import Figure, Machine
+from pytest_nvfp4.selfcheck.speed import layouts, processes, simulator
+from pytest_nvfp4.selfcheck.speed.command import _kernel
+from pytest_nvfp4.selfcheck.speed.figures import Figure, Kernel, Machine
 from tests.cli.helpers import ROOT
 
 
@@ -61,6 +63,31 @@ def test_options_of_the_shell_do_not_reach_the_runs(tmp_path, monkeypatch) -> No
     seconds, text = processes.Pytest(tmp_path, tmp_path / "cache").run("-q", "test_good.py", plugin=False)
     assert seconds > 0
     assert "1 passed" in text
+
+
+HOPPER = ROOT / "kernels" / "nvfp4_group_gemm" / "sm90.py"
+
+
+def test_the_architecture_is_that_of_the_options_or_of_the_settings(tmp_path) -> None:
+    copy = tmp_path / HOPPER.name
+    shutil.copyfile(HOPPER, copy)
+    assert _kernel(HOPPER, None) == Kernel(HOPPER, "sm_90a")
+    assert [_kernel(copy, arch).arch for arch in (None, "sm_90a")] == ["sm_100a", "sm_90a"]
+
+
+@pytest.mark.slow
+def test_the_simulator_runs_a_kernel_for_its_architecture() -> None:
+    (problem,) = simulator._run(Kernel(HOPPER, "sm_90a"), ["gpumode-0"], rounds=1)
+    assert problem["ctas"] == 22
+    with pytest.raises(InputError, match="--arch sm_100a"):
+        simulator._run(Kernel(HOPPER, "sm_100a"), ["gpumode-0"], rounds=1)
+
+
+def test_a_kernel_of_another_contract_is_refused(cli) -> None:
+    kernel = ROOT / "kernels" / "reduce_sum" / "sm90.py"
+    shown = cli("bench-self", kernel, "--only", "simulator")
+    assert shown.code != 0
+    assert "the figures are of shapes of nvfp4_group_gemm" in shown.err
 
 
 @pytest.mark.slow

@@ -9,26 +9,34 @@ import click
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.cli.options import json_option
-from pytest_nvfp4.cli.subject import check_kernel_file
-from pytest_nvfp4.selfcheck.speed.figures import Figure, Machine
+from pytest_nvfp4.cli.options import KernelOptions, arch_of, json_option
+from pytest_nvfp4.cli.subject import resolve
+from pytest_nvfp4.problem import GROUP_GEMM
+from pytest_nvfp4.selfcheck.speed.figures import Figure, Kernel, Machine
 from pytest_nvfp4.settings import find_root
 
 SHIPPED = Path("kernels") / "nvfp4_group_gemm" / "steps" / "map_updates.py"  # the subject of the published figures
 PARTS = ("processes", "layouts", "simulator")
 
 
-def _kernel(named: Path | None) -> Path:
-    if named is not None:
-        check_kernel_file(named, label=str(named), has_entry=False)
-        return named.resolve()
-    for root in (find_root(Path.cwd()), Path(__file__).resolve().parents[3]):
-        if (root / SHIPPED).is_file():
-            return root / SHIPPED
-    raise InputError(f"{SHIPPED} not found; name a kernel under GPU MODE's contract: nvfp4 bench-self KERNEL")
+def _kernel(named: Path | None, arch: str | None) -> Kernel:
+    """Return the kernel to measure, by default a shipped one.
+
+    Raises:
+        InputError: The file is not a kernel under the contract of the grouped GEMM, or the shipped one is not found.
+    """
+    roots = (find_root(Path.cwd()), Path(__file__).resolve().parents[3])
+    path = named or next((root / SHIPPED for root in roots if (root / SHIPPED).is_file()), None)
+    if path is None:
+        raise InputError(f"{SHIPPED} not found; name a kernel under GPU MODE's contract: nvfp4 bench-self KERNEL")
+    subject = resolve(path, KernelOptions(arch=arch))
+    contract = subject.settings.kernel_contract.name
+    if contract != GROUP_GEMM:
+        raise InputError(f"{path}: is under the contract {contract}; the figures are of shapes of {GROUP_GEMM}")
+    return Kernel(subject.request.kernel, subject.request.arch)
 
 
-def measure(kernel: Path | None, *, rounds: int, parts: tuple[str, ...]) -> Iterator[Figure]:
+def measure(kernel: Kernel | None, *, rounds: int, parts: tuple[str, ...]) -> Iterator[Figure]:
     """Yield the figures of the chosen parts; the simulator and whole processes need a kernel."""
     if "layouts" in parts:
         from pytest_nvfp4.selfcheck.speed import layouts
@@ -52,8 +60,11 @@ def measure(kernel: Path | None, *, rounds: int, parts: tuple[str, ...]) -> Iter
 @click.option(
     "--only", type=click.Choice(PARTS), help="Measure only whole runs of pytest, comparing layouts, or the simulator."
 )
+@click.option(
+    "--arch", metavar="ARCH", callback=arch_of, help="Architecture to compile for.  [default: that of the settings]"
+)
 @json_option
-def bench_self_command(*, kernel: Path | None, rounds: int, only: str | None, as_json: bool) -> None:
+def bench_self_command(*, kernel: Path | None, rounds: int, only: str | None, arch: str | None, as_json: bool) -> None:
     """Measure the speed of this tool on this machine: medians of whole processes, less the time of pytest alone.
 
     The parts are the start-up of the plugin, the checks of a kernel (KERNEL, or `steps/map_updates.py` of the grouped
@@ -61,7 +72,7 @@ def bench_self_command(*, kernel: Path | None, rounds: int, only: str | None, as
     simulator on GPU MODE's shapes. No file is written beside the kernel.
     """
     parts = (only,) if only else PARTS
-    chosen = _kernel(kernel) if {"processes", "simulator"} & set(parts) else None
+    chosen = _kernel(kernel, arch) if {"processes", "simulator"} & set(parts) else None
     machine = Machine.this()
     if not as_json:
         output.write(str(machine))

@@ -19,6 +19,14 @@ from pytest_nvfp4.toolchain.request import DSL_DISTRIBUTION
 _TIMEOUT_S = 900
 
 
+@dataclass(frozen=True)
+class Kernel:
+    """The file of a kernel to measure, and the architecture to compile for."""
+
+    file: Path
+    arch: str
+
+
 def timed(
     command: Sequence[str], *, folder: Path | None = None, environ: Mapping[str, str] | None = None
 ) -> tuple[float, str]:

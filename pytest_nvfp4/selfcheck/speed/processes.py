@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.cli.errors import InputError
-from pytest_nvfp4.selfcheck.speed.figures import Figure, timed
+from pytest_nvfp4.selfcheck.speed.figures import Figure, Kernel, timed
 from pytest_nvfp4.temporary import temporary_folder
 from pytest_nvfp4.toolchain.cache_root import CACHE_VARIABLE
 
@@ -83,36 +83,36 @@ def _paired(
     return [pair[0] for pair in pairs[1:]], [pair[1] for pair in pairs[1:]]
 
 
-def figures(kernel: Path, rounds: int) -> Iterator[Figure]:
+def figures(kernel: Kernel, rounds: int) -> Iterator[Figure]:
     """Measure start-up, the checks of a kernel with and without a cache, and collection.
 
     Raises:
         InputError: The kernel does not pass its own checks, or its copies are not collected.
     """
     empty = "pytest of an empty test"
+    gate = ("-q", kernel.file.name, "--nvfp4-arch", kernel.arch)
     with temporary_folder("bench") as name:
         root = Path(name).resolve()
-        pytest = Pytest(_project(root, kernel), root / "cache")
+        pytest = Pytest(_project(root, kernel.file), root / "cache")
         with output.working("start-up of pytest with and without the plugin"):
             seconds, bare = _paired(pytest, ["--version"], pytest, ["--version"], rounds=rounds)
         yield Figure("startup", "start-up that the plugin adds to pytest", "s", seconds, bare, "pytest --version")
-        with output.working(f"compiling {kernel.name} and recording its snapshots"):
-            pytest.run("-q", kernel.name, "--snapshot-update", plugin=True)
-        with output.working(f"checks of {kernel.name}, cached"):
-            seconds, bare = _paired(pytest, ["-q", kernel.name], pytest, ["-q", "test_nothing.py"], rounds=rounds)
-        yield Figure("warm-gate", f"checks of {kernel.name}, unchanged", "s", seconds, bare, empty)
-        with output.working(f"checks of {kernel.name}, nothing cached"):
+        with output.working(f"compiling {kernel.file.name} and recording its snapshots"):
+            pytest.run(*gate, "--snapshot-update", plugin=True)
+        with output.working(f"checks of {kernel.file.name}, cached"):
+            seconds, bare = _paired(pytest, gate, pytest, ["-q", "test_nothing.py"], rounds=rounds)
+        yield Figure("warm-gate", f"checks of {kernel.file.name}, unchanged", "s", seconds, bare, empty)
+        with output.working(f"checks of {kernel.file.name}, nothing cached"):
             cold = [
-                pytest.run("-q", kernel.name, plugin=True, cache=root / f"cold-{at}")[0]
-                for at in range(max(1, min(rounds, 3)))
+                pytest.run(*gate, plugin=True, cache=root / f"cold-{at}")[0] for at in range(max(1, min(rounds, 3)))
             ]
-        yield Figure("cold-gate", f"checks of {kernel.name}, nothing cached", "s", cold, bare, empty)
-        many = Pytest(_many(root, kernel), root / "cache")
+        yield Figure("cold-gate", f"checks of {kernel.file.name}, nothing cached", "s", cold, bare, empty)
+        many = Pytest(_many(root, kernel.file), root / "cache")
         with output.working(f"collecting {FILES} kernel files"):
             _, text = many.run("--co", "-q", "kernels", plugin=True)
             collected = len({line.partition("::")[0] for line in text.splitlines() if "::" in line})
             if collected != FILES:
-                raise InputError(f"pytest --co collected {collected} of {FILES} copies of {kernel.name}")
+                raise InputError(f"pytest --co collected {collected} of {FILES} copies of {kernel.file.name}")
             nothing = ["--co", "-q", "test_nothing.py"]
             seconds, bare = _paired(many, ["--co", "-q", "kernels"], pytest, nothing, rounds=rounds)
         yield Figure("collect", f"collecting {FILES} kernel files", "s", seconds, bare, "pytest --co of an empty test")

@@ -6,12 +6,11 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from pytest_nvfp4.cli import output
 from pytest_nvfp4.problem import GPUMODE
-from pytest_nvfp4.selfcheck.speed.figures import Figure, timed
+from pytest_nvfp4.selfcheck.speed.figures import Figure, Kernel, timed
 
 LARGEST = "gpumode-bench-0"
 _SCALAR = """.version 8.8
@@ -31,7 +30,7 @@ ret;
 """
 
 
-def figures(kernel: Path, rounds: int) -> Iterator[Figure]:
+def figures(kernel: Kernel, rounds: int) -> Iterator[Figure]:
     """Measure a kernel on GPU MODE's ten tests and its largest shape, and scalar code.
 
     Raises:
@@ -56,9 +55,10 @@ def figures(kernel: Path, rounds: int) -> Iterator[Figure]:
     yield Figure("simulate-scalar", "warp instructions of scalar code, one core", "a second", speeds)
 
 
-def _run(kernel: Path, problems: list[str], *, rounds: int) -> list[dict[str, Any]]:
+def _run(kernel: Kernel, problems: list[str], *, rounds: int) -> list[dict[str, Any]]:
     module = "pytest_nvfp4.device.worker.simulator_speed"
-    _, text = timed([sys.executable, "-m", module, str(kernel), *problems, "--rounds", str(rounds)])
+    options = ("--arch", kernel.arch, "--rounds", str(rounds))
+    _, text = timed([sys.executable, "-m", module, str(kernel.file), *problems, *options])
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
