@@ -183,8 +183,8 @@ def _device(subject: Runnable, how: _How, folder: Path) -> Device:
 
 
 def _run(subject: Runnable, how: _How, device: Device, folder: Path) -> list[SimulationResult]:
+    from pytest_nvfp4.device.cause_search import explained
     from pytest_nvfp4.device.simulate import SimulationResult, simulate
-    from pytest_nvfp4.device.wrong_results import explained
 
     cases = subject.cases(how.families)
     if device.name == "sim":

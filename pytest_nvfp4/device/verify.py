@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from pytest_nvfp4.device.base import Device, SendsAhead
 from pytest_nvfp4.device.batch import INCONCLUSIVE, CompletedJob, run_batch
+from pytest_nvfp4.device.cause_search import explained
 from pytest_nvfp4.device.given import with_given
 from pytest_nvfp4.device.job import Job, JobCase, KernelSpec, Simulating, Timing
 from pytest_nvfp4.device.judged_job import run_and_judge
 from pytest_nvfp4.device.result import DeviceInfo, Result
 from pytest_nvfp4.device.simulate import simulate
 from pytest_nvfp4.device.verdict import CaseVerdict, Judge
-from pytest_nvfp4.device.wrong_results import explained
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.temporary import folder_in
 

@@ -16,12 +16,12 @@ from functools import partial
 from pathlib import Path
 
 from pytest_nvfp4.cores import cores
+from pytest_nvfp4.device.cause_search import PROVENANCE
 from pytest_nvfp4.device.far_end import overflows
 from pytest_nvfp4.device.job import JobCase, KernelSpec, ProblemSpec
 from pytest_nvfp4.device.sim import SimDevice
 from pytest_nvfp4.device.simulate import simulate
 from pytest_nvfp4.device.verify import Verifier
-from pytest_nvfp4.device.wrong_results import PROVENANCE
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.toolchain.cache import TraceCache
 from pytest_nvfp4.toolchain.request import TraceRequest

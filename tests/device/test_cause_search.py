@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pytest_nvfp4.device import verdict
+from pytest_nvfp4.device.cause_search import PROVENANCE, explained
 from pytest_nvfp4.device.job import JobCase, ProblemSpec
 from pytest_nvfp4.device.result import Status
 from pytest_nvfp4.device.simulate import SimulationResult
-from pytest_nvfp4.device.wrong_results import PROVENANCE, explained
 from pytest_nvfp4.finding import Finding
 from pytest_nvfp4.problem import parse_shape
 from tests.contracts.verified import small, verified
