@@ -70,10 +70,16 @@ class OpcodeReader:
         return self._rest.pop(0) if self._rest else ""
 
     def last(self, *names: str) -> str:
-        """Take the last modifier, one of ``names``: the type, which decides how the others are read."""
-        if not self._rest or self._rest[-1] not in names:
-            raise self.refuse(f"type .{self._rest[-1] if self._rest else ''} is not modelled")
-        return self._rest.pop()
+        """Take the type, one of ``names``, which decides how the others are read: the last modifier.
+
+        Without an order it may be followed by modifiers of other kinds (DeepGEMM: ``stmatrix...shared.b16.trans``).
+        """
+        for index in range(len(self._rest) - 1, -1, -1):
+            if self._rest[index] in names:
+                return self._rest.pop(index)
+            if self._ordered:
+                break
+        raise self.refuse(f"type .{self._rest[-1] if self._rest else ''} is not modelled")
 
     def done(self) -> None:
         """Raise Unsupported if a modifier is left."""

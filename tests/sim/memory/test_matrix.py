@@ -118,6 +118,23 @@ def test_what_stmatrix_stores_ldmatrix_loads(number, trans, space):
     assert all(written[offset : offset + 16].all() for offset in offsets[: 8 * number])
 
 
+@pytest.mark.parametrize(
+    "modifiers", ["x4.m8n8.shared.b16.trans", "shared.b16.trans.x4.m8n8", "b16.x4.m8n8.shared.trans"]
+)
+def test_modifiers_may_follow_the_type(modifiers):
+    case = Case()
+    address, _ = rows_at(case.smem(BYTES), 5, 32)
+    texts = [f"{m}.sync.aligned.{{}} {{}};" for m in ("ldmatrix", "stmatrix")]
+    for order in ("m8n8.x4.trans.shared.b16", modifiers):
+        first, second = "{%r1, %r2, %r3, %r4}", "{%r11, %r12, %r13, %r14}"
+        loaded = case.run(texts[0].format(order, f"{first}, [%r60]"), r60=address)
+        case.run(
+            texts[1].format(order, f"[%r60], {first}"), r60=address, **{f"r{i}": loaded[f"r{i}"] for i in range(1, 5)}
+        )
+        again = case.run(f"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {second}, [%r60];", r60=address)
+        assert all((again[f"r{i + 10}"] == loaded[f"r{i}"]).all() for i in range(1, 5))
+
+
 @pytest.mark.parametrize("number", [1, 2, 4])
 def test_m16n8_of_bytes_is_stored_transposed(number):
     case = Case()
