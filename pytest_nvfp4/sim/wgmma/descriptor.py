@@ -12,15 +12,14 @@ Address of chunk c (16 bytes along the contiguous dimension) of row r of M or N,
     MN-major  none       start + c SBO + (k / 8) LBO + (k % 8) 16                      c counts 8 rows of M or N
               W bytes    start + (c / (W / 16)) LBO + (c % (W / 16)) 16 + (k / 8) SBO + (k % 8) W
 
-A swizzle then XORs address bits 4-6 with bits 7-9 (64 B: 4-5 with 7-8; 32 B: 4 with 7) of the absolute address, as TMA
-writes them (measured on an H200 for TMA; source for wgmma: NVIDIA's kernels read what TMA writes).
+A swizzle then XORs address bits 4-6 with bits 7-9 (64 B: 4-5 with 7-8; 32 B: 4 with 7) of the absolute address less 128
+times the base offset. With a base offset of 0 these are the bytes that TMA writes, wherever in its pattern (1024, 512,
+256 bytes for 128, 64, 32) a matrix starts: DeepGEMM's k-grouped GEMM has its tiles at byte 256. The ISA asks for a base
+offset there. Measured on an H200, for TMA, and for wgmma with K-major matrices that start in each of eight rows, with
+each base offset and swizzle; MN-major ones are taken to be alike. Without a swizzle the base offset has no meaning.
 
 All other bits are reserved. An H200 ignores each of them (measured: one at a time, in the descriptors of A and of B),
 and so does this; ``unit`` warns of them.
-
-Where the pattern (1024, 512, 256 bytes for 128, 64, 32) does not start at a multiple of its size, the ISA requires a
-base offset; such matrices are unsupported, and so is a start inside the rows of a pattern. Without a swizzle the base
-offset has no meaning.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_nvfp4.sim.fault import Fault, Unsupported
+from pytest_nvfp4.sim.fault import Fault
 from pytest_nvfp4.sim.memory.shared import RANK_SHIFT, SharedMemory
 
 _WIDTHS = {0: 0, 1: 128, 2: 64, 3: 32}
@@ -41,29 +40,21 @@ _WRITTEN = np.uint64(0x0101_0101_0101_0101)
 
 @dataclass(frozen=True, slots=True)
 class WgmmaDescriptor:
-    """Fields of a descriptor, in bytes; ``width`` is the swizzle's width, 0 for none."""
+    """Fields of a descriptor, in bytes: ``width`` is the swizzle's width, 0 for none, and ``base``
+    128 times the base offset.
+    """
 
     start: int
     leading: int
     stride: int
     width: int
+    base: int
 
     @classmethod
-    def decode(cls, bits: int, *, what: str) -> WgmmaDescriptor:
-        """Decode 64 bits.
-
-        Raises:
-            Unsupported: a swizzle with a base offset, or with a start inside its pattern's rows.
-        """
-        start, width = (bits & 0x3FFF) << 4, _WIDTHS[bits >> 62]
-        if width and bits >> 49 & 7:
-            raise Unsupported(f"{what}: matrix descriptor with base offset {bits >> 49 & 7}")
-        if width and start & (8 * width - width):
-            raise Unsupported(
-                f"{what}: matrix at shared address {start:#x} starts inside the rows of a {width}-byte swizzle pattern",
-                hint=f"align the tile to {8 * width} bytes; steps along K stay inside the first row",
-            )
-        return cls(start, (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4, width)
+    def decode(cls, bits: int) -> WgmmaDescriptor:
+        """Decode 64 bits."""
+        leading, stride = (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4
+        return cls((bits & 0x3FFF) << 4, leading, stride, _WIDTHS[bits >> 62], (bits >> 49 & 7) << 7)
 
 
 @lru_cache(maxsize=4096)
@@ -86,7 +77,7 @@ def _chunks(descriptor: WgmmaDescriptor, rows: int, chunks: int, depth: int, tra
         else:
             address = start + r // 8 * descriptor.stride + r % 8 * 16 + c * descriptor.leading
     if width:
-        address = address ^ (address >> 3 & (width - 16))
+        address = address ^ ((address - descriptor.base) >> 3 & (width - 16))
     chunk_addresses = (address >> 4).astype(np.intp)
     chunk_addresses.flags.writeable = False
     return chunk_addresses
@@ -108,9 +99,8 @@ def footprint(
 
     Raises:
         Fault: the matrix leaves the kernel's shared memory, or a swizzled row runs past its end.
-        Unsupported: see ``WgmmaDescriptor.decode``.
     """
-    descriptor = WgmmaDescriptor.decode(bits, what=what)
+    descriptor = WgmmaDescriptor.decode(bits)
     chunks, depth = (rows // 8, row_bytes // 2) if transposed else (row_bytes // 16, 0)
     if descriptor.width:
         used = min(chunks, descriptor.width // 16) * 16
