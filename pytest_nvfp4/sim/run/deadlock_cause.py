@@ -171,7 +171,9 @@ def _skipped(waits: list[_Wait]) -> Cause | None:
             )
             hint = "who fills a stage first waits for the mbarrier at which its readers free it"
             return Cause(warp, group.pc, text, hint)
-        first = passed is None and barrier.phase == 1 and barrier.loaded
+        # What loads come to, and what a warp arrives at alone, no other warp can have left to it in a phase before.
+        own = barrier.loaded or _warps(barrier.arrivers) | barrier.committers.keys() == {warp}
+        first = passed is None and barrier.phase == 1 and own
         if first or (passed is not None and passed.phase < barrier.phase):
             text = (
                 f"warp {warp.index} waits for phase {barrier.phase} (parity {barrier.phase & 1}) of the {barrier.name} "

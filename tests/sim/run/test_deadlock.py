@@ -98,6 +98,16 @@ def test_a_warp_that_is_late_by_two_phases_is_told_so() -> None:
     assert "bar.sync" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    "arrive", ["mbarrier.arrive.shared.b64 _,", "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64"]
+)
+def test_a_warp_that_skips_the_phase_of_its_own_arrive_is_told_so(arrive: str) -> None:
+    skips = ALL_WAIT.replace("[smem], 0;", "[smem], 1;").replace("mbarrier.arrive.shared.b64 _,", arrive)
+    with pytest.raises(Fault, match=r"warp 0 waits for phase 1 .* and has not waited for phase 0") as caught:
+        run_ptx(skips.format(meet="bar.sync 0;"), block=(64, 1, 1), shared=64)
+    assert "starts with parity 0" in caught.value.hint
+
+
 FILL = """
 @!%p1 mbarrier.arrive.expect_tx.shared.b64 _, [smem], 64;
 @!%p1 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [smem], 64;
