@@ -12,8 +12,9 @@ Rules (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarri
   is idle after completed phases, a warning.
 - An arrive of more than the pending count is undefined: a fault.
 
-A CTA that ends with announced bytes outstanding is a finding, and a deadlock report names such bytes. Bytes that
-completed a phase which no wait of the CTA observed are a finding too: a CTA must not end before its copies.
+A CTA that ends, or an mbarrier that is invalidated, with bytes outstanding is a finding, and a deadlock report names
+such bytes. Bytes that completed a phase which no wait of the CTA observed are a finding too: both events must come
+behind the copies.
 
 Counters: ``mbarrier.arrivals`` (of threads and units), ``mbarrier.phases`` (completed), ``mbarrier.expected_bytes``,
 ``mbarrier.arrived_bytes``.
@@ -219,6 +220,7 @@ class MbarrierFile:
     def invalidate(self, index: int, *, what: str) -> None:
         """Invalidate an mbarrier; its bytes become uninitialised memory."""
         barrier = self.at(index, what=what)
+        self._check_end(barrier, f"{what}:", "at an invalid mbarrier", "mbarrier.inval")
         del self.barriers[index]
         del self.cta.shared.opaque[index]
         self.invalidated.add(index)
@@ -248,27 +250,29 @@ class MbarrierFile:
         )
 
     def at_exit(self) -> None:
-        """Report bytes that are outstanding, and bytes that arrived without a wait for them.
+        """Report bytes that are outstanding, and bytes that arrived without a wait for them."""
+        for barrier in self.barriers.values():
+            arrival = "after the CTA has ended, in memory of the next CTA"
+            self._check_end(barrier, "the CTA ended, and", arrival, "the end of the CTA")
+
+    def _check_end(self, barrier: Mbarrier, event: str, arrival: str, limit: str) -> None:
+        """Report bytes that are outstanding when ``event`` ends a barrier's use, or bytes that nothing waited for.
 
         Bytes of a phase without any copy and without waiters are not reported: the producer tail of NVIDIA's pipelines
         announces such bytes on purpose (DSL 4.4).
         """
-        for barrier in self.barriers.values():
-            if barrier.tx and (barrier.arrived or barrier.waiters):
-                grid = self.cta.launch
-                last = {"announced": barrier.announcer, "sent": barrier.sent}
-                told = [
-                    f"; {grid.place(who[1])} {what} the last bytes" for what, who in last.items() if who is not None
-                ]
-                grid.report(
-                    "mbarrier",
-                    f"the CTA ended while the {barrier.name} is unbalanced: {barrier.state()}{''.join(told)}",
-                    hint="compare the bytes given to expect_tx with the bytes of the copies that signal this barrier",
-                    where=self._where(barrier.announcer or barrier.sent),
-                )
-            else:
-                after = "after the CTA has ended, in memory of the next CTA"
-                self._check_seen(barrier, "the CTA ended, and", after, "the end of the CTA")
+        if not barrier.tx or not (barrier.arrived or barrier.waiters):
+            self._check_seen(barrier, event, arrival, limit)
+            return
+        grid = self.cta.launch
+        last = {"announced": barrier.announcer, "sent": barrier.sent}
+        told = [f"; {grid.place(who[1])} {what} the last bytes" for what, who in last.items() if who is not None]
+        grid.report(
+            "mbarrier",
+            f"{event} the {barrier.name} is unbalanced: {barrier.state()}{''.join(told)}",
+            hint="compare the bytes given to expect_tx with the bytes of the copies that signal this barrier",
+            where=self._where(barrier.announcer or barrier.sent),
+        )
 
     def _check_seen(self, barrier: Mbarrier, event: str, arrival: str, limit: str) -> None:
         """Report bytes that completed a phase, and that nothing waited for before ``event`` ended the use of a barrier.

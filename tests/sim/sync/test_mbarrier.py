@@ -363,19 +363,49 @@ def test_bytes_that_never_arrive_are_a_deadlock_that_says_so():
     assert "warp 0 (mbarrier.arrive.expect_tx.shared.b64" in note
 
 
-def test_bytes_outstanding_at_the_end_are_found():
+INVALIDATE = "@%p0 mbarrier.inval.shared::cta.b64 [%r99];\n"
+
+
+@pytest.mark.parametrize(("end", "event"), [("", "the CTA ended, and"), (INVALIDATE, r"warp 0 \(mbarrier\.inval.*\):")])
+def test_bytes_outstanding_at_the_end_are_found(end, event):
     announced = init() + "@%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r99], 64;\n"
     arrived = "@%p0 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r99], {};\n"
-    body = announced + arrived.format(32)
+    body = announced + arrived.format(32) + end
     assert [kind for kind, _ in findings(body)] == ["mbarrier"]
     message = findings(body)[0][1]
-    assert "32 more bytes" in message
+    assert re.match(f"{event} the mbarrier at byte 0 .* is unbalanced: .* 32 more bytes", message)
     assert "(mbarrier.expect_tx.relaxed.cta.shared::cta.b64) announced the last bytes" in message
-    clean(announced + arrived.format(64))
+    clean(announced + arrived.format(64) + end)
 
 
-def test_bytes_announced_for_a_copy_that_is_never_begun_are_left_alone():
-    clean(init() + "@%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r99], 64;\n")
+def test_bytes_that_come_behind_a_phase_without_them_are_found_at_the_invalidation():
+    announced = init() + "@%p0 mbarrier.arrive.expect_tx.shared.b64 %rd1, [%r99], 64;\n"
+    arrived = "@%p0 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r99], 64;\n"
+    more = arrived.replace("64;", "16;")
+    ((kind, message),) = findings(announced + arrived + more + wait() + INVALIDATE)
+    assert kind == "mbarrier"
+    assert "16 bytes too many: 16 arrived, expect_tx announced 0" in message
+    clean(announced + arrived + wait() + INVALIDATE)
+
+
+def test_bytes_of_an_mbarrier_that_is_invalidated_need_a_wait():
+    copied = (
+        init()
+        + """
+@%p0 mbarrier.arrive.expect_tx.shared.b64 %rd1, [%r99], 16;
+@%p0 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r99], 16;
+bar.sync 0;
+"""
+    )
+    ((kind, message),) = findings(copied + INVALIDATE)
+    assert kind == "in-flight"
+    assert re.match(r"warp 0 \(mbarrier\.inval.*\): nothing waited for the bytes that completed phase 0", message)
+    clean(copied + wait() + INVALIDATE)
+
+
+@pytest.mark.parametrize("end", ["", INVALIDATE])
+def test_bytes_announced_for_a_copy_that_is_never_begun_are_left_alone(end):
+    clean(init() + "@%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r99], 64;\n" + end)
 
 
 def test_spinning_without_a_wait_lets_the_others_run():
