@@ -116,9 +116,13 @@ _EDGES: dict[str, _Template] = {
 _REFILLED = _Template(
     "the copy completes phase {phase} of the {name}, and {second} is behind phase {waited} of it alone",
     "wait for phase {phase} of that mbarrier by <mbarrier.try_wait> before {second}; or, if {second} reads what phase "
-    "{waited} brought, move the arrive of {new} that lets {old} fill the stage again behind {second}",
+    "{waited} brought, move the arrive of {new} that lets {old} fill the stage again behind {second}; or, if {first} "
+    "belongs to phase {waited}, announce its bytes, too, in the expect_tx of that phase",
 )
-"""For a read that is behind an earlier phase of a copy's mbarrier: it may want that one, freed too early."""
+"""For a read that is behind an earlier phase of a copy's mbarrier.
+
+It may want the later phase, or the earlier one, which was freed too early or was complete without this copy's bytes.
+"""
 
 
 class Messages:
