@@ -10,7 +10,8 @@ a protocol is broken at one place, strongest first, and only then follows those 
    stage may rely on. Likewise, a wait that passed twice for one phase of a ring.
 4. A parity that skips a phase: a warp waits for phase k of an mbarrier, and phase k - 1 is complete and was never
    accepted by this warp, which has accepted earlier ones; or its first wait for data is for phase 1. If no warp has
-   waited for the data of several phases, who fills the stage did not wait for it to be free.
+   waited for the data of several phases, who fills the stage did not wait for it to be free; if none has waited for
+   several phases without data, the count of the init is too small, or who arrives did not wait.
 5. A phase with some arrivals, of which others are missing: the count of its init, or a warp that has ended.
 6. A phase without arrivals: followed to the warps that arrived in earlier phases, or at mbarriers of the same init that
    no other line waits for.
@@ -182,6 +183,17 @@ def _skipped(waits: list[_Wait]) -> Cause | None:
             hint = (
                 "who waits for data starts with parity 0, and flips the parity each time that the stage index wraps; "
                 "or the mbarrier counts fewer arrivals than come, and completes too early"
+            )
+            return Cause(warp, group.pc, text, hint)
+    for warp, group, barrier in waits:
+        if barrier.phase > 1 and not barrier.accepted:
+            text = (
+                f"{barrier.phase} phases of the {barrier.name} are complete before warp {warp.index} first waits, the "
+                f"last one by {actor_name(barrier.recent[-1].who)}, and no warp has waited for any of them"
+            )
+            hint = (
+                "make the count of its init the number of arrivals of one phase; or let who arrives first wait until "
+                "the phase before has been waited for"
             )
             return Cause(warp, group.pc, text, hint)
     return None

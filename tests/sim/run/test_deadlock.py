@@ -131,6 +131,15 @@ def test_a_stage_that_is_filled_again_before_it_is_read_is_named() -> None:
     assert "free it" in caught.value.hint
 
 
+def test_an_mbarrier_that_counts_fewer_arrivals_than_come_is_named() -> None:
+    arrive = "@!%p1 mbarrier.arrive.shared.b64 _, [smem];\n"
+    run_ptx(FILLED.format(fill=arrive), block=(64, 1, 1), shared=64)
+    words = r"^2 phases of the mbarrier at byte 0 .* before warp 1 first waits, the last one by warp 0 .*arrive"
+    with pytest.raises(Fault, match=words) as caught:
+        run_ptx(FILLED.format(fill=2 * arrive), block=(64, 1, 1), shared=64)
+    assert "the count of its init" in caught.value.hint
+
+
 # Warp 2 fills two rounds, warp 1 empties them and then signals the epilogue, warp 0; nothing signals an empty stage.
 ONE_STATEMENT = """
 mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5; mov.b32 %r3, 0;
