@@ -10,6 +10,7 @@ operation is an arrival, because warps downstream of these wait for them.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -94,12 +95,14 @@ def unended(scheduler: Scheduler) -> Fault:
     grid, running = scheduler.grid, scheduler.running
     by_cta = _by_cta(scheduler)
     warps = [entry for _, blocked in by_cta for entry in blocked]
+    ran_s = time.monotonic() - scheduler.began_s
     fault = Fault(
         "timeout",
         f"{short_kernel(grid.kernel.name)} had not ended when its time was over: {plural(len(by_cta), 'CTA')} of "
-        f"{prod(grid.shape)} {'runs' if len(by_cta) == 1 else 'run'}",
+        f"{prod(grid.shape)} {'runs' if len(by_cta) == 1 else 'run'}, {ran_s:.1f} s after the launch began",
         hint="a loop whose condition never holds, or who writes the memory that it reads; if the launch is only large, "
-        "raise the timeout (--nvfp4-device-timeout, --timeout) or take a smaller problem",
+        "or has just begun because others came before, raise the timeout (--nvfp4-device-timeout, --timeout) or take "
+        "smaller or fewer problems",
         notes=_notes(scheduler, by_cta),
     )
     now = grid.program.frames.place_now() if running is not None else None

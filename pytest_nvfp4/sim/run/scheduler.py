@@ -7,6 +7,7 @@ can start and warps still wait, the launch is deadlocked.
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,7 @@ class Scheduler:
     def __init__(self, grid: Grid, program: Program) -> None:
         self.grid = grid
         self.program = program
+        self.began_s = time.monotonic()
         self.ready: deque[Warp] = deque()
         self.running: Warp | None = None
         self.resident: list[Cluster] = []
