@@ -44,7 +44,7 @@ def surprises(folder: StateFolder, number: int, step: Step) -> Iterator[str]:
         ("its worker ended", candidate.end, step.end),
         ("it is", verdict.outcome, step.outcome),
         ("it repeats", verdict.duplicate_of, step.original),
-        ("it fails", red, [step.gate] if step.gate else []),
+        ("it fails", red, [gate for gate in step.gates if gate in red] or [*step.gates]),
     ):
         if found != expected:
             yield f"{number} ({step.name}): {what} {found}, not {expected}: {said}"

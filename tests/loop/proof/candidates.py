@@ -28,7 +28,7 @@ class Step:
         edit: Change of the kernel's source; None if the file is not written.
         act: Name of the function of the worker that follows.
         end: How the worker ends.
-        gate: Gate that rejects the candidate.
+        gate: Gate that rejects the candidate; several, of which one does, with ``|`` between them.
         says: Pattern of the reason, or of what the next worker is told.
         original: The earlier candidate that it repeats.
     """
@@ -41,6 +41,11 @@ class Step:
     gate: str = ""
     says: str = ""
     original: int | None = None
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        """The gates of which one rejects the candidate; empty if none does."""
+        return tuple(self.gate.split("|")) if self.gate else ()
 
 
 def constants(**values: int) -> Edit:
@@ -185,7 +190,8 @@ STEPS = (
     Step("no launch", "rejected", appended(NOTHING), gate="coverage"),
     Step("the product of torch", "rejected", TORCH, gate="coverage", says="torch"),
     Step("the product of numpy", "rejected", NUMPY, gate="coverage", says="copy from the host"),
-    Step("answers remembered by address", "rejected", appended(REMEMBERS), gate="coverage", says="later call"),
+    # ``verify`` sees it first where a later input lies at the address of an earlier one.
+    Step("answers remembered by address", "rejected", appended(REMEMBERS), gate="verify|coverage", says="later|nan"),
     Step("torch where there is no GPU", "rejected", NO_GPU, gate="coverage", says="torch"),
     Step("a quarter of k where it is timed", "rejected", appended(FAST_WHERE_TIMED), gate="cost", says="outputs wrong"),
     Step("not Python", "rejected", whole("faster, I promise {\n"), gate="compile", says="SyntaxError"),

@@ -73,10 +73,11 @@ def test_verify_puts_the_cause_first(tmp_path: Path) -> None:
     spec, base = KernelSpec.from_files(written(mistake, tmp_path), arch="sm_100a")
     verifier = Verifier(SimDevice(), folder=tmp_path / "jobs")
     done = verifier.verify(spec, cases("128x128x256", "128x256x512"), base=base)
-    for verdict in done.verdicts:
-        cause, *others = verdict.findings
-        assert cause.kind == "provenance"
-        assert cause.line == mistake.line(mistake.at)
-        assert "reads SFB of group 0" in cause.message
-        assert others[0].kind == "mismatch", "what is wrong with C follows"
+    first, second = done.verdicts
+    cause, *others = first.findings
+    assert cause.kind == "provenance"
+    assert cause.line == mistake.line(mistake.at)
+    assert "reads SFB of group 0" in cause.message
+    assert others[0].kind == "mismatch", "what is wrong with C follows"
+    assert second.findings[0].kind == "mismatch", "once a cause is known, no other problem is searched"
     assert not list((tmp_path / "jobs").iterdir())
